@@ -1,0 +1,209 @@
+"""The only module that touches the disk.
+
+`Files` is the port; `RealFiles` is the disk; the tests bring one that fails on purpose.
+Reads and writes name their position, so a failed or short write harms nothing: the next one
+starts at the same place again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+_READ_NOW: Final = getattr(os, "RWF_NOWAIT", 0)
+_WRITE_SYNCED: Final = getattr(os, "RWF_DSYNC", 0)
+_PROBE: Final = bytearray(1)
+
+
+class Handle:
+    """An open file; closed when the last holder lets go of it.
+
+    Slices on their way to a client hold their file, so retention may unlink it meanwhile.
+    """
+
+    __slots__ = ("_close", "fd", "path")
+
+    def __init__(self, fd: int, path: Path) -> None:
+        self.fd = fd
+        self.path = path
+        self._close = os.close  # kept: module globals may be gone when the interpreter ends
+
+    def close(self) -> None:
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            self._close(fd)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError):
+            self.close()
+
+
+class Files(Protocol):
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> Handle: ...
+    def size(self, file: Handle) -> int: ...
+    def read(self, file: Handle, size: int, position: int) -> bytes: ...
+    def read_into(self, file: Handle, view: memoryview, position: int) -> int: ...
+    def write(self, file: Handle, data: bytes | bytearray | memoryview, position: int) -> None:
+        """All of it, or an OSError with any part of it written."""
+
+    def write_synced(self, file: Handle, data: bytes | bytearray | memoryview, position: int) -> None:
+        """Written and on the disk when this returns."""
+
+    def sync(self, file: Handle) -> None: ...
+    def sync_directory(self, path: Path) -> None: ...
+    def truncate(self, file: Handle, size: int) -> None: ...
+    def map(self, file: Handle) -> mmap.mmap | bytes: ...
+    def cached(self, file: Handle, position: int, length: int) -> bool:
+        """True if both ends of the range can be read without waiting for the disk."""
+
+    def warm(self, file: Handle, position: int, length: int) -> None:
+        """Bring the range into memory; slow, for a thread."""
+
+    def list(self, path: Path) -> Sequence[str]: ...
+    def exists(self, path: Path) -> bool: ...
+    def stat(self, path: Path) -> tuple[int, float]:
+        """Size and time of last change."""
+
+    def make_directory(self, path: Path) -> None: ...
+    def rename(self, old: Path, new: Path) -> None: ...
+    def remove(self, path: Path) -> None: ...
+    def remove_directory(self, path: Path) -> None: ...
+    def replace_text(self, path: Path, text: str) -> None:
+        """Write a small file so that after a crash it is wholly the old or wholly the new one."""
+
+    def lock(self, path: Path) -> Handle:
+        """Take the lock file for as long as the handle lives; BlockingIOError if another has it."""
+
+
+class RealFiles:
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> Handle:
+        flags = os.O_RDWR if writable else os.O_RDONLY
+        if create:
+            flags |= os.O_CREAT
+        return Handle(os.open(path, flags | os.O_CLOEXEC, 0o644), path)
+
+    def size(self, file: Handle) -> int:
+        return os.fstat(file.fd).st_size
+
+    def read(self, file: Handle, size: int, position: int) -> bytes:
+        return os.pread(file.fd, size, position)
+
+    def read_into(self, file: Handle, view: memoryview, position: int) -> int:
+        return os.preadv(file.fd, [view], position)
+
+    def write(self, file: Handle, data: bytes | bytearray | memoryview, position: int) -> None:
+        written = os.pwrite(file.fd, data, position)
+        if written != len(data):
+            self._finish(file, data, position, written)
+
+    def _finish(
+        self, file: Handle, data: bytes | bytearray | memoryview, position: int, written: int
+    ) -> None:
+        # A short write on a regular file means that something is wrong (no space, a quota, a
+        # signal): going on either completes it or brings out the error.
+        view = memoryview(data)
+        while written < len(view):
+            step = os.pwrite(file.fd, view[written:], position + written)
+            if step == 0:
+                raise OSError(errno.EIO, "the disk took no more bytes", str(file.path))
+            written += step
+
+    def write_synced(self, file: Handle, data: bytes | bytearray | memoryview, position: int) -> None:
+        if not _WRITE_SYNCED:
+            self.write(file, data, position)
+            self.sync(file)
+            return
+        written = os.pwritev(file.fd, [data], position, _WRITE_SYNCED)
+        if written != len(data):
+            self._finish(file, data, position, written)
+            self.sync(file)
+
+    def sync(self, file: Handle) -> None:
+        os.fdatasync(file.fd)
+
+    def sync_directory(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def truncate(self, file: Handle, size: int) -> None:
+        os.ftruncate(file.fd, size)
+
+    def map(self, file: Handle) -> mmap.mmap | bytes:
+        if self.size(file) == 0:
+            return b""
+        return mmap.mmap(file.fd, 0, access=mmap.ACCESS_READ)
+
+    def cached(self, file: Handle, position: int, length: int) -> bool:
+        if not _READ_NOW or length <= 0:
+            return True
+        try:
+            os.preadv(file.fd, [_PROBE], position, _READ_NOW)
+            os.preadv(file.fd, [_PROBE], position + length - 1, _READ_NOW)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True  # a file system that cannot tell
+        return True
+
+    def warm(self, file: Handle, position: int, length: int) -> None:
+        ahead = 2 << 20
+        os.posix_fadvise(file.fd, position, length + ahead, os.POSIX_FADV_WILLNEED)
+        for at in range(position, position + length, 128 << 10):
+            os.pread(file.fd, 1, at)
+        os.pread(file.fd, 1, max(position, position + length - 1))
+
+    def list(self, path: Path) -> Sequence[str]:
+        return sorted(os.listdir(path))
+
+    def exists(self, path: Path) -> bool:
+        return os.path.exists(path)
+
+    def stat(self, path: Path) -> tuple[int, float]:
+        found = os.stat(path)
+        return found.st_size, found.st_mtime
+
+    def make_directory(self, path: Path) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def rename(self, old: Path, new: Path) -> None:
+        os.rename(old, new)
+
+    def remove(self, path: Path) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def remove_directory(self, path: Path) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            for name in os.listdir(path):
+                os.unlink(path / name)
+            os.rmdir(path)
+
+    def replace_text(self, path: Path, text: str) -> None:
+        draft = path.with_name(path.name + ".tmp")
+        file = self.open(draft, create=True)
+        try:
+            self.truncate(file, 0)
+            self.write(file, text.encode(), 0)
+            self.sync(file)
+        finally:
+            file.close()
+        self.rename(draft, path)
+        self.sync_directory(path.parent)
+
+    def lock(self, path: Path) -> Handle:
+        file = self.open(path, create=True)
+        try:
+            fcntl.flock(file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.close()
+            raise
+        return file

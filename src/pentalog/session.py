@@ -1,0 +1,112 @@
+"""What a protocol is: bytes in, broker operations, bytes out; no socket and no loop.
+
+`server/connection.py` drives every session the same way.  A test feeds one by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from pentalog.model.errors import BrokerError
+from pentalog.model.types import Piece
+
+if TYPE_CHECKING:
+    from pentalog.broker.port import Broker
+    from pentalog.config import Config
+    from pentalog.metrics import Metrics
+    from pentalog.runtime import Runtime
+
+
+class Place(Protocol):
+    """An answer's place in line, kept until it is filled."""
+
+    def fill(self, *pieces: Piece) -> None:
+        """Give the answer, or nothing at all if it is a silent one.  Once only.
+
+        Does nothing if the connection has gone meanwhile.
+        """
+
+
+class Replies(Protocol):
+    """The way out of one connection, given to its session."""
+
+    @property
+    def full(self) -> bool:
+        """More is queued than this connection may hold: stop serving frames and return.
+
+        `receive` is called again with the rest when there is room.
+        """
+
+    def send(self, *pieces: Piece) -> None:
+        """Next in line, now.  The pieces are kept, not copied: never a view of what was received."""
+
+    def place(self) -> Place:
+        """Keep the next place in line for an answer that comes later, maybe with nothing."""
+
+    def hang_up(self) -> None:
+        """Close the connection after what is queued before this."""
+
+
+class Session(Protocol):
+    """One connection's protocol state."""
+
+    def receive(self, data: memoryview) -> int:
+        """Serve every whole frame in `data`; returns how many bytes were used up.
+
+        `data` is writable, is the connection's own buffer and is only valid during the call:
+        batches are patched and written from where they lie, and no view of it may be kept.
+        Called again with the unused rest in front once more has come, or there is room.
+        """
+
+    @property
+    def wanted(self) -> int:
+        """Size of the frame whose head has arrived, so the buffer can grow once; 0 if unknown."""
+
+    def close(self) -> None:
+        """The connection is gone: stop streams and waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a session may know of the world it was opened in."""
+
+    broker: Broker
+    runtime: Runtime
+    config: Config
+    metrics: Metrics
+    peer: str
+    listener: str
+    """Name of the listener, as in `--listen NAME=HOST:PORT`."""
+    advertised: Callable[[str], Address]
+    """Endpoint name to the address that metadata tells this client."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One port of a protocol."""
+
+    name: str
+    port: int
+    open: Callable[[Context, Replies], Session]
+    in_order: bool = True
+    """Answers leave in the order of their requests."""
+    in_flight_max: int = 1000
+    """Places a connection may keep open before reading from it stops."""
+
+
+@dataclass(frozen=True, slots=True)
+class WireProtocol:
+    name: str
+    endpoints: tuple[Endpoint, ...]
+    error_codes: Mapping[type[BrokerError], int | str]
