@@ -137,6 +137,9 @@ class Topics(Protocol):
         """Change settings (None: back to the default); with `replace`, drop all others first."""
 
     def settings(self, name: str) -> Sequence[Setting]: ...
+    def settle(self) -> Later[None]:
+        """Ready as soon as every change made so far is on the disk."""
+
     def trim(self, at: Partition, before: Offset) -> Offset:
         """Give up everything before an offset; returns the new start."""
 
