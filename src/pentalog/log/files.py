@@ -52,7 +52,9 @@ class Files(Protocol):
     def write(self, file: Handle, data: bytes | bytearray | memoryview, position: int) -> None:
         """All of it, or an OSError with any part of it written."""
 
-    def write_synced(self, file: Handle, data: bytes | bytearray | memoryview, position: int) -> None:
+    def write_synced(
+        self, file: Handle, data: bytes | bytearray | memoryview, position: int
+    ) -> None:
         """Written and on the disk when this returns."""
 
     def sync(self, file: Handle) -> None: ...
@@ -114,7 +116,9 @@ class RealFiles:
                 raise OSError(errno.EIO, "the disk took no more bytes", str(file.path))
             written += step
 
-    def write_synced(self, file: Handle, data: bytes | bytearray | memoryview, position: int) -> None:
+    def write_synced(
+        self, file: Handle, data: bytes | bytearray | memoryview, position: int
+    ) -> None:
         if not _WRITE_SYNCED:
             self.write(file, data, position)
             self.sync(file)

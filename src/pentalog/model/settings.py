@@ -1,4 +1,4 @@
-"""What a topic's settings mean, typed; the textual names and defaults live in `broker/topics.py`."""
+"""What a topic's settings mean, typed; their names and ranges live in `broker/settings.py`."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class Partition(NamedTuple):
     """The name of one partition."""
 
     topic: str
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody asks of a name
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.index}"

@@ -1,0 +1,242 @@
+"""Append, settle, read, wait: the port's `Log` on the local disk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Final
+
+from pentalog import kernels
+from pentalog.broker.port import Waiting
+from pentalog.kernels import Facts
+from pentalog.log.partition import PartitionLog
+from pentalog.log.segment import Cold
+from pentalog.log.store import Store
+from pentalog.metrics import Metrics
+from pentalog.model.errors import BrokerError, StorageFailed
+from pentalog.model.later import Later
+from pentalog.model.types import (
+    Ack,
+    Appended,
+    Edge,
+    Horizon,
+    Marks,
+    Offset,
+    Partition,
+    Slice,
+)
+from pentalog.runtime import Runtime, Timer
+
+READ_LANE: Final = "read"
+
+_WARM_TRIES: Final = 3
+"""After that the read goes ahead whether its bytes are in memory or not."""
+
+
+class LocalLog:
+    def __init__(self, store: Store, runtime: Runtime, metrics: Metrics) -> None:
+        self._store = store
+        self._runtime = runtime
+        self._metrics = metrics
+
+    def append(self, at: Partition, batches: memoryview, facts: Facts | None = None) -> Appended:
+        partition = self._store.get(at)
+        if facts is None:
+            facts = kernels.check_batches(batches, 0, len(batches))
+        return partition.append(batches, facts)
+
+    def settle(self, appended: Appended, ack: Ack) -> Later[Appended]:
+        partition = self._store.get(appended.at)
+        if (
+            ack is Ack.NONE
+            or partition.durable.offset >= appended.next_offset
+            or (ack is Ack.WRITTEN and partition.settings.flush_messages > 1)
+        ):
+            return Later.now(appended)
+        later: Later[Appended] = Later()
+        partition.settle(appended.next_offset, partial(_settled, later, appended))
+        return later
+
+    def read(
+        self,
+        at: Partition,
+        offset: Offset,
+        *,
+        bytes_max: int,
+        horizon: Horizon,
+        whole_first: bool = True,
+    ) -> Later[Slice]:
+        partition = self._store.get(at)
+        try:
+            return Later.now(
+                partition.reading.read(
+                    offset, bytes_max=bytes_max, horizon=horizon, whole_first=whole_first
+                )
+            )
+        except Cold as cold:
+            later: Later[Slice] = Later()
+            again = partial(
+                self._read_warmed,
+                later,
+                partition,
+                offset,
+                bytes_max=bytes_max,
+                horizon=horizon,
+                whole_first=whole_first,
+            )
+            self._warm(cold, partial(again, 1))
+            return later
+        except OSError as error:
+            raise _unreadable(partition, error) from error
+
+    def _warm(self, cold: Cold, again: partial[None]) -> None:
+        """Have another thread wait for the disk, so that nobody else does."""
+        self._metrics.cold_reads += 1
+        work = partial(self._store.files.warm, cold.file, cold.position, cold.length)
+        self._runtime.offload(READ_LANE, work, again)
+
+    def _read_warmed(
+        self,
+        later: Later[Slice],
+        partition: PartitionLog,
+        offset: Offset,
+        tries: int,
+        _: None,
+        error: BaseException | None,
+        *,
+        bytes_max: int,
+        horizon: Horizon,
+        whole_first: bool,
+    ) -> None:
+        try:
+            later.fill(
+                partition.reading.read(
+                    offset,
+                    bytes_max=bytes_max,
+                    horizon=horizon,
+                    whole_first=whole_first,
+                    patient=tries >= _WARM_TRIES or error is not None,
+                )
+            )
+        except Cold as cold:
+            again = partial(
+                self._read_warmed,
+                later,
+                partition,
+                offset,
+                tries + 1,
+                bytes_max=bytes_max,
+                horizon=horizon,
+                whole_first=whole_first,
+            )
+            self._warm(cold, again)
+        except BrokerError as refusal:
+            later.refuse(refusal)
+        except OSError as failure:
+            later.refuse(_unreadable(partition, failure))
+
+    def wait(
+        self,
+        positions: Mapping[Partition, Offset],
+        *,
+        bytes_min: int,
+        horizon: Horizon,
+        timeout_ms: int,
+    ) -> Waiting:
+        watched = {self._store.get(at): offset for at, offset in positions.items()}
+        wait = LocalWait(watched, bytes_min, horizon)
+        wait.look()
+        if not wait.ready:
+            wait.start(self._runtime, timeout_ms)
+        return wait
+
+    def marks(self, at: Partition) -> Marks:
+        return self._store.get(at).marks
+
+    def locate(self, at: Partition, when: Edge | int) -> tuple[Offset, int]:
+        partition = self._store.get(at)
+        try:
+            return partition.reading.locate(when)
+        except OSError as error:
+            raise _unreadable(partition, error) from error
+
+    def size_bytes(self, at: Partition) -> int:
+        return self._store.get(at).size_bytes
+
+
+class LocalWait(Waiting):
+    """Looks again whenever a mark of a watched partition moves."""
+
+    __slots__ = ("_bytes_min", "_horizon", "_timer", "_watched")
+
+    def __init__(
+        self, watched: dict[PartitionLog, Offset], bytes_min: int, horizon: Horizon
+    ) -> None:
+        super().__init__()
+        self._watched = watched
+        self._bytes_min = bytes_min
+        self._horizon = horizon
+        self._timer: Timer | None = None
+
+    def start(self, runtime: Runtime, timeout_ms: int) -> None:
+        self._timer = runtime.after(timeout_ms, self._time_over)
+        look = self.look
+        for partition, offset in self._watched.items():
+            partition.watchers[look] = None
+            if self._horizon is not Horizon.END and partition.end_offset > max(
+                offset, partition.durable.offset
+            ):
+                # A reader is waiting for what is written but not yet durable.
+                partition.flusher.request(partition)
+
+    def look(self) -> None:
+        if self.ready:
+            return
+        if self._bytes_min <= 1:
+            enough = any(
+                partition.deleted or _ahead(partition, offset, self._horizon)
+                for partition, offset in self._watched.items()
+            )
+        else:
+            behind = 0
+            for partition, offset in self._watched.items():
+                if partition.deleted:
+                    behind = self._bytes_min
+                    break
+                behind += partition.reading.bytes_behind(offset, self._horizon)
+            enough = behind >= self._bytes_min
+        if enough:
+            self.cancel()
+            self.fill(True)
+
+    def _time_over(self) -> None:
+        self._timer = None
+        self.cancel()
+        self.fill(False)
+
+    def cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for partition in self._watched:
+            partition.watchers.pop(self.look, None)
+
+
+def _ahead(partition: PartitionLog, offset: Offset, horizon: Horizon) -> bool:
+    if horizon is Horizon.DURABLE:
+        return partition.durable.offset > offset
+    return partition.marks.at(horizon) > offset
+
+
+def _settled(later: Later[Appended], appended: Appended, refusal: BrokerError | None) -> None:
+    if refusal is None:
+        later.fill(appended)
+    else:
+        later.refuse(refusal)
+
+
+def _unreadable(partition: PartitionLog, error: OSError) -> StorageFailed:
+    return StorageFailed(
+        f"cannot read {partition.name}: {error.strerror or error}; "
+        f"check the disk of {partition.directory}"
+    )

@@ -1,0 +1,493 @@
+"""One partition: its segments in order, its marks, what may be appended and read.
+
+Not thread-safe: one owner.  Threads only ever see file handles.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from bisect import bisect_right
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+from pentalog import kernels
+from pentalog.kernels import Facts
+from pentalog.log import transactions
+from pentalog.log.admission import admit
+from pentalog.log.files import Files
+from pentalog.log.flusher import Flusher
+from pentalog.log.producers import Producers, Written
+from pentalog.log.reading import Reading
+from pentalog.log.segment import Point, Residents, Segment, segment_path
+from pentalog.log.transactions import AbortedTransaction, AbortedTransactions
+from pentalog.metrics import Metrics
+from pentalog.model import batch as batches_of
+from pentalog.model.errors import (
+    BrokerError,
+    InvalidRecord,
+    OffsetOutOfRange,
+    PartitionNotFound,
+    StorageFailed,
+    StorageFull,
+)
+from pentalog.model.settings import LogSettings, TimestampType
+from pentalog.model.types import Appended, Marks, Partition
+from pentalog.runtime import Runtime
+
+log = logging.getLogger("pentalog.log")
+
+_TRANSACTIONAL: Final = 0x10
+_CONTROL: Final = 0x20
+_RELATIVE_OFFSET_MAX: Final = (1 << 31) - 1
+
+LEADER_EPOCH: Final = 0
+
+
+class PartitionLog:
+    def __init__(
+        self,
+        at: Partition,
+        topic_id: UUID,
+        directory: Path,
+        *,
+        files: Files,
+        runtime: Runtime,
+        metrics: Metrics,
+        flusher: Flusher,
+        residents: Residents,
+        settings: LogSettings,
+    ) -> None:
+        self.at = at
+        self.name = str(at)
+        self.topic_id = topic_id
+        self.directory = directory
+        self.files = files
+        self.runtime = runtime
+        self.metrics = metrics
+        self.flusher = flusher
+        self.residents = residents
+        self.settings = settings
+        self.segments: list[Segment] = []
+        self.start_offset = 0
+        self.producers = Producers()
+        self.aborted = AbortedTransactions()
+        self.failed = ""
+        """Why no more writes are taken; empty as long as they are."""
+        self.deleted = False
+        self.gaps = False
+        """Offsets may be missing between batches: the partition has been compacted."""
+        self.watchers: dict[Callable[[], None], None] = {}
+        """Called whenever a mark has moved."""
+        self.waiters: list[tuple[int, Callable[[BrokerError | None], None]]] = []
+        """(offset, call when everything before it is durable), by offset."""
+        self.durable = Point(0, 0, 0)
+        self.synced = Point(0, 0, 0)
+        """Up to here the segment files themselves are on the disk: where recovery begins."""
+        self.records_since_sync = 0
+        self.snapshot_offset = -1
+        """The offset of the newest snapshot of the producers; -1 if there is none."""
+        self.bases: list[int] = []
+        self.reading = Reading(self)
+
+    # Marks
+
+    @property
+    def active(self) -> Segment:
+        return self.segments[-1]
+
+    @property
+    def end_offset(self) -> int:
+        return self.segments[-1].next_offset
+
+    @property
+    def end(self) -> Point:
+        active = self.segments[-1]
+        return Point(active.next_offset, active.base_offset, active.size)
+
+    @property
+    def stable_offset(self) -> int:
+        start = self.producers.open_transaction_start
+        durable = self.durable.offset
+        return durable if start is None else min(start, durable)
+
+    @property
+    def marks(self) -> Marks:
+        return Marks(self.start_offset, self.stable_offset, self.durable.offset, self.end_offset)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+    @property
+    def syncs(self) -> bool:
+        """False if the page cache has been declared good enough."""
+        settings = self.settings
+        return self.flusher.syncs or min(settings.flush_messages, settings.flush_ms) < 1 << 62
+
+    # Segments
+
+    def attach(self, segments: list[Segment]) -> None:
+        """Take segments found on disk, the last of them active; or start with an empty one."""
+        self.segments = segments
+        if not segments:
+            self._add_segment(self.start_offset)
+        self.bases = [segment.base_offset for segment in self.segments]
+        for segment in self.segments:
+            self._apply_settings(segment)
+
+    def _apply_settings(self, segment: Segment) -> None:
+        segment.index_interval = self.settings.index_interval_bytes
+        segment.gaps = self.gaps or self.settings.cleanup_compact
+
+    def _add_segment(self, base_offset: int) -> Segment:
+        segment = Segment(self.files, self.directory, base_offset, self.residents, size=0)
+        self._apply_settings(segment)
+        segment.next_offset = base_offset
+        segment.start_new()
+        self.segments.append(segment)
+        self.bases.append(base_offset)
+        self.flusher.created(self.directory)
+        return segment
+
+    def configure(self, settings: LogSettings) -> None:
+        self.settings = settings
+        for segment in self.segments:
+            self._apply_settings(segment)
+        if not self.syncs:
+            self.advance(self.end)
+
+    def roll(self) -> None:
+        """Seal the active segment and go on in a new one."""
+        active = self.active
+        if not active.size:
+            return
+        active.seal()
+        self._add_segment(active.next_offset)
+        self.flusher.sealed(self)
+
+    def _roll_if_due(self, size: int, facts: Facts) -> None:
+        active, settings = self.segments[-1], self.settings
+        if not active.size:
+            return
+        age_ms = facts.timestamp_max - active.timestamp_first if active.timestamp_first >= 0 else 0
+        if (
+            active.size + size > settings.segment_bytes
+            or age_ms > settings.segment_ms - self._jitter_ms(active)
+            or active.next_offset + facts.offsets - active.base_offset > _RELATIVE_OFFSET_MAX
+            or active.index_full(settings.segment_index_bytes)
+        ):
+            self.roll()
+
+    def _jitter_ms(self, segment: Segment) -> int:
+        """A share of the jitter that differs by partition and segment, so rolls do not coincide."""
+        jitter = min(self.settings.segment_jitter_ms, self.settings.segment_ms)
+        if not jitter:
+            return 0
+        return kernels.crc32c(f"{self.name}/{segment.base_offset}".encode()) % jitter
+
+    # Appending
+
+    def append(self, batches: memoryview, facts: Facts) -> Appended:
+        if self.failed:
+            raise StorageFailed(self.failed)
+        now_ms = self.runtime.now_ms()
+        settings = self.settings
+        batches, facts = admit(batches, facts, settings, now_ms=now_ms, at=self.name)
+        stamped_ms = now_ms if settings.timestamp_type is TimestampType.APPEND else -1
+        if facts.producer_id >= 0 or not facts.chained:
+            written = self._admit_producer(facts)
+            if written is not None:
+                self.metrics.duplicate_batches += 1
+                return Appended(
+                    self.at,
+                    written.base_offset,
+                    written.last_offset + 1,
+                    stamped_ms,
+                    self.start_offset,
+                    True,
+                )
+        try:
+            self._roll_if_due(len(batches), facts)
+            active = self.segments[-1]
+            base_offset = active.next_offset
+            next_offset = kernels.stamp(batches, 0, len(batches), base_offset, LEADER_EPOCH)
+            active.append(batches, facts, next_offset)
+        except OSError as error:
+            raise self._storage_error("write to", error) from error
+        if facts.producer_id >= 0:
+            self._remember(batches, facts, base_offset)
+        metrics = self.metrics
+        metrics.appended_batches += facts.batches
+        metrics.appended_records += facts.records
+        metrics.appended_bytes += len(batches)
+        self._appended(facts.records)
+        return Appended(self.at, base_offset, next_offset, stamped_ms, self.start_offset)
+
+    def _admit_producer(self, facts: Facts) -> Written | None:
+        if not facts.chained:
+            raise InvalidRecord(
+                f"batches of several producers, or with sequences that do not follow each other, "
+                f"in one write to {self.name}; send one batch per request"
+            )
+        if facts.attributes_any & _CONTROL:
+            return None
+        return self.producers.admit(facts, self.name)
+
+    def _remember(self, batches: memoryview, facts: Facts, base_offset: int) -> None:
+        if facts.batches == 1 and facts.chained:
+            written = Written(
+                facts.sequence_first,
+                facts.sequence_last,
+                base_offset,
+                base_offset + facts.offsets - 1,
+            )
+            self.note_producer(
+                facts.producer_id, facts.producer_epoch, written, facts.attributes_any, batches, 0
+            )
+            return
+        position = 0
+        while position < len(batches):
+            header = kernels.batch_header(batches, position)
+            last = (header.base_sequence + header.last_offset_delta) & _RELATIVE_OFFSET_MAX
+            written = Written(
+                header.base_sequence,
+                last,
+                header.base_offset,
+                header.base_offset + header.last_offset_delta,
+            )
+            self.note_producer(
+                header.producer_id,
+                header.producer_epoch,
+                written,
+                header.attributes,
+                batches,
+                position,
+            )
+            position += header.size
+
+    def note_producer(
+        self,
+        producer_id: int,
+        epoch: int,
+        written: Written,
+        attributes: int,
+        data: kernels.Buffer,
+        position: int,
+    ) -> None:
+        """Remember a batch, just written or met while opening; `data` holds it at `position`."""
+        now_ms = self.runtime.now_ms()
+        if not attributes & _CONTROL:
+            self.producers.wrote(
+                producer_id,
+                epoch,
+                written,
+                timestamp_ms=now_ms,
+                transactional=bool(attributes & _TRANSACTIONAL),
+            )
+            return
+        kind = batches_of.control_type(data, position)
+        start = self.producers.ended(producer_id, epoch, timestamp_ms=now_ms)
+        if kind == "abort" and start >= 0:
+            open_start = self.producers.open_transaction_start
+            stable = written.last_offset + 1 if open_start is None else open_start
+            self._add_aborted(AbortedTransaction(producer_id, start, written.last_offset, stable))
+
+    def _add_aborted(self, entry: AbortedTransaction) -> None:
+        self.aborted.add(entry)
+        segment = self.segment_of(entry.last_offset)
+        entries = self.aborted.from_offset(segment.base_offset, entry.last_offset + 1)
+        file = self.files.open(segment.path(".txnindex"), create=True)
+        try:
+            self.files.write(file, transactions.pack(entries), 0)
+        finally:
+            file.close()
+
+    def _appended(self, records: int) -> None:
+        if not self.syncs:
+            active = self.segments[-1]
+            self.durable = Point(active.next_offset, active.base_offset, active.size)
+            if self.watchers:
+                self.notify()
+            return
+        self.records_since_sync += records
+        urgent = bool(self.watchers) or self.records_since_sync >= self.settings.flush_messages
+        self.flusher.appended(self, urgent=urgent)
+        if self.watchers:
+            self.notify()
+
+    def _storage_error(self, action: str, error: OSError) -> StorageFailed:
+        text = f"cannot {action} {self.name}: {error.strerror or error}"
+        log.error(text)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return StorageFull(f"{text}; free some space")
+        return StorageFailed(f"{text}; check the disk of {self.directory}")
+
+    # Durability
+
+    def settle(self, offset: int, then: Callable[[BrokerError | None], None]) -> None:
+        """Call `then` once everything before `offset` is durable, or cannot become so."""
+        if self.durable.offset >= offset:
+            then(None)
+        elif self.failed:
+            then(StorageFailed(self.failed))
+        else:
+            self.waiters.append((offset, then))
+            self.flusher.request(self)
+
+    def advance(self, durable: Point) -> None:
+        """Everything before a point has become durable."""
+        if durable.offset <= self.durable.offset:
+            return
+        self.durable = durable
+        waiters = self.waiters
+        if waiters:
+            # Appends are settled in order, so the waiting offsets ascend.
+            count = 0
+            for offset, _ in waiters:
+                if offset > durable.offset:
+                    break
+                count += 1
+            self.waiters = waiters[count:]
+            for _, then in waiters[:count]:
+                then(None)
+        if self.watchers:
+            self.notify()
+
+    def fail(self, error: BaseException) -> None:
+        """A sync failed: the kernel may have dropped what it could not write.  No more writes."""
+        if not self.failed:
+            self.failed = (
+                f"{self.name} takes no writes: the disk refused to sync ({error}); "
+                f"check the disk, then restart the broker"
+            )
+            log.error(self.failed)
+        waiters, self.waiters = self.waiters, []
+        for _, then in waiters:
+            then(StorageFailed(self.failed))
+
+    def notify(self) -> None:
+        for watcher in list(self.watchers):
+            watcher()
+
+    # Finding
+
+    def segment_of(self, offset: int) -> Segment:
+        return self.segments[max(0, bisect_right(self.bases, offset) - 1)]
+
+    # Giving up the oldest
+
+    def trim(self, before: int) -> int:
+        """Raise the start; whole segments before it go."""
+        if not self.start_offset <= before <= self.durable.offset:
+            raise OffsetOutOfRange(
+                f"offset {before} outside {self.start_offset}..{self.durable.offset} "
+                f"of {self.name}",
+                start=self.start_offset,
+                end=self.durable.offset,
+            )
+        self.start_offset = before
+        self.drop_segments([s for s in self.segments[:-1] if s.next_offset <= before])
+        return before
+
+    def drop_segments(self, doomed: list[Segment]) -> None:
+        """Remove segments from the front, their files after the topic's delay."""
+        for segment in doomed:
+            assert segment is self.segments[0]
+            assert len(self.segments) > 1
+            del self.segments[0], self.bases[0]
+            self.start_offset = max(self.start_offset, self.segments[0].base_offset)
+            self.metrics.segments_deleted += 1
+            self.retire(segment)
+        if doomed:
+            self.reading.forget()
+            self.aborted.forget(self.start_offset)
+            self.notify()
+
+    def retire(self, segment: Segment) -> None:
+        segment.mark_deleted()
+        self.runtime.after(self.settings.file_delete_delay_ms, segment.remove)
+
+    def replace_segments(self, old: list[Segment], new: Segment) -> None:
+        """Put a compacted segment, whose files are in place, where its sources were."""
+        first = self.segments.index(old[0])
+        assert self.segments[first : first + len(old)] == old
+        assert not any(segment.active for segment in old)
+        self.segments[first : first + len(old)] = [new]
+        self.bases = [segment.base_offset for segment in self.segments]
+        self.reading.forget()
+        self.metrics.segments_compacted += len(old)
+
+    # Opening and leaving
+
+    def restore(self, batches: memoryview, segment_base: int) -> None:
+        """Append what of some stamped batches lies behind the end; the rest is there already."""
+        end_offset = self.end_offset
+        position = 0
+        while position < len(batches):
+            header = kernels.batch_header(batches, position)
+            if header.base_offset >= end_offset:
+                break
+            position += header.size
+        rest = batches[position:]
+        if not rest:
+            return
+        if header.base_offset != end_offset:
+            log.error(
+                "%s: cannot restore from offset %d, the log ends at %d",
+                self.name,
+                header.base_offset,
+                end_offset,
+            )
+            return
+        facts = kernels.check_batches(rest, 0, len(rest))
+        assert facts.flaw == 0, "the journal's own checksum held"
+        if segment_base == end_offset:
+            self.roll()
+        self.active.append(rest, facts, end_offset + facts.offsets)
+        if facts.producer_id >= 0 or not facts.chained:
+            self._remember(rest, facts, end_offset)
+        log.warning("%s: restored up to offset %d", self.name, self.end_offset)
+
+    def sync_all(self) -> None:
+        """Bring the files to the disk here and now; raises OSError."""
+        target = self.end
+        for segment in self.segments:
+            if segment.base_offset >= self.synced.base:
+                self.files.sync(segment.file)
+        self.files.sync_directory(self.directory)
+        self.synced = target
+        self.advance(target)
+
+    def abandon(self) -> None:
+        """The partition was deleted: whoever waits for it is told."""
+        refusal = PartitionNotFound(f"{self.name} was deleted")
+        waiters, self.waiters = self.waiters, []
+        for _, then in waiters:
+            then(refusal)
+        self.notify()
+        self.close()
+
+    def write_producer_snapshot(self) -> None:
+        """So that opening need not walk the log to learn what producers did."""
+        offset = self.end_offset
+        if offset == self.snapshot_offset:
+            return
+        older = self.snapshot_offset
+        path = segment_path(self.directory, offset, ".producers")
+        file = self.files.open(path, create=True)
+        try:
+            self.files.truncate(file, 0)
+            self.files.write(file, self.producers.packed(), 0)
+        finally:
+            file.close()
+        self.snapshot_offset = offset
+        if older >= 0:
+            self.files.remove(segment_path(self.directory, older, ".producers"))
+
+    def close(self) -> None:
+        for segment in self.segments:
+            segment.close()
+        self.reading.forget()

@@ -1,0 +1,554 @@
+"""One `.log` file and its indexes: append, find, cut.
+
+A segment holds record batches exactly as they were on the wire, one behind the other; its name
+is the offset of its first record.  Bytes this process did not write itself are not believed
+until they have been inspected, which happens window by window when they are first read.
+Not thread-safe: one owner.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from pentalog import kernels
+from pentalog.kernels import BatchHeader, Facts, Scan
+from pentalog.log.files import Files, Handle
+from pentalog.log.index import OffsetIndex, TimeIndex
+from pentalog.log.inspection import OFFSET_MAX, Damage, Inspection, inspect
+
+WINDOW_BYTES: Final = 4 << 20
+"""Inspected at once: large enough to be quick, small enough not to hold up the others."""
+
+SUFFIXES: Final = (".log", ".index", ".timeindex", ".txnindex")
+DELETED: Final = ".deleted"
+
+_WALK_BYTES: Final = 16 << 10
+_HEADER_BYTES: Final = 61
+
+
+class Cold(Exception):
+    """The bytes are not in memory: bring them in from another thread and ask again."""
+
+    def __init__(self, file: Handle, position: int, length: int) -> None:
+        super().__init__()
+        self.file = file
+        self.position = position
+        self.length = length
+
+
+class Found(NamedTuple):
+    """A batch boundary."""
+
+    position: int
+    offset: int
+    """Base offset of the batch there, or the next one to be written."""
+
+
+class Point(NamedTuple):
+    """A batch boundary: its offset, and where it lies."""
+
+    offset: int
+    base: int
+    position: int
+
+
+class Residents:
+    """Bounds how many sealed segments keep their file open and their index in memory."""
+
+    def __init__(self, count_max: int = 512) -> None:
+        self._count_max = count_max
+        self._segments: OrderedDict[Segment, None] = OrderedDict()
+
+    def touch(self, segment: Segment) -> None:
+        self._segments[segment] = None
+        self._segments.move_to_end(segment)
+        if len(self._segments) > self._count_max:
+            oldest, _ = self._segments.popitem(last=False)
+            oldest.release()
+
+    def leave(self, segment: Segment) -> None:
+        self._segments.pop(segment, None)
+
+
+def segment_path(directory: Path, base_offset: int, suffix: str) -> Path:
+    return directory / f"{base_offset:020d}{suffix}"
+
+
+class Segment:
+    def __init__(
+        self, files: Files, directory: Path, base_offset: int, residents: Residents, *, size: int
+    ) -> None:
+        self.files = files
+        self.directory = directory
+        self.base_offset = base_offset
+        self.size = size
+        self.next_offset = base_offset
+        self.timestamp_max = -1
+        self.timestamp_max_offset = -1
+        self.timestamp_first = -1
+        self.index_interval = 4096
+        self.active = False
+        self.damages: list[Damage] = []
+        self.gaps = False
+        self._residents = residents
+        self._file: Handle | None = None
+        self._index: OffsetIndex | None = None
+        self._time_index: TimeIndex | None = None
+        self._entries_persisted = 0
+        self._time_entries_persisted = 0
+        self._bytes_since_entry = 0
+        self._trusted_from = size
+        """What lies behind was written, or inspected, by this process."""
+        self._windows: list[int] | None = None
+        self._windows_inspected: set[int] = set()
+
+    def path(self, suffix: str) -> Path:
+        return segment_path(self.directory, self.base_offset, suffix)
+
+    @property
+    def file(self) -> Handle:
+        if self._file is None:
+            self._file = self.files.open(self.path(".log"), create=self.active)
+        if not self.active:
+            self._residents.touch(self)
+        return self._file
+
+    @property
+    def index(self) -> OffsetIndex:
+        if self._index is None:
+            self._load_indexes()
+        assert self._index is not None
+        return self._index
+
+    @property
+    def time_index(self) -> TimeIndex:
+        if self._time_index is None:
+            self._load_indexes()
+        assert self._time_index is not None
+        return self._time_index
+
+    def release(self) -> None:
+        """Let go of the file and of what can be read again."""
+        if not self.active:
+            self._file = None
+            self._index = None
+            self._time_index = None
+
+    def start_new(self) -> None:
+        """Become the (empty) active segment."""
+        self.active = True
+        self._index = OffsetIndex()
+        self._time_index = TimeIndex()
+        self.files.truncate(self.file, 0)
+        for suffix in (".index", ".timeindex"):
+            self.files.open(self.path(suffix), create=True).close()
+
+    # Writing
+
+    def append(self, batches: memoryview, facts: Facts, next_offset: int) -> None:
+        """Write stamped batches behind the last; raises OSError and changes nothing if it fails."""
+        position = self.size
+        size = len(batches)
+        assert self.active
+        self.files.write(self.file, batches, position)
+        self._note(batches, facts, next_offset, position)
+        self.size = position + size
+        self.next_offset = next_offset
+
+    def _note(self, batches: memoryview, facts: Facts, next_offset: int, position: int) -> None:
+        if facts.batches > 1 and len(batches) > self.index_interval:
+            scan = kernels.scan_batches(
+                batches,
+                0,
+                len(batches),
+                file_position=position,
+                segment_base=self.base_offset,
+                next_offset=self.next_offset,
+                index_interval=self.index_interval,
+                bytes_since_entry=self._bytes_since_entry,
+                timestamp_max=self.timestamp_max,
+                timestamp_max_offset=self.timestamp_max_offset,
+                timestamp_entered=self.time_index.newest,
+                verify=False,
+                producers=False,
+            )
+            assert scan.flaw == 0
+            self._take(scan)
+            return
+        if facts.timestamp_max > self.timestamp_max:
+            self.timestamp_max = facts.timestamp_max
+            self.timestamp_max_offset = next_offset - 1
+        if self.timestamp_first < 0:
+            self.timestamp_first = facts.timestamp_max
+        if self._bytes_since_entry > self.index_interval:
+            self.index.append(next_offset - 1 - self.base_offset, position)
+            self.time_index.append(self.timestamp_max, self.timestamp_max_offset - self.base_offset)
+            self._bytes_since_entry = 0
+        self._bytes_since_entry += len(batches)
+
+    def _take(self, scan: Scan) -> None:
+        self.index.extend(scan.entries)
+        self.time_index.extend(scan.time_entries)
+        if self.timestamp_first < 0:
+            self.timestamp_first = scan.timestamp_max
+        self.timestamp_max = scan.timestamp_max
+        self.timestamp_max_offset = scan.timestamp_max_offset
+        self._bytes_since_entry = scan.bytes_since_entry
+
+    def index_full(self, index_bytes_max: int) -> bool:
+        return len(self.index) * OffsetIndex.entry_bytes >= index_bytes_max
+
+    def persist_indexes(self) -> None:
+        """Bring the index files up to date."""
+        if self._index is None or self._time_index is None:
+            return
+        for suffix, entries, done in (
+            (".index", self._index, self._entries_persisted),
+            (".timeindex", self._time_index, self._time_entries_persisted),
+        ):
+            fresh = entries.packed(done)
+            file = self.files.open(self.path(suffix), create=True)
+            try:
+                self.files.write(file, fresh, done * entries.entry_bytes)
+                self.files.truncate(file, len(entries) * entries.entry_bytes)
+            finally:
+                file.close()
+        self._entries_persisted = len(self._index)
+        self._time_entries_persisted = len(self._time_index)
+
+    def seal(self) -> None:
+        """No more batches will come."""
+        self.files.truncate(self.file, self.size)  # a failed write may have left a rest
+        if self.timestamp_max >= 0:
+            self.time_index.append(self.timestamp_max, self.timestamp_max_offset - self.base_offset)
+        self.persist_indexes()
+        self.active = False
+        self._residents.touch(self)
+
+    # Opening
+
+    def _load_indexes(self) -> None:
+        if not self.active:
+            self._residents.touch(self)
+        index, time_index = self.read_index_files()
+        if index is None or time_index is None:
+            index, time_index = self._rebuild()
+        self._index, self._time_index = index, time_index
+        self._entries_persisted = len(index)
+        self._time_entries_persisted = len(time_index)
+
+    def read_index_files(self) -> tuple[OffsetIndex | None, TimeIndex | None]:
+        """The indexes as they lie on disk; None for one that is missing or cannot be right."""
+        index: OffsetIndex | None = OffsetIndex()
+        time_index: TimeIndex | None = TimeIndex()
+        packed = self._read_whole(".index", OffsetIndex.entry_bytes)
+        if packed is None:
+            index = None
+        elif index is not None:
+            index.extend(packed)
+            if not index.sound(self.size):
+                index = None
+        packed = self._read_whole(".timeindex", TimeIndex.entry_bytes)
+        if packed is None:
+            time_index = None
+        elif time_index is not None:
+            time_index.extend(packed)
+            if not time_index.sound():
+                time_index = None
+        return index, time_index
+
+    def _read_whole(self, suffix: str, entry_bytes: int) -> bytes | None:
+        path = self.path(suffix)
+        if not self.files.exists(path):
+            return None
+        file = self.files.open(path, writable=False)
+        try:
+            size = self.files.size(file)
+            return self.files.read(file, size, 0) if size % entry_bytes == 0 else None
+        finally:
+            file.close()
+
+    def _rebuild(self) -> tuple[OffsetIndex, TimeIndex]:
+        found = self.inspect_from(0, self.base_offset, offset_max=self.next_offset - 1)
+        index, time_index = OffsetIndex(), TimeIndex()
+        for scan in found.scans:
+            index.extend(scan.entries)
+            time_index.extend(scan.time_entries)
+        if found.scans and not self.active:
+            last = found.scans[-1]
+            time_index.append(last.timestamp_max, last.timestamp_max_offset - self.base_offset)
+        self.damages = list(found.damages)
+        if found.end < self.size:
+            self.damages.append(Damage(found.end, self.size, found.next_offset, self.next_offset))
+        self._trusted_from = 0
+        self._index, self._time_index = index, time_index
+        self._entries_persisted = self._time_entries_persisted = 0
+        self.persist_indexes()
+        return index, time_index
+
+    def inspect_from(
+        self,
+        position: int,
+        next_offset: int,
+        *,
+        offset_max: int = OFFSET_MAX,
+        timestamp_max: int = -1,
+        timestamp_max_offset: int = -1,
+        bytes_since_entry: int = 0,
+    ) -> Inspection:
+        """Check every batch from a boundary to the end of the file."""
+        mapped = self.files.map(self.file)
+        view = memoryview(mapped)
+        try:
+            return inspect(
+                view[position : self.size],
+                file_position=position,
+                segment_base=self.base_offset,
+                next_offset=next_offset,
+                offset_max=offset_max,
+                index_interval=self.index_interval,
+                timestamp_max=timestamp_max,
+                timestamp_max_offset=timestamp_max_offset,
+                timestamp_entered=timestamp_max,
+                bytes_since_entry=bytes_since_entry,
+                gaps=self.gaps,
+            )
+        finally:
+            view.release()
+            if not isinstance(mapped, bytes):
+                mapped.close()
+
+    def adopt(
+        self, index: OffsetIndex, time_index: TimeIndex, found: Inspection, *, from_position: int
+    ) -> None:
+        """Believe an inspection that began at `from_position`, where these indexes end."""
+        self._index, self._time_index = index, time_index
+        self.timestamp_max = time_index.newest
+        self.timestamp_max_offset = time_index.newest_offset(self.base_offset)
+        for scan in found.scans:
+            self._take(scan)
+        self.damages += found.damages
+        self.next_offset = found.next_offset
+        self._trusted_from = from_position
+        # The files are written anew: what they hold was in doubt.
+        self._entries_persisted = self._time_entries_persisted = 0
+        self.persist_indexes()
+
+    def cut(self, position: int) -> None:
+        """Drop everything from `position` on, for good."""
+        self.files.truncate(self.file, position)
+        self.files.sync(self.file)
+        self.size = position
+
+    # Finding
+
+    def trust(self, position: int, end: int, *, patient: bool) -> None:
+        """Make sure that damage in a range is known; raises Cold if that means waiting."""
+        if position >= self._trusted_from or position >= end:
+            return
+        windows = self._window_starts()
+        first = bisect_right(windows, position) - 1
+        for number in range(first, len(windows)):
+            if windows[number] >= end:
+                break
+            if number not in self._windows_inspected:
+                self._inspect_window(number, patient=patient)
+        if len(self._windows_inspected) == len(windows):
+            self._trusted_from = 0
+
+    def _window_starts(self) -> list[int]:
+        if self._windows is None:
+            starts = [0]
+            for position in self.index.positions:
+                if position >= starts[-1] + WINDOW_BYTES and position < self._trusted_from:
+                    starts.append(position)
+            self._windows = starts
+        return self._windows
+
+    def _inspect_window(self, number: int, *, patient: bool) -> None:
+        windows = self._window_starts()
+        start = windows[number]
+        last = number + 1 == len(windows)
+        end = min(self.size, self._trusted_from) if last else windows[number + 1]
+        index = self.index
+        # The entry before a window's first batch bounds its offsets from below, the entry of the
+        # next window's first batch from above.
+        low, high = self.base_offset, self.next_offset - 1
+        entry = bisect_right(index.positions, start) - 2
+        if entry >= 0:
+            low = self.base_offset + index.offsets[entry] + 1
+        if not last:
+            high = self.base_offset + index.offsets[bisect_right(index.positions, end) - 1]
+        data = self._read(start, end - start, patient=patient)
+        found = inspect(
+            data,
+            file_position=start,
+            segment_base=self.base_offset,
+            next_offset=low,
+            offset_max=high,
+            gaps=self.gaps,
+        )
+        fresh = list(found.damages)
+        if found.end < end:
+            following = self.next_offset if last else high
+            fresh.append(Damage(found.end, end, found.next_offset, following))
+        if fresh:
+            self.damages = sorted({*self.damages, *fresh})
+        self._windows_inspected.add(number)
+
+    def _read(self, position: int, length: int, *, patient: bool) -> bytes:
+        file = self.file
+        if (
+            not patient
+            and position < self._trusted_from
+            and not self.files.cached(file, position, length)
+        ):
+            raise Cold(file, position, length)
+        return self.files.read(file, length, position)
+
+    def find(self, offset: int, *, patient: bool) -> Found | None:
+        """The first sound batch that holds `offset` or a later one; None: not in this segment."""
+        position = self.index.position_at(offset - self.base_offset)
+        self.trust(position, min(self.size, position + _WALK_BYTES), patient=patient)
+        if not self._entry_holds(position, offset):
+            position = 0
+        while position < self.size:
+            damage = self._damage_at(position)
+            if damage is not None:
+                position = damage.end
+                continue
+            end = min(position + _WALK_BYTES, self._sound_until(position))
+            self.trust(position, end, patient=patient)
+            if self._damage_at(position) is not None:
+                continue
+            end = min(end, self._sound_until(position))
+            data = self._read(position, max(_HEADER_BYTES, end - position), patient=patient)
+            at, stopped, base, _ = kernels.locate_offset(data, 0, len(data), offset)
+            if at >= 0:
+                return Found(position + at, base)
+            if stopped <= 0:
+                raise AssertionError(f"{self.path('.log')} has no batch at {position}")
+            position += stopped
+        return None
+
+    def _entry_holds(self, position: int, offset: int) -> bool:
+        """Does the batch an index entry points at really lie at or before the offset?"""
+        if position == 0:
+            return True
+        data = self.files.read(self.file, _HEADER_BYTES, position)
+        if len(data) < _HEADER_BYTES:
+            return False
+        header = kernels.batch_header(data, 0)
+        return (
+            header.magic == 2
+            and self.base_offset <= header.base_offset <= offset
+            and self._damage_at(position) is None
+        )
+
+    def _damage_at(self, position: int) -> Damage | None:
+        for damage in self.damages:
+            if damage.start <= position < damage.end:
+                return damage
+        return None
+
+    def _sound_until(self, position: int) -> int:
+        for damage in self.damages:
+            if damage.start >= position:
+                return damage.start
+        return self.size
+
+    def boundary(self, start: int, limit: int, *, patient: bool) -> Found:
+        """The last batch boundary in `start..limit`; `start` is one and is sound."""
+        position = max(start, self.index.position_before(limit))
+        offset = -1
+        while position < limit:
+            data = self._read(position, min(_WALK_BYTES, limit - position), patient=patient)
+            if len(data) < _HEADER_BYTES:
+                break
+            header = kernels.batch_header(data, 0)
+            if position + header.size > limit:
+                break
+            fits, after = kernels.fit_batches(data, 0, len(data), limit - position, 1 << 62)
+            if fits > 0:
+                position, offset = position + fits, after
+            else:
+                position += header.size
+                offset = header.base_offset + header.last_offset_delta + 1
+        return Found(position, offset)
+
+    @property
+    def newest_timestamp(self) -> int:
+        """The largest timestamp in the segment, -1 if it has none."""
+        if self.timestamp_max < 0 and not self.active and self.size:
+            self.timestamp_max = self._newest_on_disk()
+        return self.timestamp_max
+
+    def _newest_on_disk(self) -> int:
+        """A sealed segment's last time index entry, read without loading the index."""
+        path = self.path(".timeindex")
+        if self._time_index is None and self.files.exists(path):
+            file = self.files.open(path, writable=False)
+            try:
+                size = self.files.size(file)
+                if size and size % TimeIndex.entry_bytes == 0:
+                    last = TimeIndex()
+                    last.extend(self.files.read(file, TimeIndex.entry_bytes, size - 12))
+                    return last.newest
+            finally:
+                file.close()
+        return self.time_index.newest
+
+    def find_time(self, timestamp: int, *, patient: bool) -> Found | None:
+        """The first batch whose largest timestamp is at or after `timestamp`."""
+        before = self.time_index.offset_before(timestamp)
+        position = self.index.position_at(before)
+        if not self._entry_holds(position, self.base_offset + before):
+            position = 0
+        return self.find_time_after(position, timestamp, patient=patient)
+
+    def find_time_after(self, position: int, timestamp: int, *, patient: bool) -> Found | None:
+        """The same, from a batch boundary on."""
+        while position < self.size:
+            self.trust(position, min(self.size, position + _WALK_BYTES), patient=patient)
+            damage = self._damage_at(position)
+            if damage is not None:
+                position = damage.end
+                continue
+            end = min(position + _WALK_BYTES, self._sound_until(position))
+            data = self._read(position, max(_HEADER_BYTES, end - position), patient=patient)
+            at, stopped = kernels.locate_time(data, 0, len(data), timestamp)
+            if at >= 0:
+                header = kernels.batch_header(data, at)
+                return Found(position + at, header.base_offset)
+            if stopped <= 0:
+                raise AssertionError(f"{self.path('.log')} has no batch at {position}")
+            position += stopped
+        return None
+
+    def header_at(self, position: int) -> BatchHeader:
+        return kernels.batch_header(self.files.read(self.file, _HEADER_BYTES, position), 0)
+
+    def read_batch(self, position: int, *, patient: bool) -> bytes:
+        return self._read(position, self.header_at(position).size, patient=patient)
+
+    # Leaving
+
+    def mark_deleted(self) -> None:
+        """Out of the log; readers that hold it may finish, and a restart removes it."""
+        self._residents.leave(self)
+        for suffix in SUFFIXES:
+            path = self.path(suffix)
+            if self.files.exists(path):
+                self.files.rename(path, self.path(suffix + DELETED))
+        self._file = None
+
+    def remove(self) -> None:
+        for suffix in SUFFIXES:
+            self.files.remove(self.path(suffix + DELETED))
+
+    def close(self) -> None:
+        self._residents.leave(self)
+        self._file = None

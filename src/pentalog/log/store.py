@@ -1,0 +1,351 @@
+"""A data directory: its lock, its format, its partitions and its journal.
+
+.lock                              held while a broker uses the directory
+pentalog.format                    version of everything below, one number
+pentalog.clean                     written by a clean stop, removed by the next start
+journal                            see journal.py
+recovery-point-offset-checkpoint   what is known to be on the disk, by partition
+log-start-offset-checkpoint        where partitions start that do not start at a segment
+cleaner-offset-checkpoint          up to where partitions have been compacted
+TOPIC-N/                           one partition: segments, indexes, producers' snapshot
+TOPIC-N/partition.metadata         the topic's id, as Kafka writes it
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+from pentalog.config import Config
+from pentalog.log import checkpoints
+from pentalog.log.checkpoints import spell
+from pentalog.log.files import Files, Handle
+from pentalog.log.flusher import SYNC_LANE, Flusher
+from pentalog.log.journal import Journal
+from pentalog.log.partition import PartitionLog
+from pentalog.log.recovery import CleanStop, open_partition
+from pentalog.log.segment import Residents
+from pentalog.metrics import Metrics
+from pentalog.model.errors import PartitionNotFound
+from pentalog.model.settings import LogSettings
+from pentalog.model.types import Partition
+from pentalog.runtime import Runtime, Timer
+
+log = logging.getLogger("pentalog.log")
+
+FORMAT: Final = 1
+
+_CHECKPOINT_INTERVAL_MS: Final = 5_000
+_PARTITION_NAME: Final = re.compile(r"(.+)-(\d+)")
+_KAFKA_INTERNAL: Final = frozenset(
+    {"__cluster_metadata", "__consumer_offsets", "__transaction_state", "__share_group_state"}
+)
+_DOOMED: Final = ".doomed"
+
+
+class StoreError(Exception):
+    """The data directory cannot be used; the text says why and what to do."""
+
+
+class Locked(StoreError): ...
+
+
+class Store:
+    def __init__(
+        self, directory: Path, files: Files, runtime: Runtime, metrics: Metrics, config: Config
+    ) -> None:
+        self.directory = directory
+        self.files = files
+        self.runtime = runtime
+        self.metrics = metrics
+        self.config = config
+        self.journal = Journal(directory / "journal", files, config.journal_bytes)
+        self.flusher = Flusher(
+            files,
+            runtime,
+            metrics,
+            self.journal,
+            interval_ms=config.flush_interval_ms,
+            journal_batch_bytes_max=config.journal_batch_bytes_max,
+        )
+        self.cleaned_offsets: dict[Partition, int] = {}
+        """Up to where each compacted partition has been compacted."""
+        self._residents = Residents()
+        self._partitions: dict[Partition, PartitionLog] = {}
+        self._lock: Handle | None = None
+        self._starts: dict[Partition, int] = {}
+        self._checkpoint_timer: Timer | None = None
+        self._checkpointed: dict[Partition, tuple[int, int]] = {}
+        self._opened = False
+
+    # Opening and closing
+
+    def open(self) -> None:
+        files, directory = self.files, self.directory
+        try:
+            files.make_directory(directory)
+            self._lock = files.lock(directory / ".lock")
+        except BlockingIOError as error:
+            raise Locked(
+                f"{directory} is in use by another broker; stop it or choose another --data"
+            ) from error
+        except OSError as error:
+            raise StoreError(
+                f"cannot use {directory} as data directory: {error.strerror}; choose another --data"
+            ) from error
+        self._check_format()
+        stops = checkpoints.read_clean_stop(files, directory / checkpoints.CLEAN_STOP)
+        points = checkpoints.read_offsets(files, directory / checkpoints.RECOVERY_POINTS)
+        self._starts = checkpoints.read_offsets(files, directory / checkpoints.LOG_STARTS)
+        self.cleaned_offsets = checkpoints.read_offsets(
+            files, directory / checkpoints.CLEANED_OFFSETS
+        )
+        if stops:
+            files.remove(directory / checkpoints.CLEAN_STOP)
+            files.sync_directory(directory)
+        for at, name in self._partition_directories():
+            self._open_partition(at, name, stops.get(name), points.get(at, 0))
+        self._replay()
+        self._sync_recovered(stops)
+        if not any(partition.failed for partition in self._partitions.values()):
+            self.journal.start()
+        self._opened = True
+        self._checkpoint_timer = self.runtime.after(_CHECKPOINT_INTERVAL_MS, self._checkpoint_due)
+
+    def _check_format(self) -> None:
+        path = self.directory / "pentalog.format"
+        text = checkpoints.read_text(self.files, path).strip()
+        if not text:
+            self.files.replace_text(path, f"{FORMAT}\n")
+        elif text != str(FORMAT):
+            raise StoreError(
+                f"{self.directory} has format {text}, this pentalog reads format {FORMAT}; "
+                f"use the pentalog that wrote it, or choose another --data"
+            )
+
+    def _partition_directories(self) -> Iterator[tuple[Partition, str]]:
+        for name in self.files.list(self.directory):
+            if name.endswith(_DOOMED):
+                self.files.remove_directory(self.directory / name)
+                continue
+            match = _PARTITION_NAME.fullmatch(name)
+            if match is None:
+                continue
+            topic = checkpoints.read_topic(match[1])
+            if topic in _KAFKA_INTERNAL:
+                log.warning("leaving %s alone: Kafka's own bookkeeping is not taken over", name)
+                continue
+            at = Partition(topic, int(match[2]))
+            if spell(at) == name:
+                yield at, name
+
+    def _open_partition(
+        self, at: Partition, name: str, stop: CleanStop | None, recovery_point: int
+    ) -> None:
+        directory = self.directory / name
+        partition = self._partition(at, self._topic_id(directory), directory, LogSettings())
+        partition.gaps = at in self.cleaned_offsets
+        open_partition(
+            partition,
+            stop,
+            recovery_point=recovery_point,
+            start_offset=self._starts.get(at, 0),
+        )
+        self._partitions[at] = partition
+
+    def _partition(
+        self, at: Partition, topic_id: UUID, directory: Path, settings: LogSettings
+    ) -> PartitionLog:
+        return PartitionLog(
+            at,
+            topic_id,
+            directory,
+            files=self.files,
+            runtime=self.runtime,
+            metrics=self.metrics,
+            flusher=self.flusher,
+            residents=self._residents,
+            settings=settings,
+        )
+
+    def _topic_id(self, directory: Path) -> UUID:
+        text = checkpoints.read_text(self.files, directory / "partition.metadata")
+        for line in text.splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "topic_id":
+                try:
+                    return UUID(bytes=base64.urlsafe_b64decode(value.strip() + "=="))
+                except ValueError:
+                    break
+        return UUID(int=0)
+
+    def _replay(self) -> None:
+        """Give partitions back what a crash kept from their own files."""
+        by_id = {(p.topic_id, p.at.index): p for p in self._partitions.values()}
+        for entry in self.journal.recover():
+            partition = by_id.get((entry.topic_id, entry.partition))
+            if partition is not None:
+                partition.restore(memoryview(bytearray(entry.payload)), entry.segment_base)
+
+    def _sync_recovered(self, stops: Mapping[str, CleanStop]) -> None:
+        """What was found may be in the page cache only; readers take it for durable."""
+        for at, partition in self._partitions.items():
+            partition.durable = partition.end
+            if spell(at) not in stops:
+                try:
+                    partition.sync_all()
+                except OSError as error:
+                    partition.fail(error)
+
+    def close(self) -> None:
+        """Sync everything and say so, so that the next start need not look."""
+        if not self._opened:
+            self._lock = None
+            return
+        self._opened = False
+        if self._checkpoint_timer is not None:
+            self._checkpoint_timer.cancel()
+        partitions = list(self._partitions.values())
+        self.flusher.close(partitions)
+        stops: dict[str, CleanStop] = {}
+        for partition in partitions:
+            if not partition.failed:
+                partition.active.persist_indexes()
+                partition.write_producer_snapshot()
+                stops[spell(partition.at)] = _clean_stop(partition)
+        self._write_checkpoints(self._recovery_points())
+        if len(stops) == len(partitions):
+            self.journal.start()
+            path = self.directory / checkpoints.CLEAN_STOP
+            self.files.replace_text(path, checkpoints.clean_stop_text(stops))
+        for partition in partitions:
+            partition.close()
+        self.journal.close()
+        self._lock = None
+
+    # Checkpoints
+
+    def _checkpoint_due(self) -> None:
+        for at, partition in self._partitions.items():
+            state = (partition.end_offset, partition.synced.offset)
+            if self._checkpointed.get(at) != state and not partition.failed:
+                self._checkpointed[at] = state
+                try:
+                    partition.active.persist_indexes()
+                    partition.write_producer_snapshot()
+                except OSError as error:
+                    log.warning("cannot write checkpoints of %s: %s", partition.name, error)
+        self.runtime.offload(
+            SYNC_LANE,
+            partial(self._write_checkpoints, self._recovery_points()),
+            self._checkpoint_done,
+        )
+
+    def _checkpoint_done(self, _: None, error: BaseException | None) -> None:
+        if error is not None:
+            log.warning("cannot write the recovery points: %s", error)
+        if self._opened:
+            self._checkpoint_timer = self.runtime.after(
+                _CHECKPOINT_INTERVAL_MS, self._checkpoint_due
+            )
+
+    def _recovery_points(self) -> dict[Partition, int]:
+        return {at: partition.synced.offset for at, partition in self._partitions.items()}
+
+    def _write_checkpoints(self, points: dict[Partition, int]) -> None:
+        path = self.directory / checkpoints.RECOVERY_POINTS
+        self.files.replace_text(path, checkpoints.offsets_text(points))
+
+    def write_starts(self) -> None:
+        """Make it last where partitions start."""
+        starts = {
+            at: partition.start_offset
+            for at, partition in self._partitions.items()
+            if partition.start_offset > partition.segments[0].base_offset
+        }
+        if starts != self._starts:
+            path = self.directory / checkpoints.LOG_STARTS
+            self.files.replace_text(path, checkpoints.offsets_text(starts))
+            self._starts = starts
+
+    def write_cleaned_offsets(self) -> None:
+        path = self.directory / checkpoints.CLEANED_OFFSETS
+        self.files.replace_text(path, checkpoints.offsets_text(self.cleaned_offsets))
+
+    # Partitions
+
+    def found(self) -> Mapping[Partition, UUID | None]:
+        """The partitions there are, and the ids of their topics as far as they are known."""
+        return {at: p.topic_id if p.topic_id.int else None for at, p in self._partitions.items()}
+
+    def all(self) -> list[PartitionLog]:
+        return list(self._partitions.values())
+
+    def get(self, at: Partition) -> PartitionLog:
+        partition = self._partitions.get(at)
+        if partition is None:
+            raise PartitionNotFound(f"there is no partition {at}")
+        return partition
+
+    def create(self, at: Partition, topic_id: UUID, settings: LogSettings) -> None:
+        assert at not in self._partitions
+        directory = self.directory / spell(at)
+        self.files.make_directory(directory)
+        self._write_topic_id(directory, topic_id)
+        partition = self._partition(at, topic_id, directory, settings)
+        partition.attach([])
+        self._partitions[at] = partition
+        self.flusher.created(self.directory)
+
+    def _write_topic_id(self, directory: Path, topic_id: UUID) -> None:
+        spelled = base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
+        file = self.files.open(directory / "partition.metadata", create=True)
+        try:
+            self.files.write(file, f"version: 0\ntopic_id: {spelled}\n".encode(), 0)
+        finally:
+            file.close()
+
+    def identify(self, at: Partition, topic_id: UUID) -> None:
+        """Give a partition found without its topic's id the one its topic has."""
+        partition = self.get(at)
+        partition.topic_id = topic_id
+        self._write_topic_id(partition.directory, topic_id)
+
+    def configure(self, at: Partition, settings: LogSettings) -> None:
+        self.get(at).configure(settings)
+
+    def delete(self, at: Partition) -> None:
+        """Gone at once for everybody; the files follow on another thread."""
+        partition = self._partitions.pop(at)
+        partition.deleted = True
+        self.flusher.forget(partition)
+        partition.abandon()
+        self.cleaned_offsets.pop(at, None)
+        self._checkpointed.pop(at, None)
+        doomed = self.directory / f"{partition.topic_id.hex}-{at.index}{_DOOMED}"
+        self.files.rename(partition.directory, doomed)
+        self.runtime.offload(
+            SYNC_LANE, partial(self.files.remove_directory, doomed), _ignore_outcome
+        )
+
+
+def _ignore_outcome(_: None, error: BaseException | None) -> None:
+    if error is not None:
+        log.warning("cannot remove the files of a deleted partition: %s", error)
+
+
+def _clean_stop(partition: PartitionLog) -> CleanStop:
+    active = partition.active
+    return CleanStop(
+        active.base_offset,
+        active.size,
+        active.next_offset,
+        active.timestamp_max,
+        active.timestamp_max_offset,
+    )

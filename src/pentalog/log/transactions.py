@@ -1,0 +1,82 @@
+"""Aborted transactions of a partition, so that readers can be told what to hide.
+
+File `<segment base>.txnindex`, Kafka's own, big-endian, one entry per abort marker in the segment:
+
+    version i16 (0), producer id i64, first offset i64, last offset i64 (of the marker),
+    last stable offset i64 (as it was when the marker was written)
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from pentalog.model.types import Aborted
+
+_ENTRY: Final = struct.Struct(">hqqqq")
+
+
+class AbortedTransaction(NamedTuple):
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    stable_offset: int
+
+
+class AbortedTransactions:
+    """In the order of their markers."""
+
+    def __init__(self) -> None:
+        self._entries: list[AbortedTransaction] = []
+        self._last_offsets: list[int] = []
+
+    def __iter__(self) -> Iterator[AbortedTransaction]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(self, entry: AbortedTransaction) -> None:
+        if self._last_offsets and entry.last_offset <= self._last_offsets[-1]:
+            return  # met again while recovering
+        self._entries.append(entry)
+        self._last_offsets.append(entry.last_offset)
+
+    def between(self, offset: int, limit: int) -> list[Aborted]:
+        """Those with records in `offset..limit`, by first offset."""
+        if not self._entries:
+            return []
+        found = self._entries[bisect_left(self._last_offsets, offset) :]
+        return sorted(
+            (
+                Aborted(entry.producer_id, entry.first_offset)
+                for entry in found
+                if entry.first_offset < limit
+            ),
+            key=lambda aborted: aborted.first_offset,
+        )
+
+    def forget(self, before: int) -> None:
+        gone = bisect_left(self._last_offsets, before)
+        del self._entries[:gone]
+        del self._last_offsets[:gone]
+
+    def from_offset(self, base: int, limit: int) -> list[AbortedTransaction]:
+        """Those whose marker lies in `base..limit`."""
+        low = bisect_left(self._last_offsets, base)
+        return self._entries[low : bisect_left(self._last_offsets, limit)]
+
+
+def pack(entries: Iterable[AbortedTransaction]) -> bytes:
+    return b"".join(_ENTRY.pack(0, *entry) for entry in entries)
+
+
+def unpack(data: bytes) -> list[AbortedTransaction]:
+    whole = len(data) - len(data) % _ENTRY.size
+    return [
+        AbortedTransaction(*fields[1:])
+        for fields in _ENTRY.iter_unpack(data[:whole])
+        if fields[0] == 0
+    ]

@@ -1,0 +1,137 @@
+"""The four compressions a batch may have, opened under a limit.
+
+Snappy comes raw or in blocks as the xerial library writes them: a magic of 8 bytes, two version
+numbers (i32), then per block its length (i32) and its raw bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Final
+
+import cramjam
+
+from pentalog.kernels import Buffer
+from pentalog.model.errors import BatchCorrupt, RecordTooLarge, UnsupportedFormat
+
+CODECS: Final = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
+"""Names by codec number; the names are those of the topic setting `compression.type`."""
+
+NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
+
+_LEVELS: Final = {GZIP: 6, LZ4: 1, ZSTD: 3}
+_XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+_XERIAL_START: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+_XERIAL_BLOCK_BYTES: Final = 32 * 1024
+_I32: Final = struct.Struct(">i")
+_ROOM_BYTES_MIN: Final = 64 * 1024
+_NO_ROOM: Final = "failed to write whole buffer"
+"""How cramjam says that the output has not enough room, as opposed to bad input."""
+
+_OPEN: Final[dict[int, Callable[[memoryview, bytearray], int]]] = {
+    GZIP: cramjam.gzip.decompress_into,
+    LZ4: cramjam.lz4.decompress_into,
+    ZSTD: cramjam.zstd.decompress_into,
+}
+
+
+def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
+    """`data` as the codec has it; `level` None is the codec's own choice."""
+    if codec == NONE:
+        return bytes(data)
+    if codec == SNAPPY:
+        return _compress_snappy(memoryview(data))
+    if codec not in _LEVELS:
+        raise UnsupportedFormat(_unknown(codec))
+    level = _LEVELS[codec] if level is None else level
+    if codec == GZIP:
+        return bytes(cramjam.gzip.compress(data, level=level))
+    if codec == ZSTD:
+        return bytes(cramjam.zstd.compress(data, level=level))
+    # Apache Kafka's own reader refuses blocks that depend on each other.
+    compressor = cramjam.lz4.Compressor(level=level, content_checksum=True, block_linked=False)
+    compressor.compress(bytes(data))
+    return bytes(compressor.finish())
+
+
+def decompress(codec: int, data: Buffer, *, bytes_max: int) -> bytes:
+    """What `data` holds; refused as soon as it is more than `bytes_max`."""
+    view = memoryview(data)
+    if codec == NONE:
+        if len(view) > bytes_max:
+            raise RecordTooLarge(_too_large(bytes_max))
+        return bytes(view)
+    if codec == SNAPPY:
+        return _open_snappy(view, bytes_max)
+    if codec not in _OPEN:
+        raise UnsupportedFormat(_unknown(codec))
+    return _open_growing(codec, view, bytes_max)
+
+
+def _open_growing(codec: int, data: memoryview, bytes_max: int) -> bytes:
+    """Try with some room first: most batches are small, and the limit is not."""
+    room = min(max(_ROOM_BYTES_MIN, 4 * len(data)), bytes_max)
+    while True:
+        out = bytearray(room)
+        try:
+            size = _OPEN[codec](data, out)
+        except cramjam.DecompressionError as error:
+            if str(error) != _NO_ROOM:
+                raise BatchCorrupt(_corrupt(codec)) from error
+            if room == bytes_max:
+                raise RecordTooLarge(_too_large(bytes_max)) from error
+            room = min(4 * room, bytes_max)
+        else:
+            return bytes(memoryview(out)[:size])
+
+
+def _compress_snappy(data: memoryview) -> bytes:
+    out = bytearray(_XERIAL_START)
+    for start in range(0, len(data), _XERIAL_BLOCK_BYTES):
+        block = cramjam.snappy.compress_raw(bytes(data[start : start + _XERIAL_BLOCK_BYTES]))
+        out += _I32.pack(len(block))
+        out += bytes(block)
+    return bytes(out)
+
+
+def _open_snappy(data: memoryview, bytes_max: int) -> bytes:
+    if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+        return _open_snappy_block(data, bytes_max, bytes_max=bytes_max)
+    position = len(_XERIAL_START)
+    if position > len(data):
+        raise BatchCorrupt(_corrupt(SNAPPY))
+    out = bytearray()
+    while position < len(data):
+        if len(data) - position < _I32.size:
+            raise BatchCorrupt(_corrupt(SNAPPY))
+        (size,) = _I32.unpack_from(data, position)
+        position += _I32.size
+        if not 0 < size <= len(data) - position:
+            raise BatchCorrupt(_corrupt(SNAPPY))
+        block = data[position : position + size]
+        out += _open_snappy_block(block, bytes_max - len(out), bytes_max=bytes_max)
+        position += size
+    return bytes(out)
+
+
+def _open_snappy_block(block: memoryview, room: int, *, bytes_max: int) -> bytes:
+    try:
+        if cramjam.snappy.decompress_raw_len(block) > room:
+            raise RecordTooLarge(_too_large(bytes_max))
+        return bytes(cramjam.snappy.decompress_raw(block))
+    except cramjam.DecompressionError as error:
+        raise BatchCorrupt(_corrupt(SNAPPY)) from error
+
+
+def _unknown(codec: int) -> str:
+    known = ", ".join(f"{number} ({name})" for number, name in enumerate(CODECS))
+    return f"compression codec {codec} is unknown; accepted are {known}"
+
+
+def _corrupt(codec: int) -> str:
+    return f"the batch says it is compressed with {CODECS[codec]}, but cannot be decompressed"
+
+
+def _too_large(bytes_max: int) -> str:
+    return f"the batch holds more than {bytes_max} bytes once decompressed; send smaller batches"
