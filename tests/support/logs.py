@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid5
@@ -42,13 +43,21 @@ class LogBench:
 
     def partition(self, at: Partition = AT, **settings: Any) -> PartitionLog:
         if at not in self.store.found():
-            self.store.create(at, uuid5(NAMESPACE, at.topic), LogSettings(**settings))
+            self.store.create(at, self.topic_id(at.topic), LogSettings(**settings))
         elif settings:
             self.store.configure(at, LogSettings(**settings))
         return self.store.get(at)
 
+    @staticmethod
+    def topic_id(topic: str) -> UUID:
+        return uuid5(NAMESPACE, topic)
+
     def append(
-        self, *values: bytes | None, at: Partition = AT, keys: list[bytes] | None = None, **options: Any
+        self,
+        *values: bytes | None,
+        at: Partition = AT,
+        keys: list[bytes] | None = None,
+        **options: Any,
     ) -> Appended:
         now = options.pop("timestamp_ms", self.runtime.now_ms())
         records = [
@@ -107,8 +116,6 @@ def bytes_of(pieces: Any) -> bytes:
     out = bytearray()
     for piece in pieces:
         if isinstance(piece, FilePiece):
-            import os
-
             out += os.pread(piece.file.fd, piece.length, piece.position)
         else:
             out += piece

@@ -65,6 +65,7 @@ def inspect(
     damages: list[Damage] = []
     size = len(data)
     start = 0
+    resumed_at = -1
     while start < size:
         scan = kernels.scan_batches(
             data,
@@ -93,10 +94,13 @@ def inspect(
         start = scan.position
         if start >= size:
             break
-        resumed = _resume(data, start, next_offset, offset_max)
+        # A checksum may hold where the rest does not: never go on twice from the same place.
+        search_from = start + 1 if start == resumed_at else start
+        resumed = _resume(data, start, search_from, next_offset, offset_max)
         if resumed is None:
             break
         position, offset = resumed
+        resumed_at = position
         if position > start:
             damage = Damage(file_position + start, file_position + position, next_offset, offset)
             damages.append(damage)
@@ -107,10 +111,10 @@ def inspect(
 
 
 def _resume(
-    data: bytes | memoryview, start: int, next_offset: int, offset_max: int
+    data: bytes | memoryview, start: int, search_from: int, next_offset: int, offset_max: int
 ) -> tuple[int, int] | None:
     """Where sound batches go on after the one at `start` did not fit, and with which offset."""
-    position = start
+    position = search_from
     while True:
         position = kernels.find_batch(
             data, position, len(data), offset_min=next_offset, offset_max=offset_max

@@ -1,0 +1,142 @@
+"""A power cut takes what was not synced: the journal gives acknowledged records back."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pentalog.log.journal import Entry, Journal
+from pentalog.log.files import RealFiles
+from pentalog.model.types import Horizon, Partition
+
+from tests.support.logs import LogBench
+
+PLACES = [Partition("events", index) for index in range(4)]
+
+
+def fill(directory: Path, *, rounds: int, journal_bytes: int = 128 << 10) -> dict[Partition, list[bytes]]:
+    """Acknowledged writes through the journal, then a power cut: unsynced bytes are gone."""
+    bench = LogBench(directory, journal_bytes=journal_bytes)
+    written: dict[Partition, list[bytes]] = {at: [] for at in PLACES}
+    for at in PLACES:
+        bench.partition(at, segment_bytes=32 << 10)
+    for number in range(rounds):
+        for at in PLACES:
+            value = b"%d-%d;" % (at.index, number) * (1 + number % 40)
+            bench.settled(value, at=at)
+            written[at].append(value)
+    assert bench.metrics.journal_bytes > 0
+    bench.runtime.held_lanes.add("sync")
+    cut_power(bench)
+    return written
+
+
+def cut_power(bench: LogBench) -> None:
+    synced = {p.at: p.synced for p in bench.store.all()}
+    directories = {p.at: p.directory for p in bench.store.all()}
+    bench.crash()
+    for at, point in synced.items():
+        for path in sorted(directories[at].glob("*.log")):
+            base = int(path.stem)
+            if base == point.base:
+                os.truncate(path, point.position)
+            elif base > point.base:
+                path.unlink()
+        for path in directories[at].glob("*.index"):
+            path.unlink()
+
+
+@pytest.fixture(autouse=True)
+def _journal_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pentalog.log.flusher._JOURNAL_PAYS_AFTER", 1)
+
+
+def check(directory: Path, written: dict[Partition, list[bytes]]) -> None:
+    bench = LogBench(directory)
+    for at, values in written.items():
+        found = bench.values(at=at, horizon=Horizon.DURABLE)
+        assert [found.get(offset) for offset in range(len(values))] == values
+        assert bench.append(b"next", at=at).base_offset >= len(values)
+    bench.crash()
+
+
+@pytest.mark.parametrize("rounds", [3, 40, 400, 1500])
+def test_a_power_cut_loses_nothing_acknowledged(tmp_path: Path, rounds: int) -> None:
+    written = fill(tmp_path, rounds=rounds)
+    check(tmp_path, written)
+
+
+def test_a_second_cut_before_anything_new_is_written(tmp_path: Path) -> None:
+    written = fill(tmp_path, rounds=100)
+    bench = LogBench(tmp_path)
+    cut_power(bench)
+    check(tmp_path, written)
+
+
+def test_flipped_journal_bits_never_make_wrong_records(tmp_path: Path) -> None:
+    written = fill(tmp_path / "written", rounds=60)
+    chance = random.Random(7)
+    journal = tmp_path / "written" / "journal"
+    size = journal.stat().st_size
+    for number in range(60):
+        copy = tmp_path / f"copy{number}"
+        shutil.copytree(tmp_path / "written", copy)
+        with (copy / "journal").open("r+b") as file:
+            at = chance.randrange(64 << 10 if number % 2 else size)
+            file.seek(at)
+            byte = file.read(1)[0]
+            file.seek(at)
+            file.write(bytes([byte ^ 1 << chance.randrange(8)]))
+        bench = LogBench(copy)
+        for place, values in written.items():
+            found = bench.values(at=place)
+            for offset, value in found.items():
+                assert value == values[offset]
+        bench.crash()
+        shutil.rmtree(copy)
+
+
+def test_a_torn_last_chunk_is_ignored(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal", RealFiles(), 64 << 10)
+    journal.start(journal.create())
+    entries = [Entry(PLACE_ID, 0, number, 0, bytes([number]) * 100) for number in range(10)]
+    for entry in entries:
+        chunk = journal.place([entry])
+        assert chunk is not None
+        RealFiles().write(journal.file, chunk.data, chunk.position)
+    for cut in range(1, 200, 9):
+        torn = tmp_path / "torn"
+        shutil.copyfile(tmp_path / "journal", torn)
+        assert chunk is not None
+        with torn.open("r+b") as file:
+            file.seek(chunk.position + len(chunk.data) - cut)
+            file.write(b"\xff" * cut)
+        found = Journal(torn, RealFiles(), 64 << 10).recover()
+        padding = len(chunk.data) - 64 - 100
+        assert found == entries[: 9 if cut > padding else 10]
+
+
+def test_space_is_reused_only_when_given_up(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal", RealFiles(), 64 << 10)
+    journal.start(journal.create())
+    payload = b"x" * 5000
+    sequences = []
+    while (chunk := journal.place([Entry(PLACE_ID, 0, len(sequences), 0, payload)])) is not None:
+        RealFiles().write(journal.file, chunk.data, chunk.position)
+        sequences.append(chunk.sequence_last)
+    assert len(sequences) >= 10
+    data, position = journal.header_after(sequences[4])
+    RealFiles().write(journal.file, data, position)
+    journal.release(sequences[4])
+    chunk = journal.place([Entry(PLACE_ID, 0, 99, 0, payload)])
+    assert chunk is not None
+    RealFiles().write(journal.file, chunk.data, chunk.position)
+    found = Journal(tmp_path / "journal", RealFiles(), 64 << 10).recover()
+    assert [entry.base_offset for entry in found] == [*range(5, len(sequences)), 99]
+
+
+PLACE_ID = LogBench.topic_id("events")
