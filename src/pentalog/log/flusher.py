@@ -8,6 +8,7 @@ one for the files, so that a large file never holds up a small commit.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -95,6 +96,7 @@ class Flusher:
         self._arm(self.interval_ms or 1000)
 
     def forget(self, partition: PartitionLog) -> None:
+        self._directories.discard(partition.directory)
         self._urgent.pop(partition, None)
         self._dirty.pop(partition, None)
         self._journaled.pop(partition, None)
@@ -169,8 +171,7 @@ class Flusher:
         )
 
     def _write_chunk(self, chunk: Chunk, directories: set[Path]) -> None:
-        for directory in directories:
-            self._files.sync_directory(directory)
+        self._sync_directories(directories)
         self._files.write_synced(self._journal.file, chunk.data, chunk.position)
 
     def _committed(
@@ -293,8 +294,12 @@ class Flusher:
     def _sync_files(self, handles: list[Handle], directories: set[Path]) -> None:
         for handle in handles:
             self._files.sync(handle)
+        self._sync_directories(directories)
+
+    def _sync_directories(self, directories: set[Path]) -> None:
         for directory in directories:
-            self._files.sync_directory(directory)
+            with contextlib.suppress(FileNotFoundError):  # its partition was deleted meanwhile
+                self._files.sync_directory(directory)
 
     def _synced(
         self,

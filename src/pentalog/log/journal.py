@@ -89,6 +89,7 @@ class Journal:
         self._head = _START
         self._chunks: deque[tuple[int, int, int]] = deque()
         """(start, end, last sequence) of every chunk whose space is not free."""
+        self.used_bytes = 0
 
     @property
     def ready(self) -> bool:
@@ -98,10 +99,6 @@ class Journal:
     def file(self) -> Handle:
         assert self._file is not None
         return self._file
-
-    @property
-    def used_bytes(self) -> int:
-        return sum(end - start for start, end, _ in self._chunks)
 
     # Opening
 
@@ -149,6 +146,7 @@ class Journal:
         self._sequence = 1
         self._head = _START
         self._chunks.clear()
+        self.used_bytes = 0
         if self._file is None:
             if self._files.exists(self.path):
                 # Of another size, or without a sound header: made anew when it is needed.
@@ -190,6 +188,7 @@ class Journal:
             self._sequence += 1
             at += entry_bytes
         self._chunks.append((position, position + size, self._sequence - 1))
+        self.used_bytes += size
         self._head = position + size
         return Chunk(position, data, self._sequence - 1)
 
@@ -215,7 +214,8 @@ class Journal:
     def release(self, sequence: int) -> None:
         """The header that gives up all entries up to `sequence` is on the disk."""
         while self._chunks and self._chunks[0][2] <= sequence:
-            self._chunks.popleft()
+            start, end, _ = self._chunks.popleft()
+            self.used_bytes -= end - start
 
     def header(self) -> tuple[bytes, int]:
         return self._pack_header(self._sequence, self._head)

@@ -415,8 +415,18 @@ class PartitionLog:
         first = self.segments.index(old[0])
         assert self.segments[first : first + len(old)] == old
         assert not any(segment.active for segment in old)
+        bases = {segment.base_offset for segment in old}
         self.segments[first : first + len(old)] = [new]
         self.bases = [segment.base_offset for segment in self.segments]
+        # A mark that lay at the end of a source now lies at the start of what follows.
+        following = self.segments[first + 1].base_offset
+        if self.durable.base in bases:
+            assert self.durable.offset == following
+            self.durable = Point(following, following, 0)
+        if self.synced.base in bases:
+            self.synced = Point(following, following, 0)
+        self.gaps = True
+        self._apply_settings(new)
         self.reading.forget()
         self.metrics.segments_compacted += len(old)
 

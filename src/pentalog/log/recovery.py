@@ -15,17 +15,14 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from pentalog import kernels
-from pentalog.log import transactions
+from pentalog.log import swap, transactions
 from pentalog.log.index import OffsetIndex, TimeIndex
 from pentalog.log.inspection import OFFSET_MAX, Damage
 from pentalog.log.partition import PartitionLog
 from pentalog.log.producers import Producers, Written
-from pentalog.log.segment import DELETED, Point, Segment, segment_path
+from pentalog.log.segment import Point, Segment, segment_path
 
 log = logging.getLogger("pentalog.log")
-
-CLEANED: Final = ".cleaned"
-SWAP: Final = ".swap"
 
 _SEGMENT_NAME: Final = re.compile(r"(\d{20})\.log")
 _SNAPSHOT_NAME: Final = re.compile(r"(\d{20})\.producers")
@@ -46,7 +43,7 @@ def open_partition(
     partition: PartitionLog, stop: CleanStop | None, *, recovery_point: int, start_offset: int
 ) -> None:
     """Attach what lies in the partition's directory."""
-    names = _tidy(partition)
+    names = swap.tidy(partition.files, partition.directory)
     bases = [int(match[1]) for name in names if (match := _SEGMENT_NAME.fullmatch(name))]
     segments = [_segment(partition, base) for base in bases]
     for segment, following in pairwise(segments):
@@ -65,35 +62,6 @@ def open_partition(
     else:
         partition.synced = _point_at_most(partition, recovery_point)
     _open_producers(partition, names)
-
-
-def _tidy(partition: PartitionLog) -> list[str]:
-    """Finish or undo what a crash interrupted; gives the names that remain."""
-    files, directory = partition.files, partition.directory
-    names = files.list(directory)
-    for name in names:
-        if name.endswith((DELETED, CLEANED, ".tmp")):
-            files.remove(directory / name)
-    swaps = [name for name in names if name.endswith(".log" + SWAP)]
-    for name in swaps:
-        _finish_swap(partition, int(name[:20]))
-    return list(files.list(directory))
-
-
-def _finish_swap(partition: PartitionLog, base: int) -> None:
-    """A compacted segment was complete when the crash came: it replaces what it was made of."""
-    files, directory = partition.files, partition.directory
-    swap = segment_path(directory, base, ".log" + SWAP)
-    covered = segment_path(directory, base, ".covers" + SWAP)
-    file = files.open(covered, writable=False)
-    text = files.read(file, 1024, 0).decode()
-    file.close()
-    for source in map(int, text.split()):
-        for suffix in (".log", ".index", ".timeindex", ".txnindex"):
-            if source != base or suffix != ".log":
-                files.remove(segment_path(directory, source, suffix))
-    files.rename(swap, segment_path(directory, base, ".log"))
-    files.remove(covered)
 
 
 def _segment(partition: PartitionLog, base: int) -> Segment:

@@ -326,8 +326,11 @@ class Store:
         partition.deleted = True
         self.flusher.forget(partition)
         partition.abandon()
-        self.cleaned_offsets.pop(at, None)
         self._checkpointed.pop(at, None)
+        # Before the files go: a topic of the same name must not inherit these.
+        if self.cleaned_offsets.pop(at, None) is not None:
+            self.write_cleaned_offsets()
+        self.write_starts()
         doomed = self.directory / f"{partition.topic_id.hex}-{at.index}{_DOOMED}"
         self.files.rename(partition.directory, doomed)
         self.runtime.offload(

@@ -18,7 +18,7 @@ from pentalog.model.errors import (
 )
 from pentalog.model import batch
 from pentalog.model.settings import TimestampType
-from pentalog.model.types import Ack, Edge, Horizon, Record
+from pentalog.model.types import Ack, Edge, Horizon, Partition, Record
 
 from tests.support.logs import AT, LogBench
 
@@ -222,3 +222,18 @@ def test_waiting_readers_are_told(tmp_path: Path) -> None:
     bench.runtime.advance(600)
     assert late.value is False
     assert not bench.store.get(AT).watchers
+
+
+def test_deleting_a_partition_does_not_harm_another(tmp_path: Path) -> None:
+    bench = LogBench(tmp_path)
+    other = Partition("doomed", 0)
+    bench.partition()
+    bench.partition(other)
+    for _ in range(40):
+        bench.settled(b"x")  # until the journal is in use
+    bench.partition(Partition("late", 0))
+    later = bench.log.settle(bench.append(b"y"), Ack.DURABLE)
+    bench.store.delete(Partition("late", 0))
+    bench.store.delete(other)
+    bench.runtime.step()
+    assert later.value.base_offset == 40

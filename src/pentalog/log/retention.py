@@ -1,0 +1,47 @@
+"""Drop what a topic no longer keeps: by age, by size, and what was trimmed away."""
+
+from __future__ import annotations
+
+from pentalog.log.partition import PartitionLog
+from pentalog.log.segment import Segment
+
+
+def apply_retention(partition: PartitionLog, now_ms: int) -> int:
+    """Remove expired segments from the front; returns how many.
+
+    Nothing goes that is not durable yet, or belongs to a transaction that is still open.
+    """
+    doomed: list[Segment] = []
+    remaining_bytes = partition.size_bytes
+    for segment in list(partition.segments):
+        if segment.active and not segment.size:
+            break
+        if not _has_expired(segment, partition, remaining_bytes, now_ms):
+            break
+        if segment.active:
+            partition.roll()
+        doomed.append(segment)
+        remaining_bytes -= segment.size
+    partition.drop_segments(doomed)
+    return len(doomed)
+
+
+def _has_expired(
+    segment: Segment, partition: PartitionLog, remaining_bytes: int, now_ms: int
+) -> bool:
+    if segment.next_offset <= partition.start_offset:
+        return True
+    settings = partition.settings
+    if not settings.cleanup_delete or segment.next_offset > partition.stable_offset:
+        return False
+    if 0 <= settings.retention_bytes <= remaining_bytes - segment.size:
+        return True
+    return settings.retention_ms >= 0 and newest_ms(segment) + settings.retention_ms < now_ms
+
+
+def newest_ms(segment: Segment) -> int:
+    """The time of a segment's newest record, or of its last change if none has a time."""
+    newest = segment.newest_timestamp
+    if newest >= 0:
+        return newest
+    return int(segment.files.stat(segment.path(".log"))[1] * 1000)
