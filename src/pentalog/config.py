@@ -1,4 +1,4 @@
-"""Every setting of a broker, in one frozen value.
+"""Every setting of a broker, in one frozen value, and where each came from.
 
 The order of sources is: default, TOML file, environment (`PENTALOG_` and the name in capitals),
 flags; later ones win.
@@ -6,9 +6,26 @@ flags; later ones win.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import difflib
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, TypeVar, cast
+
+T = TypeVar("T")
+
+_PREFIX: Final = "PENTALOG_"
+_PORT_MAX: Final = 65_535
+_INT32_MAX: Final = 2**31 - 1
+_INT64_MAX: Final = 2**63 - 1
+_TRUE: Final = frozenset({"true", "yes", "on", "1"})
+_FALSE: Final = frozenset({"false", "no", "off", "0"})
+
+
+class ConfigError(ValueError):
+    """A setting is refused; the text names it, where it came from and what would be accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,35 +36,307 @@ class Listen:
     host: str
     port: int
 
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.name}={host}:{self.port}"
+
+
+def _setting(default: T, text: str, *, least: int = 0, most: int = _INT64_MAX) -> T:
+    metadata = {"text": text, "least": least, "most": most}
+    if isinstance(default, dict):
+        return cast("T", field(default_factory=dict, metadata=metadata))
+    return cast("T", field(default=default, metadata=metadata))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    data: Path = Path("pentalog-data")
-    """Directory that holds everything the broker keeps."""
-    listen: tuple[Listen, ...] = ()
-    """Listeners to open; none: every door on its own port, on 127.0.0.1."""
-    advertise: Mapping[str, Listen] = field(default_factory=dict)
-    """What metadata tells clients, by listener name; absent: the address they connected to."""
-    node_id: int = 0
-    flush_interval_ms: int = 100
-    """Longest time a record may wait for the disk; 0 declares the page cache good enough."""
-    journal_bytes: int = 64 << 20
-    """Size of the journal through which acknowledged writes reach the disk."""
-    journal_batch_bytes_max: int = 256 << 10
-    """Larger writes sync their own file instead of passing through the journal."""
-    auto_create_topics: bool = True
-    default_partitions: int = 1
-    topic_defaults: Mapping[str, str] = field(default_factory=dict)
-    """Topic settings by Kafka's names, for topics that do not set them."""
-    frame_bytes_max: int = 100 << 20
-    connections_max: int = 10_000
-    connections_per_address_max: int = 10_000
-    connection_reply_bytes_max: int = 8 << 20
-    """Replies a connection may have queued in memory before reading from it stops."""
-    receive_bytes_max: int = 1 << 30
-    """Receive buffers of all connections together."""
-    housekeeping_interval_ms: int = 30_000
-    """How often retention and compaction look for work."""
-    shutdown_timeout_ms: int = 10_000
-    producer_expiration_ms: int = 24 * 3600 * 1000
-    """A producer silent for this long on a partition is forgotten there."""
+    data: Path = _setting(  # noqa: RUF009  # the path is never changed
+        Path("pentalog-data"), "Directory that holds everything the broker keeps."
+    )
+    listen: tuple[Listen, ...] = _setting(
+        (), "Listeners to open; none: every door on its own port, on 127.0.0.1."
+    )
+    advertise: Mapping[str, Listen] = _setting(
+        {}, "What clients are told to connect to; absent: the address they have reached us at."
+    )
+    node_id: int = _setting(0, "This broker's number in the metadata.", most=_INT32_MAX)
+    flush_interval_ms: int = _setting(
+        100,
+        "Longest time a record may wait for the disk; 0 declares the page cache good enough.",
+        most=_INT32_MAX,
+    )
+    journal_bytes: int = _setting(
+        64 << 20,
+        "Size of the journal through which acknowledged writes reach the disk.",
+        least=1 << 20,
+        most=1 << 40,
+    )
+    journal_batch_bytes_max: int = _setting(
+        256 << 10, "Larger writes sync their own file instead of passing through the journal."
+    )
+    auto_create_topics: bool = _setting(True, "Make a topic when a client first asks for it.")
+    default_partitions: int = _setting(
+        1, "Partitions of a topic that does not say how many.", least=1, most=10_000
+    )
+    topic_defaults: Mapping[str, str] = _setting(
+        {}, "Topic settings by Kafka's names, for topics that do not set them."
+    )
+    frame_bytes_max: int = _setting(
+        100 << 20, "Largest request a client may send.", least=1 << 10, most=_INT32_MAX
+    )
+    connections_max: int = _setting(10_000, "Connections at a time.", least=1)
+    connections_per_address_max: int = _setting(
+        10_000, "Connections at a time from one address.", least=1
+    )
+    connection_reply_bytes_max: int = _setting(
+        8 << 20,
+        "Replies a connection may have queued in memory before reading from it stops.",
+        least=1 << 10,
+    )
+    receive_bytes_max: int = _setting(
+        1 << 30, "Receive buffers of all connections together.", least=1 << 20
+    )
+    housekeeping_interval_ms: int = _setting(
+        30_000, "How often retention and compaction look for work.", least=1, most=_INT32_MAX
+    )
+    shutdown_timeout_ms: int = _setting(
+        10_000, "How long a stop waits for accepted requests to finish.", most=_INT32_MAX
+    )
+    producer_expiration_ms: int = _setting(
+        24 * 3600 * 1000,
+        "A producer silent for this long on a partition is forgotten there.",
+        least=1,
+    )
+
+
+SETTINGS: Final[Mapping[str, Field[Any]]] = MappingProxyType(
+    {setting.name: setting for setting in fields(Config)}
+)
+"""Every setting by its name; `metadata["text"]` says what it is for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    config: Config
+    sources: Mapping[str, str]
+    """Where each setting came from: `default`, the file, the variable or the flag."""
+
+
+def load(
+    *,
+    toml: str = "",
+    toml_name: str = "the configuration file",
+    environment: Mapping[str, str] | None = None,
+    flags: Mapping[str, object] | None = None,
+) -> Loaded:
+    """Settings from all sources.  `flags` holds only those that were given, by setting name."""
+    values: dict[str, Any] = {}
+    sources = dict.fromkeys(SETTINGS, "default")
+    for name, given in _from_toml(toml, toml_name).items():
+        _require_known(name, toml_name)
+        values[name] = _read(name, given, f"in {toml_name}")
+        sources[name] = toml_name
+    for name, text in _from_environment(environment or {}).items():
+        variable = _PREFIX + name.upper()
+        values[name] = _read(name, text, f"from environment variable {variable}")
+        sources[name] = variable
+    for name, given in (flags or {}).items():
+        _require_known(name, "the settings given")
+        flag = "--" + name.replace("_", "-")
+        values[name] = _read(name, given, f"from {flag}")
+        sources[name] = flag
+    config = Config(**values)
+    _check_together(config)
+    return Loaded(config, sources)
+
+
+def plain(value: object) -> object:
+    """A setting's value as JSON knows it."""
+    if isinstance(value, Path | Listen):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(name): plain(entry) for name, entry in value.items()}
+    if isinstance(value, tuple):
+        return [plain(entry) for entry in value]
+    return value
+
+
+def _from_toml(text: str, name: str) -> Mapping[str, object]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{name} is not TOML: {error}; correct it there") from error
+
+
+def _from_environment(environment: Mapping[str, str]) -> Mapping[str, str]:
+    found: dict[str, str] = {}
+    for variable, text in environment.items():
+        if not variable.startswith(_PREFIX):
+            continue
+        name = variable[len(_PREFIX) :].lower()
+        if name in SETTINGS:
+            found[name] = text
+            continue
+        # Other programs set variables with our prefix (Kubernetes: PENTALOG_SERVICE_HOST), so
+        # only what looks like a slip of the pen is refused.
+        meant = difflib.get_close_matches(name, SETTINGS, n=1, cutoff=0.85)
+        if meant:
+            raise ConfigError(
+                f"environment variable {variable} is not a setting; "
+                f"did you mean {_PREFIX}{meant[0].upper()}?"
+            )
+    return found
+
+
+def _require_known(name: str, source: str) -> None:
+    if name in SETTINGS:
+        return
+    meant = difflib.get_close_matches(name, SETTINGS, n=1)
+    hint = f"did you mean {meant[0]}?" if meant else f"known are {', '.join(SETTINGS)}"
+    raise ConfigError(f"unknown setting {name!r} in {source}; {hint}")
+
+
+def _read(name: str, given: object, source: str) -> object:
+    try:
+        return _READERS[SETTINGS[name].type](given, SETTINGS[name].metadata)
+    except _Unacceptable as flaw:
+        raise ConfigError(f"setting {name} {source} is {given!r}; accepted is {flaw}") from None
+
+
+class _Unacceptable(Exception):
+    """What would have been accepted."""
+
+
+def _read_integer(given: object, limits: Mapping[str, Any]) -> int:
+    least, most = limits["least"], limits["most"]
+    accepted = f"a whole number from {least} to {most}"
+    if isinstance(given, bool) or not isinstance(given, int | str):
+        raise _Unacceptable(accepted)
+    try:
+        number = int(given)
+    except ValueError:
+        raise _Unacceptable(accepted) from None
+    if not least <= number <= most:
+        raise _Unacceptable(accepted)
+    return number
+
+
+def _read_boolean(given: object, _: Mapping[str, Any]) -> bool:
+    if isinstance(given, bool):
+        return given
+    word = given.strip().lower() if isinstance(given, str) else ""
+    if word in _TRUE:
+        return True
+    if word in _FALSE:
+        return False
+    raise _Unacceptable("true or false")
+
+
+def _read_path(given: object, _: Mapping[str, Any]) -> Path:
+    if isinstance(given, Path):
+        return given
+    if isinstance(given, str) and given.strip() and "\0" not in given:
+        return Path(given)
+    raise _Unacceptable("the name of a directory")
+
+
+def _read_listen(given: object, _: Mapping[str, Any]) -> tuple[Listen, ...]:
+    return tuple(parse_listen(entry) for entry in _entries(given, "a list of NAME=HOST:PORT"))
+
+
+def _read_advertise(given: object, _: Mapping[str, Any]) -> Mapping[str, Listen]:
+    entries = [parse_listen(entry) for entry in _entries(given, "a list of NAME=HOST:PORT")]
+    for entry in entries:
+        if not entry.host:
+            raise _Unacceptable("NAME=HOST:PORT with the host that clients are to connect to")
+    return {entry.name: entry for entry in entries}
+
+
+def _entries(given: object, accepted: str) -> Sequence[object]:
+    if isinstance(given, str):
+        return [part.strip() for part in given.split(",") if part.strip()]
+    if isinstance(given, list | tuple):
+        return given
+    if isinstance(given, Mapping):
+        return list(given.values())
+    raise _Unacceptable(accepted)
+
+
+def parse_listen(given: object) -> Listen:
+    """`NAME=HOST:PORT`, with brackets around an IPv6 host; an empty host means all there are."""
+    if isinstance(given, Listen):
+        return given
+    accepted = "NAME=HOST:PORT, for example kafka=127.0.0.1:9092 (port 0 picks a free one)"
+    if not isinstance(given, str):
+        raise _Unacceptable(accepted)
+    name, equals, where = given.strip().partition("=")
+    host, colon, port = where.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if not (name and equals and colon) or (":" in host and not bracketed):
+        raise _Unacceptable(accepted)
+    if not (port.isascii() and port.isdigit() and int(port) <= _PORT_MAX):
+        raise _Unacceptable(accepted)
+    return Listen(name, host[1:-1] if bracketed else host, int(port))
+
+
+def _read_topic_defaults(given: object, _: Mapping[str, Any]) -> Mapping[str, str]:
+    accepted = 'settings by Kafka\'s names, for example "retention.ms=1000,segment.bytes=1048576"'
+    if isinstance(given, Mapping):
+        return dict(_flatten(given, "", accepted))
+    found: dict[str, str] = {}
+    last = ""
+    for entry in _entries(given, accepted):
+        if not isinstance(entry, str):
+            raise _Unacceptable(accepted)
+        name, equals, value = entry.partition("=")
+        if equals and name:
+            last = name.strip()
+            found[last] = value.strip()
+        elif last and not equals:
+            # A value with a comma in it: cleanup.policy=compact,delete
+            found[last] += "," + entry
+        else:
+            raise _Unacceptable(accepted)
+    return found
+
+
+def _flatten(table: Mapping[Any, object], prefix: str, accepted: str) -> list[tuple[str, str]]:
+    """`retention.ms = 1` without quotes is a table in a table for TOML; both mean the same."""
+    found: list[tuple[str, str]] = []
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            found += _flatten(value, f"{prefix}{name}.", accepted)
+        elif isinstance(value, bool):
+            found.append((f"{prefix}{name}", str(value).lower()))
+        elif isinstance(value, str | int | float):
+            found.append((f"{prefix}{name}", str(value)))
+        else:
+            raise _Unacceptable(accepted)
+    return found
+
+
+_READERS: Final[Mapping[Any, Callable[[object, Mapping[str, Any]], object]]] = {
+    "Path": _read_path,
+    "int": _read_integer,
+    "bool": _read_boolean,
+    "tuple[Listen, ...]": _read_listen,
+    "Mapping[str, Listen]": _read_advertise,
+    "Mapping[str, str]": _read_topic_defaults,
+}
+
+
+def _check_together(config: Config) -> None:
+    names = [listen.name for listen in config.listen]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"setting listen names {name} twice; give each listener once")
+    if config.receive_bytes_max < config.frame_bytes_max:
+        raise ConfigError(
+            f"setting receive_bytes_max is {config.receive_bytes_max}; accepted is at least "
+            f"frame_bytes_max, {config.frame_bytes_max}"
+        )
+    if config.journal_batch_bytes_max > config.journal_bytes // 2:
+        raise ConfigError(
+            f"setting journal_batch_bytes_max is {config.journal_batch_bytes_max}; accepted is at "
+            f"most half of journal_bytes, {config.journal_bytes // 2}"
+        )

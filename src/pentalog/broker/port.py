@@ -45,7 +45,13 @@ class Log(Protocol):
         """Ready as soon as the records are as safe as `ack` demands."""
 
     def read(
-        self, at: Partition, offset: Offset, *, bytes_max: int, horizon: Horizon, whole_first: bool = True
+        self,
+        at: Partition,
+        offset: Offset,
+        *,
+        bytes_max: int,
+        horizon: Horizon,
+        whole_first: bool = True,
     ) -> Later[Slice]:
         """Whole batches from the one that contains `offset`, up to `bytes_max` and the horizon.
 
@@ -132,11 +138,19 @@ class Topics(Protocol):
     def all(self) -> Sequence[Topic]: ...
     def grow(self, name: str, partitions: int, *, dry_run: bool = False) -> None: ...
     def configure(
-        self, name: str, changes: Mapping[str, str | None], *, replace: bool = False, dry_run: bool = False
+        self,
+        name: str,
+        changes: Mapping[str, str | None],
+        *,
+        replace: bool = False,
+        dry_run: bool = False,
     ) -> None:
         """Change settings (None: back to the default); with `replace`, drop all others first."""
 
     def settings(self, name: str) -> Sequence[Setting]: ...
+    def defaults(self) -> Sequence[Setting]:
+        """Every setting, as a topic without settings of its own has it."""
+
     def settle(self) -> Later[None]:
         """Ready as soon as every change made so far is on the disk."""
 
@@ -149,7 +163,7 @@ class Producers(Protocol):
         """A producer id nobody had before, in this life of the broker or any other."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Broker:
     """One broker: everything a protocol may ask for."""
 

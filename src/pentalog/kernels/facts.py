@@ -2,7 +2,52 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from mmap import mmap
+
+Buffer: TypeAlias = "bytes | bytearray | memoryview | mmap"
+"""Anything that lends its bytes; a position is an index into all of it."""
+
+FLAW_NONE: Final = 0
+FLAW_SHORT: Final = 1
+"""The bytes end inside a batch."""
+FLAW_LENGTH: Final = 2
+"""The length cannot be that of a batch."""
+FLAW_MAGIC: Final = 3
+"""Not record batch v2: an older format, or no batch at all."""
+FLAW_CHECKSUM: Final = 4
+FLAW_COUNT: Final = 5
+"""The number of records does not agree with the offsets taken."""
+FLAW_CODEC: Final = 6
+FLAW_OFFSET: Final = 7
+"""Offsets go back, or leave the range a segment can hold."""
+FLAW_RECORD: Final = 8
+"""A record inside the payload is malformed."""
+
+
+class Malformed(ValueError):
+    """The records of a batch cannot be read."""
+
+
+class BatchHeader(NamedTuple):
+    """The 61 bytes before the records of a batch."""
+
+    base_offset: int
+    size: int
+    """Of the whole batch, its 12 bytes of framing included."""
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    records: int
 
 
 class Facts(NamedTuple):
@@ -50,7 +95,11 @@ class Scan(NamedTuple):
     """Time index entries, packed as on disk: (timestamp i64, relative offset i32)."""
     producers: list[tuple[int, int, int, int, int, int, int, int]]
     """Per batch of an idempotent producer: (producer id, epoch, first sequence, last sequence,
-    base offset, last offset, attributes, position).  Empty unless asked for."""
+    base offset, last offset, attributes, position in the buffer).  Empty unless asked for."""
+    bytes_since_entry: int
+    """Bytes walked since the last index entry, to be given to the next walk."""
+    timestamp_entered: int
+    """The newest timestamp in the time index, to be given to the next walk; -1 if none."""
 
 
 class ProduceRun(NamedTuple):

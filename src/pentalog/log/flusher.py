@@ -109,7 +109,9 @@ class Flusher:
         self._timer = None
         dirty, self._dirty = self._dirty, {}
         for partition in dirty:
-            if partition.synced.offset < partition.end_offset:
+            # What went through the journal is safe; its file is synced when the journal is full.
+            rolled = partition.synced.base != partition.active.base_offset
+            if rolled or partition.durable.offset < partition.end_offset:
                 self._sync(partition)
 
     def _kick(self) -> None:

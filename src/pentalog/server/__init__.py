@@ -1,0 +1,1 @@
+"""Sockets, signals and the event loop: the only package that knows them."""
