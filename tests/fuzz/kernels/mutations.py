@@ -1,0 +1,258 @@
+"""Give both twins of every kernel the same damaged bytes: neither may fail, both must agree.
+
+    PYTHONPATH=src python -m tests.fuzz.kernels.mutations --count 100000 --seed 1
+
+Built on nothing but the kernels themselves, so that it also runs under a sanitizer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import random
+import struct
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+from pentalog import kernels
+from pentalog.kernels.pure.batch import stamp
+from pentalog.kernels.pure.crc32c import crc32c
+from pentalog.kernels.pure.records import encode_records
+
+SPECIAL = (0, 1, 2, 0x7F, 0x80, 0xFE, 0xFF)
+FIELDS = ((0, ">q"), (8, ">i"), (21, ">h"), (23, ">i"), (35, ">q"), (43, ">q"), (53, ">i"))
+NUMBERS = (0, 1, -1, 2, 48, 49, 61, 1 << 14, (1 << 31) - 1, -(1 << 31), (1 << 63) - 1, -(1 << 63))
+FRAME_BYTES_MAX = 1 << 16
+
+
+def twins(name: str) -> tuple[Any, Any]:
+    """The modules `name`: pure, then compiled."""
+    pure = importlib.import_module(f"pentalog.kernels.pure.{name}")
+    return pure, importlib.import_module(f"pentalog.kernels.compiled.{name}")
+
+
+def exact(data: bytearray) -> Any:
+    """The same in memory of just that size: a bytearray has a zero behind it, which would hide
+    a read too far from the sanitizer."""
+    return array("B", list(data))
+
+
+def outcome(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """What it returns, or that the bytes were malformed; anything else it raises is a find."""
+    try:
+        return function(*arguments, **options)
+    except kernels.Malformed:
+        return "malformed"
+
+
+def a_payload(chance: random.Random, count: int) -> bytearray:
+    records = []
+    for _ in range(count):
+        key = chance.choice((None, b"", b"k", chance.randbytes(chance.randrange(40))))
+        value = chance.choice((None, b"", chance.randbytes(chance.randrange(200))))
+        headers = [("h", chance.choice((None, b"x")))] * chance.choice((0, 0, 1, 3))
+        records.append((chance.randrange(1 << 42), key, value, headers))
+    return encode_records(records)[0]
+
+
+def a_batch(chance: random.Random) -> bytearray:
+    count = chance.randrange(1, 6)
+    payload = a_payload(chance, count)
+    producer = chance.choice((-1, -1, 5))
+    sequence = -1 if producer < 0 else chance.choice((0, 3, (1 << 31) - 2))
+    data = bytearray(61) + payload
+    struct.pack_into(
+        ">qiibIhiqqqhii",
+        data,
+        0,
+        chance.randrange(100),
+        len(data) - 12,
+        0,
+        2,
+        0,
+        chance.choice((0, 0, 0, 1, 8, 0x10, 0x20)),
+        count - 1,
+        1_000,
+        chance.choice((-1, 1_000, chance.randrange(1 << 42))),
+        producer,
+        0,
+        sequence,
+        count,
+    )
+    if chance.random() < 0.15:
+        position, form = chance.choice(FIELDS)
+        bits = 8 * struct.calcsize(form)
+        number = chance.choice(NUMBERS)
+        low, high = -(1 << bits - 1), (1 << bits - 1) - 1
+        struct.pack_into(form, data, position, max(low, min(high, number)))
+    resum(data)
+    return data
+
+
+def resum(data: bytearray) -> None:
+    """A true sum, so that damage is not always stopped at the sum."""
+    struct.pack_into(">I", data, 17, crc32c(memoryview(data)[21:]))
+
+
+def uvarint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def a_frame(chance: random.Random, version: int) -> bytes:
+    records = b"".join(a_batch(chance) for _ in range(chance.choice((0, 1, 1, 1, 2))))
+    topic = chance.choice((b"t", b"t", b"t", b"t", b"u"))
+    head = struct.pack(">hhihs", chance.choice((0,) * 9 + (1,)), version, 7, 1, b"c")
+    acks = struct.pack(">hi", chance.choice((1, 1, 1, 1, -1)), 1_000)
+    if version < 9:
+        body = b"\xff\xff" + acks + struct.pack(">ih", 1, len(topic)) + topic
+        body += struct.pack(">iii", 1, 0, len(records)) + records
+    else:
+        name = bytes(16) if version >= 13 else uvarint(len(topic) + 1) + topic
+        body = b"\x00\x00" + acks + b"\x02" + name + b"\x02" + bytes(4)
+        body += uvarint(len(records) + 1) + records + bytes(3)
+    return struct.pack(">i", len(head) + len(body)) + head + body
+
+
+def damaged(chance: random.Random, data: bytearray) -> bytearray:
+    """Flip, overwrite, cut, insert, repeat: a few times or not at all."""
+    data = bytearray(data)
+    for _ in range(chance.choice((0, 0, 1, 1, 2, 4))):
+        if not data:
+            break
+        position = chance.randrange(len(data))
+        kind = chance.randrange(6)
+        if kind == 0:
+            data[position] ^= 1 << chance.randrange(8)
+        elif kind == 1:
+            data[position] = chance.choice(SPECIAL)
+        elif kind == 2:
+            del data[position:]
+        elif kind == 3:
+            data[position:position] = chance.randbytes(chance.randrange(1, 9))
+        elif kind == 4:
+            del data[position : position + chance.randrange(1, 9)]
+        else:
+            data += data[position : position + 200]
+    return data
+
+
+def try_batches(chance: random.Random) -> None:
+    data = bytearray().join(a_batch(chance) for _ in range(chance.randrange(4)))
+    if chance.random() < 0.5 and kernels.check_batches(data, 0, len(data)).flaw == 0:
+        stamp(data, 0, len(data), chance.randrange(1 << 33), 0)
+    data = exact(damaged(chance, data))
+    start = chance.choice((0, 0, 0, chance.randrange(len(data) + 1)))
+    end = chance.choice((len(data), len(data), chance.randrange(start, len(data) + 1)))
+    number = chance.choice((*NUMBERS, 50, 1_000))
+    positive = abs(number) & ((1 << 40) - 1)
+    pure, compiled = twins("batch")
+    calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+        ("check_batches", (), {}),
+        ("locate_offset", (number,), {}),
+        ("locate_time", (number,), {}),
+        ("fit_batches", (positive, number), {}),
+        ("fit_batches", (1 << 40, 1 << 40), {}),
+        ("find_batch", (), {"offset_min": 0, "offset_max": positive}),
+        (
+            "scan_batches",
+            (),
+            {
+                "file_position": positive,
+                "segment_base": chance.choice((0, 0, positive, -1)),
+                "next_offset": chance.choice((0, 0, positive)),
+                "index_interval": chance.choice((0, 100, 4096, -1)),
+                "bytes_since_entry": chance.choice((0, 5_000)),
+                "timestamp_max": chance.choice((-1, 1_000)),
+                "timestamp_max_offset": 0,
+                "verify": chance.random() < 0.5,
+                "producers": chance.random() < 0.5,
+                "gaps": chance.random() < 0.7,
+                "offset_max": chance.choice(((1 << 63) - 1, (1 << 63) - 2, number, 60)),
+            },
+        ),
+    ]
+    for name, arguments, options in calls:
+        left = outcome(getattr(pure, name), data, start, end, *arguments, **options)
+        right = outcome(getattr(compiled, name), data, start, end, *arguments, **options)
+        assert left == right, (name, data, start, end, arguments, options, left, right)
+    if pure.check_batches(data, start, end).flaw == 0:
+        copies = data[:], data[:]
+        for module, copy in zip((pure, compiled), copies, strict=True):
+            module.stamp(copy, start, end, 7, 3)
+            module.stamp_append_time(copy, start, end, 99)
+        assert copies[0] == copies[1]
+
+
+def try_records(chance: random.Random) -> None:
+    count = chance.randrange(6)
+    data = exact(damaged(chance, a_payload(chance, count)))
+    count = chance.choice((count, count, chance.randrange(8), -1))
+    start = chance.choice((0, 0, chance.randrange(len(data) + 1)))
+    arguments = (data, start, len(data), count)
+    pure, compiled = twins("records")
+    base = chance.choice((0, 1_000, (1 << 63) - 2))
+    newest = {b"k": 1_003, b"": 0}
+    maps = dict(newest), dict(newest)
+    for name, more, options in (
+        ("check_records", (), {}),
+        ("decode_records", (base, base, chance.choice((-1, 5))), {}),
+        ("keep_newest", (base, base, newest), {"drop_tombstones": chance.random() < 0.5}),
+    ):
+        left = outcome(getattr(pure, name), *arguments, *more, **options)
+        right = outcome(getattr(compiled, name), *arguments, *more, **options)
+        assert left == right, (name, arguments, more, options, left, right)
+    for module, found in zip((pure, compiled), maps, strict=True):
+        outcome(module.newest_keys, *arguments, base, found)
+    assert maps[0] == maps[1], arguments
+
+
+def try_frames(chance: random.Random) -> None:
+    version = chance.choice((2, 3, 7, 8, 9, 11, 12, 13, 13, 14))
+    data = bytearray().join(a_frame(chance, version) for _ in range(chance.randrange(6)))
+    if chance.random() < 0.7:
+        data = damaged(chance, data)
+    pure, compiled = twins("produce")
+    join = chance.choice((32_768, 200, 0))
+    copies = exact(data), exact(data)
+    left, right = (
+        module.split_produce(
+            copy, 0, len(copy), frame_bytes_max=FRAME_BYTES_MAX, join_bytes_max=join
+        )
+        for module, copy in zip((pure, compiled), copies, strict=True)
+    )
+    assert left == right, (data, left, right)
+    assert copies[0] == copies[1], data
+    for item in left.items:
+        if isinstance(item, kernels.ProduceRun):
+            check = kernels.check_batches(copies[0], item.start, item.end)
+            assert check == item.facts, (data, item, check)
+
+
+def run(count: int, seed: int) -> None:
+    """`count` attempts; the one that fails is repeated by its seed and number alone."""
+    tries = (try_batches, try_records, try_frames)
+    for number in range(count):
+        chance = random.Random(f"{seed}/{number}")
+        try:
+            tries[number % len(tries)](chance)
+        except Exception as error:
+            raise AssertionError(f"attempt {number} of seed {seed}") from error
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
+    options = parser.parse_args()
+    print(f"{options.count} attempts with seed {options.seed}", flush=True)
+    run(options.count, options.seed)
+    print("both twins agreed")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Build the kernels with the address sanitizer in a folder of their own and fuzz them there.
+
+    python -m tests.fuzz.kernels.sanitizer --count 20000
+
+Needs gcc and its libasan; reads or writes outside a buffer then end the process with a report.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+FLAGS = "-fsanitize=address -fno-omit-frame-pointer -g"
+
+
+def library() -> str | None:
+    """Where gcc keeps libasan, None if it has none."""
+    if shutil.which("gcc") is None:
+        return None
+    path = subprocess.run(
+        ["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    return path if Path(path).is_absolute() else None
+
+
+def build(folder: Path) -> Path:
+    """A copy of the sources with instrumented kernels; returns what to put on the path."""
+    shutil.copy(ROOT / "setup.py", folder)
+    ignore = shutil.ignore_patterns("*.so", "__pycache__")
+    shutil.copytree(ROOT / "src", folder / "src", ignore=ignore)
+    subprocess.run(
+        [sys.executable, "setup.py", "--quiet", "build_ext", "--build-lib", "src"],
+        cwd=folder,
+        env={**os.environ, "CC": "gcc", "CFLAGS": FLAGS, "LDFLAGS": "-fsanitize=address"},
+        check=True,
+        capture_output=True,
+    )
+    missing = [
+        path.stem
+        for path in (folder / "src/pentalog/kernels/compiled").glob("*.pyx")
+        if not list(path.parent.glob(f"{path.stem}.*.so"))
+    ]
+    if missing:
+        raise RuntimeError(f"the kernels {missing} could not be compiled with {FLAGS}")
+    return folder / "src"
+
+
+def fuzz(source: Path, preload: str, *, count: int, seed: int) -> subprocess.CompletedProcess[str]:
+    # Python's own allocator would hide small buffers inside large ones.
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": preload,
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "PYTHONMALLOC": "malloc",
+        "PYTHONPATH": str(source),
+    }
+    command = [sys.executable, "-m", "tests.fuzz.kernels.mutations"]
+    return subprocess.run(
+        [*command, "--count", str(count), "--seed", str(seed)],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    preload = library()
+    if preload is None:
+        sys.exit("gcc with libasan was not found; install gcc to run this")
+    with tempfile.TemporaryDirectory() as folder:
+        source = build(Path(folder))
+        result = fuzz(source, preload, count=options.count, seed=options.seed)
+    print(result.stdout, result.stderr, sep="", end="")
+    sys.exit(result.returncode)
+
+
+if __name__ == "__main__":
+    main()
