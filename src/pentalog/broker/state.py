@@ -1,0 +1,251 @@
+"""Everything the broker keeps that is not a record, in one SQLite file.
+
+The owners of state (topics, producers, ...) hold it in memory, read their rows once at open and
+queue every change here.  One lane writes: each commit takes all changes queued since the one
+before, so many small changes share one sync of the disk.
+"""
+
+from __future__ import annotations
+
+import base64
+import sqlite3
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from pentalog.model.errors import Overloaded, StorageFailed, StorageFull
+from pentalog.model.later import Later
+from pentalog.runtime import Runtime
+
+FILE_NAME: Final = "pentalog.sqlite"
+CHANGES_MAX: Final = 100_000
+"""Changes that may wait for a commit; about 50 MB at their worst."""
+RETRY_MS: Final = 1_000
+
+Value: TypeAlias = str | int | float | bytes | None
+Row: TypeAlias = tuple[Any, ...]
+
+
+class _Change(NamedTuple):
+    sql: str
+    values: tuple[Value, ...]
+
+
+def _create_first_tables(database: sqlite3.Connection) -> None:
+    for sql in (
+        "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+        "CREATE TABLE topics (name TEXT PRIMARY KEY, topic_id BLOB NOT NULL,"
+        " partitions INTEGER NOT NULL, created_ms INTEGER NOT NULL) WITHOUT ROWID",
+        "CREATE TABLE topic_settings (topic TEXT NOT NULL, name TEXT NOT NULL,"
+        " value TEXT NOT NULL, PRIMARY KEY (topic, name)) WITHOUT ROWID",
+        "CREATE TABLE deleted_topics (topic_id BLOB PRIMARY KEY,"
+        " deleted_ms INTEGER NOT NULL) WITHOUT ROWID",
+        "CREATE TABLE producer_id_blocks (lane INTEGER PRIMARY KEY, next_id INTEGER NOT NULL)",
+    ):
+        database.execute(sql)
+
+
+MIGRATIONS: Final[tuple[Callable[[sqlite3.Connection], None], ...]] = (_create_first_tables,)
+"""Step n brings a file from version n to n + 1.  Steps are never changed once released."""
+
+
+def new_cluster_id() -> str:
+    """22 characters of URL-safe base64; never led by a dash, which command lines misread."""
+    while True:
+        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        if not text.startswith("-"):
+            return text
+
+
+class State:
+    """The file, its queue of changes and those who wait for them."""
+
+    def __init__(self, path: Path, runtime: Runtime) -> None:
+        """`path` is the file itself: `FILE_NAME` in the data directory."""
+        self.path = path
+        self.cluster_id = ""
+        self._runtime = runtime
+        self._database: sqlite3.Connection | None = None
+        self._queued: list[_Change] = []
+        self._waiting: list[Later[None]] = []
+        self._waiting_underway: list[Later[None]] = []
+        self._underway = False
+        self._scheduled = False
+        self._refusal: StorageFailed | None = None
+        self._closed: Later[None] | None = None
+
+    def open(self) -> None:
+        """Open or make the file and bring it to the newest version; reads and writes at once."""
+        assert self._database is None, "opened twice"
+        database: sqlite3.Connection | None = None
+        try:
+            database = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("PRAGMA synchronous = FULL")
+            database.execute("PRAGMA foreign_keys = ON")
+            self._migrate(database)
+            self._identify(database)
+        except (sqlite3.Error, StorageFailed) as error:
+            if database is not None:
+                database.close()
+            if isinstance(error, StorageFailed):
+                raise
+            raise _refusal(self.path, error) from error
+        self._database = database
+
+    def _migrate(self, database: sqlite3.Connection) -> None:
+        version: int = database.execute("PRAGMA user_version").fetchone()[0]
+        if version > len(MIGRATIONS):
+            raise StorageFailed(
+                f"{self.path} has state version {version}, this pentalog knows versions up to "
+                f"{len(MIGRATIONS)}: open it with the newer pentalog that wrote it"
+            )
+        for step in range(version, len(MIGRATIONS)):
+            database.execute("BEGIN IMMEDIATE")
+            MIGRATIONS[step](database)
+            database.execute(f"PRAGMA user_version = {step + 1}")
+            database.execute("COMMIT")
+
+    def _identify(self, database: sqlite3.Connection) -> None:
+        database.execute(
+            "INSERT OR IGNORE INTO meta VALUES ('cluster_id', ?), ('format', 'kafka-4')",
+            (new_cluster_id(),),
+        )
+        found = database.execute("SELECT value FROM meta WHERE name = 'cluster_id'").fetchone()
+        self.cluster_id = str(found[0])
+
+    def rows(self, sql: str, *values: Value) -> list[Row]:
+        """Read, while opening only: later the file belongs to the writing lane."""
+        assert self._database is not None, "read before open"
+        assert not self._underway, "read while the lane writes"
+        try:
+            return self._database.execute(sql, values).fetchall()
+        except sqlite3.Error as error:
+            raise _refusal(self.path, error) from error
+
+    def check(self) -> None:
+        """Raise if no change can be taken now; asked before a group of writes."""
+        if self._refusal is not None:
+            raise type(self._refusal)(*self._refusal.args)
+        if len(self._queued) >= CHANGES_MAX:
+            raise Overloaded(
+                f"{CHANGES_MAX} changes wait to be written to {self.path}: try again in a moment"
+            )
+
+    def write(self, sql: str, *values: Value) -> None:
+        """Queue one change.  Changes queued in one turn are committed together or not at all.
+
+        Never refuses, so a group of writes is never cut in two: `check` comes first.
+        """
+        assert self._database is not None, "written before open"
+        assert self._closed is None, "written after close"
+        self._queued.append(_Change(sql, values))
+        self._schedule()
+
+    def settle(self) -> Later[None]:
+        """Ready as soon as everything queued so far is on the disk; refused if it cannot be."""
+        if self._refusal is not None:
+            refused: Later[None] = Later()
+            refused.refuse(self._refusal)
+            return refused
+        if not self._queued and not self._underway:
+            return Later.now(None)
+        later: Later[None] = Later()
+        (self._waiting if self._queued else self._waiting_underway).append(later)
+        return later
+
+    def close(self) -> Later[None]:
+        """Commit what is queued, then close; ready when the file is closed."""
+        if self._closed is None:
+            assert self._database is not None, "closed before open"
+            self._closed = Later()
+            if not self._underway:
+                self._commit()
+        return self._closed
+
+    def _schedule(self) -> None:
+        if not self._scheduled and not self._underway:
+            self._scheduled = True
+            self._runtime.soon(self._commit)
+
+    def _commit(self) -> None:
+        self._scheduled = False
+        if self._underway or self._database is None:
+            return
+        if not self._queued:
+            self._close_if_asked()
+            return
+        changes, self._queued = self._queued, []
+        self._waiting_underway, self._waiting = self._waiting, []
+        self._underway = True
+        database = self._database
+
+        def work() -> None:
+            _apply(database, changes)
+
+        def done(_: None, error: BaseException | None) -> None:
+            self._committed(changes, error)
+
+        self._runtime.offload("state", work, done)
+
+    def _committed(self, changes: list[_Change], error: BaseException | None) -> None:
+        self._underway = False
+        waiting, self._waiting_underway = self._waiting_underway, []
+        if error is None:
+            self._refusal = None
+            for later in waiting:
+                later.fill(None)
+            if self._queued:
+                self._schedule()
+            else:
+                self._close_if_asked()
+            return
+        if not isinstance(error, sqlite3.Error | OSError):
+            raise error
+        # Memory already says what these changes say, so they are kept and tried again; meanwhile
+        # nobody may change anything more.
+        self._refusal = _refusal(self.path, error)
+        self._queued = changes + self._queued
+        waiting += self._waiting
+        self._waiting = []
+        for later in waiting:
+            later.refuse(self._refusal)
+        if self._closed is None:
+            self._runtime.after(RETRY_MS, self._commit)
+        else:
+            self._close_if_asked()
+
+    def _close_if_asked(self) -> None:
+        if self._closed is None or self._database is None:
+            return
+        database, self._database = self._database, None
+        closed = self._closed
+
+        def done(_: None, error: BaseException | None) -> None:
+            if self._refusal is not None:
+                closed.refuse(self._refusal)
+            elif isinstance(error, Exception):
+                closed.refuse(_refusal(self.path, error))
+            else:
+                closed.fill(None)
+
+        self._runtime.offload("state", database.close, done)
+
+
+def _apply(database: sqlite3.Connection, changes: list[_Change]) -> None:
+    database.execute("BEGIN IMMEDIATE")
+    try:
+        for sql, values in changes:
+            database.execute(sql, values)
+        database.execute("COMMIT")
+    except BaseException:
+        if database.in_transaction:
+            database.execute("ROLLBACK")
+        raise
+
+
+def _refusal(path: Path, error: Exception) -> StorageFailed:
+    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+        return StorageFull(f"no space left to write {path}: free some; changes then go on")
+    return StorageFailed(f"cannot use {path}: {error}; check the disk and the file's permissions")

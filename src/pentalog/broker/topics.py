@@ -1,0 +1,339 @@
+"""The topics of one broker: names, ids, partition counts and settings.
+
+Memory is the truth while the broker runs; the state file and the partitions' directories are what
+the next life finds.  The two may disagree after a crash or when somebody copied a log directory
+in; `open` makes them agree again.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import uuid
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from pentalog.broker import settings as topic_settings
+from pentalog.broker.port import Setting, Topic, TopicSpec
+from pentalog.broker.state import State
+from pentalog.config import Config
+from pentalog.log.checkpoints import spell_topic
+from pentalog.model.errors import (
+    BrokerError,
+    InvalidConfig,
+    InvalidPartitions,
+    InvalidTopic,
+    PartitionNotFound,
+    StorageFailed,
+    StorageFull,
+    TopicExists,
+    TopicNotFound,
+)
+from pentalog.model.later import Later
+from pentalog.model.types import Offset, Partition
+from pentalog.runtime import Runtime
+
+if TYPE_CHECKING:
+    from pentalog.log.store import Store
+
+_log: Final = logging.getLogger(__name__)
+
+NAME_BYTES_MAX: Final = 249
+"""As spelled on disk; with a dash and five digits it still fits a file name of 255 bytes."""
+RESERVED: Final = frozenset(
+    {"__cluster_metadata", "__consumer_offsets", "__share_group_state", "__transaction_state"}
+)
+"""Kafka's own bookkeeping: directories of these names belong to a Kafka broker."""
+PARTITIONS_MAX: Final = 10_000
+DELETED_KEPT_MS: Final = 7 * 24 * 3600 * 1000
+"""How long deleted ids are remembered, should a power cut bring their directories back."""
+
+
+def name_flaw(name: str) -> str | None:
+    """Why this cannot be the name of a topic, or None."""
+    if not name:
+        return "a topic's name cannot be empty"
+    if not name.isprintable():
+        return f"topic name {name[:260]!r} has characters that cannot be printed"
+    if len(spell_topic(name)) > NAME_BYTES_MAX:
+        return (
+            f"topic name {name[:30]!r}... is longer than {NAME_BYTES_MAX} bytes "
+            "(3 for each byte that is no ASCII letter, digit, dot, dash or underscore)"
+        )
+    if name in RESERVED:
+        return f"{name} is Kafka's own bookkeeping: choose another name"
+    if name in (".", ".."):
+        return f"a topic cannot be named {name!r}: add a letter or a digit"
+    if "/" in name:
+        return f"topic name {name!r} has a slash: use a dot, a dash or an underscore instead"
+    return None
+
+
+class LocalTopics:
+    """Implements `port.Topics` over the store and the state file."""
+
+    def __init__(self, store: Store, state: State, runtime: Runtime, config: Config) -> None:
+        self.version = 1
+        self._store = store
+        self._state = state
+        self._runtime = runtime
+        self._default_partitions = config.default_partitions
+        self._defaults = dict(config.topic_defaults)
+        self._topics: dict[str, Topic] = {}
+        self._by_id: dict[uuid.UUID, Topic] = {}
+        self._all: tuple[Topic, ...] | None = ()
+        self._trimmed = False
+
+    def open(self) -> None:
+        """Read the state and make it agree with the directories the store found."""
+        topic_settings.log_settings(self._defaults, {})
+        self._check_partitions("default partitions", self._default_partitions, InvalidConfig)
+        found = self._found()
+        overrides: dict[str, dict[str, str]] = defaultdict(dict)
+        for topic, name, value in self._state.rows("SELECT topic, name, value FROM topic_settings"):
+            overrides[topic][name] = value
+        rows = self._state.rows("SELECT name, topic_id, partitions FROM topics ORDER BY name")
+        for name, topic_id, partitions in rows:
+            known = self._known(name, uuid.UUID(bytes=topic_id), partitions, overrides[name])
+            self._restore(known, found.pop(name, {}))
+        for name, directories in found.items():
+            self._adopt(name, directories)
+
+    def create(self, spec: TopicSpec, *, dry_run: bool = False) -> Topic:
+        flaw = name_flaw(spec.name)
+        if flaw is not None:
+            raise InvalidTopic(flaw)
+        if spec.name in self._topics:
+            raise TopicExists(f"topic {spec.name!r} exists already: choose another name")
+        count = self._default_partitions if spec.partitions is None else spec.partitions
+        self._check_partitions(f"topic {spec.name!r}", count, InvalidPartitions)
+        topic = self._known(spec.name, uuid.uuid4(), count, topic_settings.tidy(spec.settings))
+        if not dry_run:
+            self._state.check()
+            self._make(topic, range(count))
+            self._write_row(topic)
+            self._write_overrides(topic.name, topic.overrides)
+            self._set(topic)
+        return topic
+
+    def delete(self, name: str) -> None:
+        topic = self.get(name)
+        self._state.check()
+        self._state.write("DELETE FROM topics WHERE name = ?", name)
+        self._state.write("DELETE FROM topic_settings WHERE topic = ?", name)
+        self._bury(topic.topic_id)
+        del self._topics[name]
+        del self._by_id[topic.topic_id]
+        self._changed()
+        for index in range(topic.partitions):
+            self._remove(Partition(name, index))
+
+    def get(self, name: str) -> Topic:
+        found = self._topics.get(name)
+        if found is None:
+            raise TopicNotFound(f"there is no topic {name[:260]!r}: create it first")
+        return found
+
+    def by_id(self, topic_id: uuid.UUID) -> Topic:
+        found = self._by_id.get(topic_id)
+        if found is None:
+            raise TopicNotFound(f"there is no topic with id {topic_id}: ask for metadata again")
+        return found
+
+    def all(self) -> Sequence[Topic]:
+        if self._all is None:
+            self._all = tuple(self._topics[name] for name in sorted(self._topics))
+        return self._all
+
+    def grow(self, name: str, partitions: int, *, dry_run: bool = False) -> None:
+        topic = self.get(name)
+        self._check_partitions(f"topic {name!r}", partitions, InvalidPartitions)
+        if partitions <= topic.partitions:
+            raise InvalidPartitions(
+                f"topic {name!r} has {topic.partitions} partitions and cannot shrink or stay at "
+                f"{partitions}: give {topic.partitions + 1} to {PARTITIONS_MAX}"
+            )
+        if not dry_run:
+            self._state.check()
+            grown = replace(topic, partitions=partitions)
+            self._make(grown, range(topic.partitions, partitions))
+            self._write_row(grown)
+            self._set(grown)
+
+    def configure(
+        self,
+        name: str,
+        changes: Mapping[str, str | None],
+        *,
+        replace: bool = False,
+        dry_run: bool = False,
+    ) -> None:
+        topic = self.get(name)
+        overrides = {} if replace else dict(topic.overrides)
+        for key, value in changes.items():
+            topic_settings.definition(key)
+            if value is None:
+                overrides.pop(key, None)
+            else:
+                overrides[key] = value
+        changed = self._known(
+            name, topic.topic_id, topic.partitions, topic_settings.tidy(overrides)
+        )
+        if dry_run or changed == topic:
+            return
+        self._state.check()
+        self._write_overrides(name, changed.overrides)
+        self._set(changed)
+        for index in range(topic.partitions):
+            self._store.configure(Partition(name, index), changed.settings)
+
+    def settings(self, name: str) -> Sequence[Setting]:
+        return topic_settings.listing(self._defaults, self.get(name).overrides)
+
+    def defaults(self) -> Sequence[Setting]:
+        return topic_settings.listing(self._defaults, {})
+
+    def settle(self) -> Later[None]:
+        return self._state.settle()
+
+    def trim(self, at: Partition, before: Offset) -> Offset:
+        if not 0 <= at.index < self.get(at.topic).partitions:
+            raise PartitionNotFound(f"topic {at.topic!r} has no partition {at.index}")
+        start = self._store.get(at).trim(before)
+        if not self._trimmed:
+            # Once for all partitions trimmed in this turn: it syncs the disk.
+            self._trimmed = True
+            self._runtime.soon(self._write_starts)
+        return start
+
+    def _write_starts(self) -> None:
+        self._trimmed = False
+        try:
+            self._store.write_starts()
+        except OSError as error:
+            _log.warning("trimmed records may come back after a crash: %s", error)
+
+    def _known(
+        self, name: str, topic_id: uuid.UUID, partitions: int, overrides: Mapping[str, str]
+    ) -> Topic:
+        return Topic(
+            name=name,
+            topic_id=topic_id,
+            partitions=partitions,
+            overrides=overrides,
+            settings=topic_settings.log_settings(self._defaults, overrides),
+        )
+
+    def _check_partitions(self, what: str, count: int, refusal: type[BrokerError]) -> None:
+        if not 1 <= count <= PARTITIONS_MAX:
+            raise refusal(f"{what}: {count} partitions asked for, 1 to {PARTITIONS_MAX} accepted")
+
+    def _found(self) -> dict[str, dict[int, uuid.UUID | None]]:
+        """Directories by topic, after those of deleted topics are gone."""
+        deleted = {
+            uuid.UUID(bytes=topic_id): deleted_ms
+            for topic_id, deleted_ms in self._state.rows(
+                "SELECT topic_id, deleted_ms FROM deleted_topics"
+            )
+        }
+        found: dict[str, dict[int, uuid.UUID | None]] = defaultdict(dict)
+        for at, topic_id in sorted(self._store.found().items()):
+            if topic_id is not None and topic_id in deleted:
+                self._remove(at)
+                deleted[topic_id] = self._runtime.now_ms()
+            elif at.index < PARTITIONS_MAX and name_flaw(at.topic) is None:
+                found[at.topic][at.index] = topic_id
+        forget_before = self._runtime.now_ms() - DELETED_KEPT_MS
+        for topic_id, deleted_ms in deleted.items():
+            if deleted_ms < forget_before:
+                self._state.write("DELETE FROM deleted_topics WHERE topic_id = ?", topic_id.bytes)
+        return found
+
+    def _restore(self, topic: Topic, directories: Mapping[int, uuid.UUID | None]) -> None:
+        """A row of the state: complete its directories, believe them where they know better."""
+        ids = [topic_id for topic_id in directories.values() if topic_id is not None]
+        # The topic was deleted and made again, and the row of the new one was lost in a crash.
+        topic_id = ids[0] if ids and topic.topic_id not in ids else topic.topic_id
+        partitions = max([topic.partitions, *(index + 1 for index in directories)])
+        restored = replace(topic, topic_id=topic_id, partitions=partitions)
+        self._place(restored, directories)
+        if restored != topic:
+            self._write_row(restored)
+
+    def _adopt(self, name: str, directories: Mapping[int, uuid.UUID | None]) -> None:
+        """Directories without a row: a copied log directory, or a creation that lost its row."""
+        ids = [topic_id for topic_id in directories.values() if topic_id is not None]
+        topic_id = ids[0] if ids and ids[0] not in self._by_id else uuid.uuid4()
+        topic = self._known(name, topic_id, max(directories) + 1, {})
+        self._place(topic, directories)
+        self._write_row(topic)
+
+    def _place(self, topic: Topic, directories: Mapping[int, uuid.UUID | None]) -> None:
+        for index, topic_id in directories.items():
+            at = Partition(topic.name, index)
+            self._store.configure(at, topic.settings)
+            if topic_id != topic.topic_id:
+                self._store.identify(at, topic.topic_id)
+        self._make(topic, [index for index in range(topic.partitions) if index not in directories])
+        self._set(topic)
+
+    def _make(self, topic: Topic, indexes: Sequence[int]) -> None:
+        """Make the directories of some partitions: all, or none if one cannot be made."""
+        made: list[Partition] = []
+        try:
+            for index in indexes:
+                at = Partition(topic.name, index)
+                self._store.create(at, topic.topic_id, topic.settings)
+                made.append(at)
+        except (BrokerError, OSError) as error:
+            for at in made:
+                self._remove(at)
+            if isinstance(error, OSError):
+                raise _refusal(topic.name, error) from error
+            raise
+
+    def _remove(self, at: Partition) -> None:
+        """Delete a directory; one that resists is deleted at the next open, by its topic's id."""
+        try:
+            self._store.delete(at)
+        except OSError as error:
+            _log.warning("%s stays on disk until the next start: %s", at, error)
+
+    def _write_row(self, topic: Topic) -> None:
+        self._state.write(
+            "INSERT INTO topics VALUES (?, ?, ?, ?) ON CONFLICT (name)"
+            " DO UPDATE SET topic_id = excluded.topic_id, partitions = excluded.partitions",
+            topic.name,
+            topic.topic_id.bytes,
+            topic.partitions,
+            self._runtime.now_ms(),
+        )
+
+    def _write_overrides(self, topic: str, overrides: Mapping[str, str]) -> None:
+        self._state.write("DELETE FROM topic_settings WHERE topic = ?", topic)
+        for name, value in overrides.items():
+            self._state.write("INSERT INTO topic_settings VALUES (?, ?, ?)", topic, name, value)
+
+    def _bury(self, topic_id: uuid.UUID) -> None:
+        self._state.write(
+            "INSERT OR REPLACE INTO deleted_topics VALUES (?, ?)",
+            topic_id.bytes,
+            self._runtime.now_ms(),
+        )
+
+    def _set(self, topic: Topic) -> None:
+        self._topics[topic.name] = topic
+        self._by_id[topic.topic_id] = topic
+        self._changed()
+
+    def _changed(self) -> None:
+        self._all = None
+        self.version += 1
+
+
+def _refusal(topic: str, error: OSError) -> StorageFailed:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageFull(f"no space left to make topic {topic!r}: free some, then try again")
+    return StorageFailed(f"cannot make topic {topic!r}: {error.strerror}; check the data directory")
