@@ -1,0 +1,209 @@
+"""Fetch: batches of many partitions, as they lie on disk, maybe after a wait.
+
+4: isolation level.  5: log start offset.  7: fetch sessions.  9: leader epoch.  10: zstd.
+11: rack, preferred replica.  12: flexible, last fetched epoch.  13: topics by id.
+15: replica state instead of replica id.  16: leader and endpoints in tagged fields.
+17: replica directory.  18: high watermark, for replicas.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pentalog.broker.port import Waiting
+from pentalog.model.errors import BrokerError
+from pentalog.model.later import Later
+from pentalog.model.types import Horizon, Offset, Partition, Slice
+from pentalog.protocols.kafka import fetch_answers
+from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, code_of
+from pentalog.protocols.kafka.fetch_answers import Outcome
+from pentalog.protocols.kafka.fetch_requests import FetchRequest, decode
+from pentalog.protocols.kafka.fetch_sessions import Cursor, Plan
+from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.session import Place
+
+_BYTES_MAX: Final = 55 << 20
+"""Most that one answer carries, whatever the client would take: Kafka's default too."""
+_BY_ID: Final = 13
+_COMMITTED: Final = 1
+_UNKNOWN_EPOCH: Final = int(ErrorCode.unknown_leader_epoch)
+
+
+def serve(call: Call) -> None:
+    asked: FetchRequest = call.body
+    if call.version < 7:
+        plan = Plan(asked.cursors)
+    else:
+        plan = call.door.fetch_sessions.plan(
+            asked.session_id,
+            asked.session_epoch,
+            asked.cursors,
+            asked.forgotten,
+            by_id=call.version >= _BY_ID,
+            now_ms=int(call.context.runtime.monotonic() * 1000),
+        )
+    Fetching(call, plan).read()
+
+
+class Fetching:
+    """One fetch on its way: reads, waits at most once, reads again, answers."""
+
+    __slots__ = (
+        "_bytes_left",
+        "_call",
+        "_committed",
+        "_failed",
+        "_horizon",
+        "_next",
+        "_outcomes",
+        "_place",
+        "_plan",
+        "_positions",
+        "_size",
+        "_waited",
+    )
+
+    def __init__(self, call: Call, plan: Plan) -> None:
+        self._call = call
+        self._plan = plan
+        self._committed = call.body.isolation == _COMMITTED
+        self._horizon = Horizon.STABLE if self._committed else Horizon.DURABLE
+        self._place: Place | None = None
+        self._waited = False
+
+    def read(self) -> None:
+        """Read every partition from the start, then answer or wait."""
+        self._bytes_left = max(0, min(self._call.body.bytes_max, _BYTES_MAX))
+        self._outcomes: list[Outcome] = []
+        self._positions: dict[Partition, Offset] = {}
+        self._failed = False
+        self._size = 0
+        self._next = 0
+        self._read_on()
+
+    def _read_on(self) -> None:
+        cursors = self._plan.cursors
+        while self._next < len(cursors):
+            cursor = cursors[self._next]
+            self._next += 1
+            try:
+                later = self._ask(cursor)
+            except REFUSALS as refusal:
+                self._fail(cursor, code_of(refusal))
+                continue
+            if later is None:
+                self._fail(cursor, _UNKNOWN_EPOCH)
+            elif later.ready:
+                self._take(cursor, later)
+            else:
+                # How much the next partition may give depends on what this one gave.
+                if self._place is None:
+                    self._place = self._call.line.place()
+                later.then(lambda arrived, cursor=cursor: self._go_on(cursor, arrived))  # type: ignore[misc]
+                return
+        self._decide()
+
+    def _ask(self, cursor: Cursor) -> Later[Slice] | None:
+        call = self._call
+        at = call.door.routes.find(cursor.topic, cursor.index, by_id=call.version >= _BY_ID)
+        if cursor.leader_epoch > 0:
+            return None
+        later = call.context.broker.log.read(
+            at,
+            cursor.offset,
+            bytes_max=max(0, min(cursor.bytes_max, self._bytes_left)),
+            horizon=self._horizon,
+            whole_first=self._size == 0,
+        )
+        self._positions[at] = cursor.offset
+        return later
+
+    def _go_on(self, cursor: Cursor, arrived: Later[Slice]) -> None:
+        self._take(cursor, arrived)
+        self._read_on()
+
+    def _take(self, cursor: Cursor, arrived: Later[Slice]) -> None:
+        try:
+            found = arrived.value
+        except REFUSALS as refusal:
+            self._fail(cursor, code_of(refusal))
+            return
+        self._size += found.size_bytes
+        self._bytes_left -= found.size_bytes
+        self._outcomes.append(Outcome(cursor, 0, found))
+
+    def _fail(self, cursor: Cursor, error: int) -> None:
+        self._failed = True
+        self._outcomes.append(Outcome(cursor, error, None))
+
+    def _decide(self) -> None:
+        timeout_ms = self._call.body.wait_ms
+        bytes_min = min(self._call.body.bytes_min, _BYTES_MAX)
+        done = self._waited or self._failed or self._size >= bytes_min or timeout_ms <= 0
+        if done or not self._positions:
+            self._answer()
+            return
+        self._waited = True
+        # Nothing found is kept: it is read again, with whatever has come by then.
+        self._outcomes = []
+        if self._place is None:
+            self._place = self._call.line.place()
+        try:
+            waiting = self._call.context.broker.log.wait(
+                self._positions, bytes_min=bytes_min, horizon=self._horizon, timeout_ms=timeout_ms
+            )
+        except BrokerError:
+            # A partition left while a slow disk was read: the second reading says so.
+            self.read()
+            return
+        self._call.line.waits.add(waiting)
+        waiting.then(lambda _: self._woken(waiting))
+
+    def _woken(self, waiting: Waiting) -> None:
+        self._call.line.waits.discard(waiting)
+        self.read()
+
+    def _answer(self) -> None:
+        call = self._call
+        outcomes = self._outcomes
+        session = self._plan.session
+        if session is not None:
+            outcomes = [outcome for outcome in outcomes if _news(outcome)]
+            # Those that gave records go to the back, so that all get their turn.
+            for outcome in outcomes:
+                if outcome.slice is not None and outcome.slice.size_bytes:
+                    key = (outcome.cursor.topic, outcome.cursor.index)
+                    if session.cursors.pop(key, None) is not None:
+                        session.cursors[key] = outcome.cursor
+        elif self._plan.session_id:
+            for outcome in outcomes:
+                _news(outcome)
+        pieces = fetch_answers.frame(
+            call.version,
+            call.correlation_id,
+            error=int(self._plan.error),
+            session_id=self._plan.session_id,
+            outcomes=outcomes,
+            committed=self._committed,
+        )
+        if self._place is None:
+            call.line.send(*pieces)
+        else:
+            self._place.fill(*pieces)
+
+
+def _news(outcome: Outcome) -> bool:
+    """Must this partition be in the answer?  Remembers what the client is told."""
+    cursor, _, found = outcome
+    if found is None:
+        # A partition with an error is in every answer, and in the first one without it.
+        cursor.told_high = -1
+        return True
+    start, high = found.marks.start, found.marks.durable
+    news = found.size_bytes > 0 or high != cursor.told_high or start != cursor.told_start
+    cursor.told_high = high
+    cursor.told_start = start
+    return news
+
+
+API: Final = Api(1, "Fetch", 4, 18, serve, decode=decode)

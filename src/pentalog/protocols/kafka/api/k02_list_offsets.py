@@ -1,0 +1,90 @@
+"""ListOffsets: where a partition starts, ends, or holds a time.
+
+1: one offset per partition.  2: isolation level.  4: leader epoch.  6: flexible.
+7: newest timestamp (-3).  8: earliest local (-4).  9: latest tiered (-5).  10: timeout.
+11: earliest to be uploaded (-6).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pentalog.model.types import Edge, Horizon, Partition
+from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused, code_of
+from pentalog.protocols.kafka.messages import Api, Call
+
+_LATEST: Final = -1
+_EARLIEST: Final = -2
+_NEWEST_TIMESTAMP: Final = -3
+_EARLIEST_LOCAL: Final = -4
+_LATEST_TIERED: Final = -5
+_EARLIEST_PENDING: Final = -6
+_VERSION_MIN: Final = {
+    _NEWEST_TIMESTAMP: 7,
+    _EARLIEST_LOCAL: 8,
+    _LATEST_TIERED: 9,
+    _EARLIEST_PENDING: 11,
+}
+_NOWHERE: Final = (-1, -1)
+
+
+def serve(call: Call) -> None:
+    horizon = Horizon.STABLE if call.field("isolation_level", 0) == 1 else Horizon.DURABLE
+    call.answer(
+        {
+            "topics": [
+                {
+                    "name": topic.name,
+                    "partitions": [
+                        _partition(call, topic.name, asked, horizon) for asked in topic.partitions
+                    ],
+                }
+                for topic in call.body.topics
+            ]
+        }
+    )
+
+
+def _partition(call: Call, topic: str, asked: Any, horizon: Horizon) -> dict[str, Any]:
+    answer = {
+        "partition_index": asked.partition_index,
+        "error_code": 0,
+        "timestamp": -1,
+        "offset": -1,
+        "leader_epoch": -1,
+    }
+    try:
+        at = call.door.routes.find(topic.encode(), asked.partition_index, by_id=False)
+        if getattr(asked, "current_leader_epoch", -1) > 0:
+            raise Refused(ErrorCode.unknown_leader_epoch, "the only leader epoch is 0")
+        offset, timestamp = _locate(call, at, asked.timestamp, horizon)
+    except REFUSALS as refusal:
+        answer["error_code"] = code_of(refusal)
+        return answer
+    answer["offset"], answer["timestamp"] = offset, timestamp
+    if offset >= 0:
+        answer["leader_epoch"] = 0
+    return answer
+
+
+def _locate(call: Call, at: Partition, when: int, horizon: Horizon) -> tuple[int, int]:
+    version_min = _VERSION_MIN.get(when, 1)
+    if call.version < version_min:
+        raise Refused(
+            ErrorCode.unsupported_version,
+            f"timestamp {when} in ListOffsets {call.version}; accepted from {version_min} on",
+        )
+    log = call.context.broker.log
+    marks = log.marks(at)
+    if when == _LATEST:
+        return marks.at(horizon), -1
+    if when in (_EARLIEST, _EARLIEST_LOCAL):
+        return marks.start, -1
+    if when in (_LATEST_TIERED, _EARLIEST_PENDING):
+        return _NOWHERE
+    offset, timestamp = log.locate(at, Edge.NEWEST_TIMESTAMP if when == _NEWEST_TIMESTAMP else when)
+    # What the reader may not see yet has no time either.
+    return (offset, timestamp) if offset < marks.at(horizon) else _NOWHERE
+
+
+API: Final = Api(2, "ListOffsets", 1, 11, serve)

@@ -1,0 +1,187 @@
+"""Metadata: which topics there are, and where; may create topics that are missing.
+
+0: an empty list asks for all topics.  1: null does.  2: cluster id.  4: topic creation can be
+declined.  7: leader epoch.  8: authorized operations.  9: flexible.  10: topic ids in answers.
+11: no more operations on the cluster.  12: topics by id.  13: error of the whole request.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from uuid import UUID
+
+from pentalog.broker.port import Topic, TopicSpec
+from pentalog.model.errors import BrokerError, TopicExists, TopicNotFound
+from pentalog.model.later import Later
+from pentalog.protocols.kafka import codec
+from pentalog.protocols.kafka.errors import ErrorCode, code_of
+from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.protocols.kafka.names import kafka_name_flaw
+
+TOPIC_OPERATIONS: Final = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
+CLUSTER_OPERATIONS: Final = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
+OPERATIONS_NOT_ASKED: Final = -(1 << 31)
+_KEPT_TOPICS_MAX: Final = 1000
+"""An answer to a longer list is not kept: the list would be kept with it."""
+
+
+def serve(call: Call) -> None:
+    asked = _asked(call)
+    created = _create_missing(call, asked) if asked else {}
+    if not created:
+        call.line.send(*_answer(call, asked, created))
+        return
+    settled = call.context.broker.topics.settle()
+    if settled.ready:
+        call.line.send(*_answer(call, asked, _settled(settled, created)))
+        return
+    place = call.line.place()
+    settled.then(lambda done: place.fill(*_answer(call, asked, _settled(done, created))))
+
+
+def _asked(call: Call) -> tuple[str | UUID | None, ...] | None:
+    """Names, or ids where no name is given; None: every topic."""
+    topics = call.body.topics
+    if topics is None or (call.version == 0 and not topics):
+        return None
+    if call.version < 12:
+        return tuple(topic.name for topic in topics)
+    return tuple(topic.name if topic.name is not None else topic.topic_id for topic in topics)
+
+
+def _create_missing(
+    call: Call, asked: tuple[str | UUID | None, ...]
+) -> dict[str | UUID | None, int]:
+    """Create what is missing and may be created: name to error code, 0 if it was created."""
+    context = call.context
+    if not (context.config.auto_create_topics and call.field("allow_auto_topic_creation", True)):
+        return {}
+    outcome: dict[str | UUID | None, int] = {}
+    for name in asked:
+        if not isinstance(name, str) or kafka_name_flaw(name) is not None:
+            continue
+        try:
+            context.broker.topics.get(name)
+        except TopicNotFound:
+            try:
+                context.broker.topics.create(TopicSpec(name=name))
+                outcome[name] = 0
+            except TopicExists:
+                outcome[name] = 0
+            except BrokerError as refusal:
+                outcome[name] = code_of(refusal)
+    return outcome
+
+
+def _settled(
+    settled: Later[None], created: dict[str | UUID | None, int]
+) -> dict[str | UUID | None, int]:
+    """What was created but did not reach the disk is refused."""
+    try:
+        _ = settled.value
+    except BrokerError as refusal:
+        return {name: error or code_of(refusal) for name, error in created.items()}
+    return created
+
+
+def _answer(
+    call: Call,
+    asked: tuple[str | UUID | None, ...] | None,
+    created: dict[str | UUID | None, int],
+) -> tuple[bytes, bytes]:
+    """The frame in two pieces, the second of which may be kept for others who ask the same."""
+    answers = call.door.metadata
+    operations = (
+        call.field("include_topic_authorized_operations", False),
+        call.field("include_cluster_authorized_operations", False),
+    )
+    address = call.context.advertised("kafka")
+    key = (call.version, asked, operations, address)
+    rest = answers.get(key) if not created else None
+    if rest is None:
+        frame = codec.encode(3, call.version, 0, _fields(call, asked, created))
+        rest = bytes(memoryview(frame)[8:])
+        if not created and (asked is None or len(asked) <= _KEPT_TOPICS_MAX):
+            answers.keep(key, rest)
+    size = len(rest) + 4
+    head = size.to_bytes(4, "big") + call.correlation_id.to_bytes(4, "big", signed=True)
+    return head, rest
+
+
+def _fields(
+    call: Call,
+    asked: tuple[str | UUID | None, ...] | None,
+    created: dict[str | UUID | None, int],
+) -> dict[str, Any]:
+    context = call.context
+    address = context.advertised("kafka")
+    node_id = context.config.node_id
+    topics = context.broker.topics
+    operations = OPERATIONS_NOT_ASKED
+    if call.field("include_topic_authorized_operations", False):
+        operations = TOPIC_OPERATIONS
+    cluster_operations = OPERATIONS_NOT_ASKED
+    if call.field("include_cluster_authorized_operations", False):
+        cluster_operations = CLUSTER_OPERATIONS
+    if asked is None:
+        listed = [_topic(topic, node_id, operations) for topic in topics.all()]
+    else:
+        listed = [_named(call, name, created.get(name, 0), operations) for name in asked]
+    return {
+        "brokers": [{"node_id": node_id, "host": address.host, "port": address.port, "rack": None}],
+        "cluster_id": context.broker.cluster_id,
+        "controller_id": node_id,
+        "topics": listed,
+        "cluster_authorized_operations": cluster_operations,
+    }
+
+
+def _named(call: Call, name: str | UUID | None, error: int, operations: int) -> dict[str, Any]:
+    topics = call.context.broker.topics
+    if isinstance(name, UUID):
+        try:
+            return _topic(topics.by_id(name), call.context.config.node_id, operations)
+        except TopicNotFound:
+            return _missing(None, name, int(ErrorCode.unknown_topic_id))
+    if name is None:
+        # A name is neither given nor replaced by an id: only possible from version 10 on.
+        empty = None if call.version >= 12 else ""
+        return _missing(empty, None, int(ErrorCode.invalid_request))
+    if error:
+        return _missing(name, None, error)
+    try:
+        return _topic(topics.get(name), call.context.config.node_id, operations)
+    except TopicNotFound as refusal:
+        if kafka_name_flaw(name) is not None:
+            return _missing(name, None, int(ErrorCode.invalid_topic_exception))
+        return _missing(name, None, code_of(refusal))
+
+
+def _missing(name: str | None, topic_id: UUID | None, error: int) -> dict[str, Any]:
+    return {"error_code": error, "name": name, "topic_id": topic_id, "partitions": ()}
+
+
+def _topic(topic: Topic, node_id: int, operations: int) -> dict[str, Any]:
+    nodes = (node_id,)
+    return {
+        "error_code": 0,
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "is_internal": False,
+        "partitions": [
+            {
+                "error_code": 0,
+                "partition_index": index,
+                "leader_id": node_id,
+                "leader_epoch": 0,
+                "replica_nodes": nodes,
+                "isr_nodes": nodes,
+                "offline_replicas": (),
+            }
+            for index in range(topic.partitions)
+        ],
+        "topic_authorized_operations": operations,
+    }
+
+
+API: Final = Api(3, "Metadata", 0, 13, serve)

@@ -1,0 +1,123 @@
+"""CreateTopics: make topics, each with its own success or error.
+
+v2 is the first that Kafka 4 serves; v3 throttles before it answers.
+v4 lets partitions and replication factor be -1, the broker's default.
+v5 tells what was created (partitions, replication factor, settings); flexible encoding.
+v6 may refuse for a quota, which this broker never does.  v7 tells the topic's id.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from pentalog.broker.port import Setting, Topic, TopicSpec
+from pentalog.model.errors import InvalidConfig, InvalidPartitions, InvalidTopic
+from pentalog.protocols.kafka.administration import answer_settled, error_fields, repeated
+from pentalog.protocols.kafka.configs import topic_entries
+from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused
+from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.protocols.kafka.names import kafka_name_flaw
+
+
+def serve(call: Call) -> None:
+    twice = repeated(topic.name for topic in call.body.topics)
+    results = []
+    for name in twice:
+        refusal = Refused(ErrorCode.invalid_request, f"topic {name!r} is named twice: name it once")
+        results.append(_refused(str(name), refusal))
+    for topic in call.body.topics:
+        if topic.name in twice:
+            continue
+        try:
+            results.append(_create(call, topic))
+        except REFUSALS as refusal:
+            results.append(_refused(topic.name, refusal))
+    answer_settled(call, {"topics": results}, results, changed=not call.body.validate_only)
+
+
+def _create(call: Call, topic: Any) -> dict[str, Any]:
+    flaw = kafka_name_flaw(topic.name)
+    if flaw is not None:
+        raise InvalidTopic(flaw)
+    topics = call.context.broker.topics
+    dry_run: bool = call.body.validate_only
+    spec = TopicSpec(
+        name=topic.name, partitions=_partitions(call, topic), settings=_settings(topic)
+    )
+    created = topics.create(spec, dry_run=dry_run)
+    result = {
+        "name": topic.name,
+        "topic_id": None if dry_run else created.topic_id,
+        **error_fields(None),
+        "num_partitions": created.partitions,
+        "replication_factor": 1,
+        "configs": [],
+    }
+    if call.version >= 5:
+        settings = [_overridden(setting, created) for setting in topics.defaults()]
+        result["configs"] = [entry.fields() for entry in topic_entries(call, settings)]
+    return result
+
+
+def _overridden(setting: Setting, created: Topic) -> Setting:
+    own = created.overrides.get(setting.name)
+    return setting if own is None else replace(setting, value=own, overridden=True)
+
+
+def _refused(name: str, refusal: Exception) -> dict[str, Any]:
+    return {"name": name, "topic_id": None, **error_fields(refusal), "configs": []}
+
+
+def _partitions(call: Call, topic: Any) -> int | None:
+    """The partition count asked for; None for the default."""
+    if topic.assignments:
+        return _assigned(call, topic)
+    if topic.replication_factor not in (-1, 1):
+        raise Refused(
+            ErrorCode.invalid_replication_factor,
+            f"replication factor {topic.replication_factor} asked for, and this is the only "
+            "broker: give 1, or -1 for the default",
+        )
+    if topic.num_partitions == -1:
+        return None
+    if topic.num_partitions < 1:
+        raise InvalidPartitions(
+            f"{topic.num_partitions} partitions asked for: give at least 1, or -1 for the default"
+        )
+    return int(topic.num_partitions)
+
+
+def _assigned(call: Call, topic: Any) -> int:
+    if topic.num_partitions != -1 or topic.replication_factor != -1:
+        raise Refused(
+            ErrorCode.invalid_request,
+            "replicas are assigned by hand: leave partitions and replication factor at -1",
+        )
+    node_id = call.context.config.node_id
+    for assignment in topic.assignments:
+        if tuple(assignment.broker_ids) != (node_id,):
+            raise Refused(
+                ErrorCode.invalid_replica_assignment,
+                f"partition {assignment.partition_index} is assigned to brokers "
+                f"{list(assignment.broker_ids)[:10]}: the only broker is {node_id}",
+            )
+    indexes = sorted(assignment.partition_index for assignment in topic.assignments)
+    if indexes != list(range(len(indexes))):
+        raise Refused(
+            ErrorCode.invalid_replica_assignment,
+            "the assigned partitions are not 0, 1, 2 and so on without a gap",
+        )
+    return len(indexes)
+
+
+def _settings(topic: Any) -> dict[str, str]:
+    settings: dict[str, str] = {}
+    for config in topic.configs:
+        if config.value is None:
+            raise InvalidConfig(f"setting {config.name[:100]!r} has no value: give one, or omit it")
+        settings[config.name] = config.value
+    return settings
+
+
+API = Api(19, "CreateTopics", 2, 7, serve)

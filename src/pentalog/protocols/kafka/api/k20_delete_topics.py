@@ -1,0 +1,71 @@
+"""DeleteTopics: delete topics by name or by id.
+
+v1 is the first that Kafka 4 serves; v2 throttles before it answers; v3 may say that deletion is
+switched off.  v4 is flexible; v5 adds a text to errors; v6 also takes ids.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from pentalog.model.errors import TopicNotFound
+from pentalog.protocols.kafka.administration import answer_settled, error_fields, repeated
+from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused
+from pentalog.protocols.kafka.messages import Api, Call
+
+
+class _Target(NamedTuple):
+    name: str | None
+    topic_id: UUID | None
+
+
+def serve(call: Call) -> None:
+    targets = _targets(call)
+    names = [_name(call, target) for target in targets]
+    twice = repeated(name for name in names if name is not None)
+    results = []
+    changed = False
+    for target, name in zip(targets, names, strict=True):
+        try:
+            if name in twice:
+                raise Refused(
+                    ErrorCode.invalid_request, f"topic {name!r} is named twice: name it once"
+                )
+            results.append(_delete(call, target, name))
+            changed = True
+        except REFUSALS as refusal:
+            results.append({**target._asdict(), **error_fields(refusal)})
+    answer_settled(call, {"responses": results}, results, changed=changed)
+
+
+def _targets(call: Call) -> list[_Target]:
+    if call.version < 6:
+        return [_Target(name, None) for name in call.body.topic_names]
+    return [_Target(topic.name, topic.topic_id) for topic in call.body.topics]
+
+
+def _name(call: Call, target: _Target) -> str | None:
+    """The name of what is to be deleted; None if it cannot be told."""
+    if target.topic_id is None or target.name is not None:
+        return target.name
+    try:
+        return call.context.broker.topics.by_id(target.topic_id).name
+    except TopicNotFound:
+        return None
+
+
+def _delete(call: Call, target: _Target, name: str | None) -> dict[str, Any]:
+    if target.name is not None and target.topic_id is not None:
+        raise Refused(ErrorCode.invalid_request, "both name and id are given: give one of them")
+    if name is None and target.topic_id is None:
+        raise Refused(ErrorCode.invalid_request, "neither name nor id is given: give one of them")
+    if name is None:
+        raise Refused(ErrorCode.unknown_topic_id, f"there is no topic with id {target.topic_id}")
+    topics = call.context.broker.topics
+    topic_id = topics.get(name).topic_id
+    topics.delete(name)
+    return {"name": name, "topic_id": topic_id, **error_fields(None)}
+
+
+API = Api(20, "DeleteTopics", 1, 6, serve)

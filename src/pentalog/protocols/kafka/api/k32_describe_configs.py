@@ -1,0 +1,83 @@
+"""DescribeConfigs: the settings of topics and of this broker, and where each value comes from.
+
+v1 is the first that Kafka 4 serves; v2 throttles before it answers.
+v3 adds types and documentation; v4 is flexible.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pentalog.model.errors import InvalidTopic, TopicNotFound
+from pentalog.protocols.kafka.administration import error_fields
+from pentalog.protocols.kafka.configs import (
+    Entry,
+    Resource,
+    broker_entries,
+    topic_entries,
+    unknown_resource,
+)
+from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused
+from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.protocols.kafka.names import kafka_name_flaw
+
+
+def serve(call: Call) -> None:
+    call.answer({"results": [_describe(call, resource) for resource in call.body.resources]})
+
+
+def _describe(call: Call, resource: Any) -> dict[str, Any]:
+    flaw: Exception | None = None
+    entries: list[Entry] = []
+    try:
+        entries = _entries(call, resource)
+    except REFUSALS as refusal:
+        flaw = refusal
+    wanted = resource.configuration_keys
+    synonyms = call.field("include_synonyms", False)
+    documentation = call.field("include_documentation", False)
+    return {
+        **error_fields(flaw),
+        "resource_type": resource.resource_type,
+        "resource_name": resource.resource_name,
+        "configs": [
+            entry.fields(synonyms=synonyms, documentation=documentation)
+            for entry in entries
+            if not wanted or entry.name in wanted
+        ],
+    }
+
+
+def _entries(call: Call, resource: Any) -> list[Entry]:
+    if resource.resource_type == Resource.TOPIC:
+        return _topic(call, resource.resource_name)
+    if resource.resource_type == Resource.BROKER:
+        return _broker(call, resource.resource_name)
+    raise Refused(ErrorCode.invalid_request, unknown_resource(resource.resource_type))
+
+
+def _topic(call: Call, name: str) -> list[Entry]:
+    try:
+        settings = call.context.broker.topics.settings(name)
+    except TopicNotFound:
+        flaw = kafka_name_flaw(name)
+        if flaw is None:
+            raise
+        raise InvalidTopic(flaw) from None
+    return topic_entries(call, settings)
+
+
+def _broker(call: Call, name: str) -> list[Entry]:
+    if not name:
+        # Settings for all brokers at once: a broker alone has none.
+        return []
+    node_id = call.context.config.node_id
+    if name != str(node_id):
+        raise Refused(
+            ErrorCode.invalid_request,
+            f"there is no broker {name[:100]!r}: the only one is {node_id}",
+        )
+    return broker_entries(call)
+
+
+API = Api(32, "DescribeConfigs", 1, 4, serve)

@@ -1,0 +1,30 @@
+"""AlterConfigs: replace all settings of a topic by the ones given.
+
+v1 throttles before it answers; v2 is flexible.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pentalog.protocols.kafka.configs import alter, check_alterable, missing_value
+from pentalog.protocols.kafka.messages import Api, Call
+
+
+def serve(call: Call) -> None:
+    alter(call, _alter)
+
+
+def _alter(call: Call, resource: Any) -> None:
+    check_alterable(resource, (config.name for config in resource.configs))
+    changes = {}
+    for config in resource.configs:
+        if config.value is None:
+            raise missing_value(config.name)
+        changes[config.name] = config.value
+    call.context.broker.topics.configure(
+        resource.resource_name, changes, replace=True, dry_run=call.body.validate_only
+    )
+
+
+API = Api(33, "AlterConfigs", 0, 2, serve)

@@ -1,0 +1,68 @@
+"""IncrementalAlterConfigs: change some settings of a topic and leave the others.
+
+v1 is flexible.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+from pentalog.broker.port import Setting
+from pentalog.model.errors import InvalidConfig
+from pentalog.protocols.kafka.configs import alter, check_alterable, missing_value
+from pentalog.protocols.kafka.errors import ErrorCode, Refused
+from pentalog.protocols.kafka.messages import Api, Call
+
+
+class Operation(IntEnum):
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+def serve(call: Call) -> None:
+    alter(call, _alter)
+
+
+def _alter(call: Call, resource: Any) -> None:
+    check_alterable(resource, (config.name for config in resource.configs))
+    topics = call.context.broker.topics
+    current = {setting.name: setting for setting in topics.settings(resource.resource_name)}
+    changes = {
+        config.name: _changed(config, current.get(config.name)) for config in resource.configs
+    }
+    topics.configure(resource.resource_name, changes, dry_run=call.body.validate_only)
+
+
+def _changed(config: Any, current: Setting | None) -> str | None:
+    """The value a setting gets; None for the default."""
+    if config.config_operation not in tuple(Operation):
+        raise Refused(
+            ErrorCode.invalid_request,
+            f"operation {config.config_operation} is unknown: set is 0, delete 1, append 2, "
+            "subtract 3",
+        )
+    if config.config_operation == Operation.DELETE:
+        return None
+    if config.value is None:
+        raise missing_value(config.name)
+    value = str(config.value)
+    if config.config_operation == Operation.SET or current is None:
+        return value
+    if current.kind != "list":
+        raise InvalidConfig(
+            f"{config.name} is no list, so nothing can be appended or subtracted: set it instead"
+        )
+    kept, given = _parts(current.value), _parts(value)
+    if config.config_operation == Operation.APPEND:
+        return ",".join(dict.fromkeys(kept + given))
+    return ",".join(part for part in kept if part not in given)
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+API = Api(44, "IncrementalAlterConfigs", 0, 1, serve)

@@ -1,0 +1,195 @@
+"""Settings as Kafka's clients see them: resources, sources, synonyms, types.
+
+The broker's settings carry Kafka's topic names already; here are the names the same settings have
+on a Kafka broker, and the broker's own settings under the names Kafka's tools look for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+from pentalog.broker.port import Setting
+from pentalog.protocols.kafka.administration import answer_settled, error_fields, repeated
+from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused
+from pentalog.protocols.kafka.messages import Call
+
+
+class Resource(IntEnum):
+    TOPIC = 2
+    BROKER = 4
+
+
+class Source(IntEnum):
+    DYNAMIC_TOPIC = 1
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+TYPES: Final = {"boolean": 1, "string": 2, "int": 3, "short": 4, "long": 5, "double": 6, "list": 7}
+
+SYNONYMS: Final = {
+    "cleanup.policy": "log.cleanup.policy",
+    "compression.type": "compression.type",
+    "delete.retention.ms": "log.cleaner.delete.retention.ms",
+    "file.delete.delay.ms": "log.segment.delete.delay.ms",
+    "flush.messages": "log.flush.interval.messages",
+    "flush.ms": "log.flush.interval.ms",
+    "index.interval.bytes": "log.index.interval.bytes",
+    "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
+    "max.message.bytes": "message.max.bytes",
+    "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
+    "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
+    "message.timestamp.type": "log.message.timestamp.type",
+    "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
+    "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
+    "min.insync.replicas": "min.insync.replicas",
+    "retention.bytes": "log.retention.bytes",
+    "retention.ms": "log.retention.ms",
+    "segment.bytes": "log.segment.bytes",
+    "segment.index.bytes": "log.index.size.max.bytes",
+    "segment.jitter.ms": "log.roll.jitter.ms",
+    "segment.ms": "log.roll.ms",
+}
+"""Topic setting to the broker setting that is its default."""
+
+
+class Entry(NamedTuple):
+    """One setting of a resource."""
+
+    name: str
+    value: str
+    source: Source
+    kind: str
+    documentation: str
+    synonyms: tuple[tuple[str, str, Source], ...]
+    read_only: bool = False
+
+    def fields(self, *, synonyms: bool = True, documentation: bool = False) -> dict[str, Any]:
+        given = self.synonyms if synonyms else ()
+        return {
+            "name": self.name,
+            "value": self.value,
+            "read_only": self.read_only,
+            "config_source": int(self.source),
+            "is_sensitive": False,
+            "synonyms": [
+                {"name": name, "value": value, "source": int(source)}
+                for name, value, source in given
+            ],
+            "config_type": TYPES[self.kind],
+            "documentation": self.documentation if documentation else None,
+        }
+
+
+def topic_entries(call: Call, settings: Sequence[Setting]) -> list[Entry]:
+    """A topic's settings, each with where its value comes from."""
+    return [_topic_entry(call, setting) for setting in settings]
+
+
+def _topic_entry(call: Call, setting: Setting) -> Entry:
+    synonym = (SYNONYMS[setting.name], setting.default, _default_source(call, setting.name))
+    own = (setting.name, setting.value, Source.DYNAMIC_TOPIC)
+    return Entry(
+        name=setting.name,
+        value=setting.value,
+        source=own[2] if setting.overridden else synonym[2],
+        kind=setting.kind,
+        documentation=setting.documentation,
+        synonyms=(own, synonym) if setting.overridden else (synonym,),
+    )
+
+
+def _default_source(call: Call, name: str) -> Source:
+    given = name in call.context.config.topic_defaults
+    return Source.STATIC_BROKER if given else Source.DEFAULT
+
+
+def broker_entries(call: Call) -> list[Entry]:
+    """The broker's own settings; none of them can be changed while it runs."""
+    config = call.context.config
+    static = Source.STATIC_BROKER
+    own = (
+        ("auto.create.topics.enable", _word(config.auto_create_topics), "boolean"),
+        ("broker.id", str(config.node_id), "int"),
+        ("default.replication.factor", "1", "int"),
+        ("delete.topic.enable", "true", "boolean"),
+        ("log.dirs", str(config.data), "string"),
+        ("log.retention.check.interval.ms", str(config.housekeeping_interval_ms), "long"),
+        ("max.connections", str(config.connections_max), "int"),
+        ("max.connections.per.ip", str(config.connections_per_address_max), "int"),
+        ("node.id", str(config.node_id), "int"),
+        ("num.partitions", str(config.default_partitions), "int"),
+        ("producer.id.expiration.ms", str(config.producer_expiration_ms), "int"),
+        ("socket.request.max.bytes", str(config.frame_bytes_max), "int"),
+    )
+    entries = [
+        Entry(name, value, static, kind, "", ((name, value, static),), read_only=True)
+        for name, value, kind in own
+    ]
+    for setting in call.context.broker.topics.defaults():
+        name, source = SYNONYMS[setting.name], _default_source(call, setting.name)
+        entries.append(
+            Entry(
+                name=name,
+                value=setting.value,
+                source=source,
+                kind=setting.kind,
+                documentation=setting.documentation,
+                synonyms=((name, setting.value, source),),
+                read_only=True,
+            )
+        )
+    return entries
+
+
+def _word(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def check_alterable(resource: Any, keys: Iterable[str]) -> None:
+    """Raise unless settings of this kind of resource can be changed, each named once."""
+    if resource.resource_type == Resource.BROKER:
+        raise Refused(
+            ErrorCode.invalid_request,
+            "this broker's own settings cannot be changed while it runs: change its configuration "
+            "and restart it; topic settings can be changed",
+        )
+    if resource.resource_type != Resource.TOPIC:
+        raise Refused(ErrorCode.invalid_request, unknown_resource(resource.resource_type))
+    for key in repeated(keys):
+        raise Refused(ErrorCode.invalid_request, f"setting {key!r} is named twice: name it once")
+
+
+def alter(call: Call, alter_one: Callable[[Call, Any], None]) -> None:
+    """Change each resource of a request by `alter_one` and answer when that is on the disk."""
+    resources = call.body.resources
+    twice = repeated((each.resource_type, each.resource_name) for each in resources)
+    results = []
+    for resource in resources:
+        flaw: Exception | None = None
+        try:
+            if (resource.resource_type, resource.resource_name) in twice:
+                raise Refused(ErrorCode.invalid_request, "a resource is named twice: name it once")
+            alter_one(call, resource)
+        except REFUSALS as refusal:
+            flaw = refusal
+        results.append(
+            {
+                **error_fields(flaw),
+                "resource_type": resource.resource_type,
+                "resource_name": resource.resource_name,
+            }
+        )
+    answer_settled(call, {"responses": results}, results, changed=not call.body.validate_only)
+
+
+def unknown_resource(kind: int) -> str:
+    return f"resources of type {kind} have no settings here: ask for topics (2) or brokers (4)"
+
+
+def missing_value(name: str) -> Refused:
+    return Refused(
+        ErrorCode.invalid_request, f"setting {name[:100]!r} has no value: give one, or delete it"
+    )

@@ -1,0 +1,100 @@
+"""What a request is to the code that serves it: the registry entry, and the call.
+
+Every module in `api/` defines `API = Api(...)` and a function that takes a `Call`.  A served
+function answers once: by `call.answer`, or later by `call.place()` and `place.answer`.
+It may raise a `BrokerError` only where the message has no field for an error: the connection is
+then closed, as Kafka does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pentalog.protocols.kafka import codec
+from pentalog.protocols.kafka.codec import Fields
+from pentalog.session import Context, Place
+
+if TYPE_CHECKING:
+    from pentalog.broker.port import Waiting
+    from pentalog.model.types import Piece
+    from pentalog.protocols.kafka.door import Door
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One request of Kafka's protocol, and the versions of it that are served."""
+
+    key: int
+    name: str
+    version_min: int
+    version_max: int
+    serve: Callable[[Call], None]
+    advertised_min: int | None = None
+    """The lowest version ApiVersions names, where that is not the lowest one served."""
+    decode: Callable[[int, memoryview], Any] | None = None
+    """Version and body to what `Call.body` shall be, where that is not kio's entity."""
+
+
+class Line(Protocol):
+    """The way out of one connection, seen by what serves its requests."""
+
+    def send(self, *pieces: Piece) -> None:
+        """Next in line.  The pieces are kept, not copied."""
+
+    def place(self) -> Place:
+        """Keep the next place in line."""
+
+    def hang_up(self) -> None:
+        """Close after what was sent before this."""
+
+    @property
+    def waits(self) -> set[Waiting]:
+        """Waits to be given up when the connection goes; whoever adds one takes it out."""
+
+
+@dataclass(slots=True)
+class Call:
+    """One request, decoded, with the means to answer it."""
+
+    key: int
+    version: int
+    correlation_id: int
+    client_id: str | None
+    body: Any
+    """kio's entity of this key and version."""
+    context: Context
+    door: Door
+    """What all Kafka connections of this broker share."""
+    line: Line
+
+    def field(self, name: str, default: Any) -> Any:
+        """A field of the request that some versions lack."""
+        return getattr(self.body, name, default)
+
+    def answer(self, fields: Fields) -> None:
+        """Send the response.
+
+        `fields` are plain nested dicts with all fields of the newest version, by kio's names;
+        what this version lacks is left out.  Times are milliseconds (kio's `throttle_time`),
+        error codes ints, ids UUIDs.  `throttle_time`, `error_code` and what has a default in the
+        schema may be missing.
+        """
+        self.line.send(codec.encode(self.key, self.version, self.correlation_id, fields))
+
+    def place(self) -> CallPlace:
+        """Keep the place in line for an answer that comes later."""
+        return CallPlace(self, self.line.place())
+
+
+@dataclass(frozen=True, slots=True)
+class CallPlace:
+    """A kept place that knows how to write the answer."""
+
+    call: Call
+    kept: Place
+
+    def answer(self, fields: Fields) -> None:
+        call = self.call
+        self.kept.fill(codec.encode(call.key, call.version, call.correlation_id, fields))

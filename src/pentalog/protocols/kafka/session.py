@@ -1,0 +1,167 @@
+"""One Kafka connection: frames to broker calls and back, in the order they came.
+
+Any bytes give answers or a hang-up.  Produce goes by runs, found by one kernel call per read;
+everything else is decoded, looked up in the registry and served.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from pentalog import kernels
+from pentalog.broker.port import Waiting
+from pentalog.kernels import Frames, ProduceRun
+from pentalog.model.errors import BrokerError
+from pentalog.model.types import FilePiece, Piece
+from pentalog.protocols.kafka import codec, frames
+from pentalog.protocols.kafka.api import APIS, k00_produce, k18_api_versions
+from pentalog.protocols.kafka.door import door_of
+from pentalog.protocols.kafka.entities import Undecodable
+from pentalog.protocols.kafka.messages import Call
+from pentalog.session import Context, Place, Replies
+
+_log: Final = logging.getLogger(__name__)
+
+_QUEUE_BYTES_MAX: Final = 64 << 10
+"""Answers gathered before they are handed on: enough to join those of a read, no more."""
+_DECODED_BYTES_MAX: Final = 4 << 20
+"""Largest request that is turned into objects; only Produce may be larger."""
+
+
+class KafkaSession:
+    """Serves one connection."""
+
+    def __init__(self, context: Context, replies: Replies) -> None:
+        self.waits: set[Waiting] = set()
+        self.wanted = 0
+        self._context = context
+        self._replies = replies
+        self._door = door_of(context.broker)
+        self._queue: list[Piece] = []
+        self._queue_bytes = 0
+        self._ended = False
+        # What was already split but not served, positions counted from the next read's start:
+        # runs are moved together in the buffer, so it cannot be split a second time.
+        self._left: Frames | None = None
+
+    def receive(self, data: memoryview) -> int:
+        used = 0
+        while not self._ended:
+            split, self._left = self._left, None
+            again = split is not None
+            if split is None:
+                split = kernels.split_produce(
+                    data, used, len(data), frame_bytes_max=self._context.config.frame_bytes_max
+                )
+            stopped = self._serve(data, split)
+            if stopped >= 0:
+                used = stopped
+                break
+            used = split.used
+            if not again:
+                break
+        self._flush()
+        return len(data) if self._ended else used
+
+    def close(self) -> None:
+        self._ended = True
+        self._left = None
+        waits = list(self.waits)
+        self.waits.clear()
+        for waiting in waits:
+            waiting.cancel()
+
+    def send(self, *pieces: Piece) -> None:
+        self._queue.extend(pieces)
+        for piece in pieces:
+            self._queue_bytes += piece.length if isinstance(piece, FilePiece) else len(piece)
+        if self._queue_bytes >= _QUEUE_BYTES_MAX:
+            self._flush()
+
+    def place(self) -> Place:
+        self._flush()
+        return self._replies.place()
+
+    def hang_up(self) -> None:
+        self._flush()
+        self._ended = True
+        self._replies.hang_up()
+
+    def _flush(self) -> None:
+        if self._queue:
+            queue, self._queue, self._queue_bytes = self._queue, [], 0
+            self._replies.send(*queue)
+
+    def _serve(self, data: memoryview, split: Frames) -> int:
+        """Serve what was split; returns -1, or where it stopped because the replies are full."""
+        context = self._context
+        self.wanted = split.wanted
+        for number, item in enumerate(split.items):
+            if isinstance(item, ProduceRun):
+                context.metrics.requests += len(item.requests) >> 3
+                if not k00_produce.serve_run(item, data, context.broker.log, self._door, self):
+                    self._violation("a Produce without acks was refused")
+            else:
+                if self._replies.full:
+                    return self._keep(split, number, item[0] - 4)
+                context.metrics.requests += 1
+                self._serve_frame(data, *item)
+            if self._ended:
+                return -1
+        if split.refused:
+            size_max = context.config.frame_bytes_max
+            self._violation(f"a frame of {split.refused} bytes; accepted are 0..{size_max}")
+        return -1
+
+    def _keep(self, split: Frames, number: int, used: int) -> int:
+        """Remember what is left from this item on, relative to where it will lie next time."""
+        items: list[ProduceRun | tuple[int, int]] = []
+        for item in split.items[number:]:
+            if isinstance(item, ProduceRun):
+                items.append(item._replace(start=item.start - used, end=item.end - used))
+            else:
+                items.append((item[0] - used, item[1] - used))
+        self._left = split._replace(items=items, used=split.used - used)
+        return used
+
+    def _serve_frame(self, data: memoryview, start: int, end: int) -> None:
+        try:
+            header = frames.read_header(data, start, end)
+            key, version, correlation_id, client_id, position = header
+            api = APIS.get(key)
+            if api is None:
+                self._violation(f"request {key}; it is not served")
+                return
+            if not api.version_min <= version <= api.version_max:
+                if key == k18_api_versions.API.key:
+                    self.send(k18_api_versions.unsupported(correlation_id))
+                else:
+                    self._violation(
+                        f"{api.name} {version}; served are {api.version_min}..{api.version_max}"
+                    )
+                return
+            if frames.flexible_header(key, version):
+                position = frames.skip_tags(data, position, end)
+            body = data[position:end]
+            if api.decode is not None:
+                decoded = api.decode(version, body)
+            elif end - start > _DECODED_BYTES_MAX:
+                raise Undecodable(f"{end - start} bytes; at most {_DECODED_BYTES_MAX} are accepted")
+            else:
+                decoded = codec.decode(key, version, body)
+        except Undecodable as flaw:
+            self._violation(str(flaw))
+            return
+        call = Call(
+            key, version, correlation_id, client_id, decoded, self._context, self._door, self
+        )
+        try:
+            api.serve(call)
+        except BrokerError as refusal:
+            self._violation(f"{api.name}: {refusal}")
+
+    def _violation(self, text: str) -> None:
+        self._context.metrics.request_errors += 1
+        _log.info("%s: %s; the connection is closed", self._context.peer, text)
+        self.hang_up()

@@ -1,0 +1,201 @@
+"""Mutated Kafka frames against two equal brokers, one fed in whole streams, one in crumbs.
+
+What must hold for any bytes: every byte is used or waited for, nothing raises, answers are whole
+frames in order or the connection ends, both brokers answer the same, and nothing grows without
+bound.  A failure names the seed and the round; the same seed gives the same frames.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sys
+import tempfile
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "protocols" / "kafka"))
+
+from disk_broker import Connection, DiskBroker
+from kafka_requests import fetch, produce, request
+from kafka_schemas import frame, sample
+from kafka_world import records
+from kio.index import load_request_schema
+
+from pentalog.broker.port import TopicSpec
+from pentalog.protocols.kafka.api import APIS
+from pentalog.protocols.kafka.door import door_of
+from pentalog.protocols.kafka.fetch_sessions import SESSIONS_MAX
+
+PARTITIONS_MAX = 300
+"""More than this on disk, and the brokers are made anew: mutated requests create topics."""
+ROUNDS_PER_BROKER = 150
+_EDGES = (0, 1, 2, 127, 128, 255, (1 << 31) - 1, 1 << 31, (1 << 32) - 1)
+
+
+def corpus(broker: DiskBroker, dice: random.Random) -> list[bytes]:
+    """Sound frames of every request and version: some that mean something here, some at random."""
+    found: list[bytes] = []
+    topic_id = broker.topics.get("orders").topic_id
+    for version in range(3, 14):
+        topic: Any = topic_id if version >= 13 else "orders"
+        for acks in (-1, 0, 1):
+            found.append(produce(version, [(topic, 0, records(2))], acks=acks))
+            parts = [(topic, 0, records(1)), (topic, 1, records(3))]
+            found.append(produce(version, parts, acks=acks))
+        sequenced = records(2, producer_id=5, producer_epoch=0, base_sequence=0)
+        found.append(produce(version, [(topic, 1, sequenced)], acks=-1))
+    for version in range(4, 19):
+        topic = topic_id if version >= 13 else "orders"
+        parts = [(topic, 0, 0), (topic, 1, 2)]
+        sessions = ((0, 0), (1, 1))
+        found += [fetch(version, parts), fetch(version, parts, wait_ms=300)]
+        found += [fetch(version, parts, session=session) for session in sessions]
+    creation = {"name": "made", "num_partitions": 2, "replication_factor": 1}
+    creation_fields = {
+        "topics": [{**creation, "assignments": [], "configs": []}],
+        "timeout": timedelta(seconds=1),
+        "validate_only": False,
+    }
+    found += [request(19, version, creation_fields) for version in range(2, 8)]
+    found += [request(3, version, {"topics": []}) for version in range(4)]
+    for api in APIS.values():
+        for version in range(api.version_min, api.version_max + 1):
+            schema = load_request_schema(api.key, version)
+            found += [frame(sample(schema, dice)[0]) for _ in range(2)]
+    return found
+
+
+def mutated(data: bytes, dice: random.Random, others: list[bytes]) -> bytes:
+    out = bytearray(data)
+    # Mostly none: a frame that ends the connection hides all that come after it.
+    changes = dice.choice((1, 1, 2, 4)) if dice.random() < 0.2 else 0
+    for _ in range(changes):
+        if len(out) < 5:
+            break
+        kind = dice.randrange(7)
+        at = dice.randrange(4, len(out))
+        if kind == 0:
+            out[at] ^= 1 << dice.randrange(8)
+        elif kind == 1:
+            out[at] = dice.choice((0, 1, 0x7F, 0x80, 0xFF))
+        elif kind == 2:
+            width = dice.choice((1, 2, 4))
+            edge = dice.choice(_EDGES) & ((1 << 8 * width) - 1)
+            out[at : at + width] = edge.to_bytes(width, "big")
+        elif kind == 3:
+            del out[at : at + dice.choice((1, 2, 8, 1000))]
+        elif kind == 4:
+            out[at:at] = dice.randbytes(dice.choice((1, 2, 8, 50)))
+        elif kind == 5:
+            other = dice.choice(others)
+            cut = dice.randrange(len(other))
+            out[at:] = other[cut : cut + dice.randrange(1, 400)]
+        else:
+            out[4:8] = dice.choice(others)[4:8]
+    if not changes or dice.random() < 0.9:
+        out[:4] = (len(out) - 4).to_bytes(4, "big")
+    elif len(out) >= 4:
+        out[:4] = dice.choice((0, 1, 1 << 20, (1 << 31) - 1, 1 << 31)).to_bytes(4, "big")
+    return bytes(out)
+
+
+class Fuzz:
+    def __init__(self, seed: int, directory: Path) -> None:
+        self.seed = seed
+        self.frames = 0
+        self.answers = 0
+        self.hang_ups = 0
+        self._dice = random.Random(seed)
+        self._directory = directory
+        self._rounds = 0
+        self._pair: list[DiskBroker] = []
+        self._corpus: list[bytes] = []
+
+    def run(self, frames: int) -> None:
+        try:
+            while self.frames < frames:
+                if self._worn_out():
+                    self._renew()
+                self._round()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        for broker in self._pair:
+            broker.close()
+            shutil.rmtree(broker.store.directory)
+        self._pair = []
+
+    def _worn_out(self) -> bool:
+        if not self._pair or self._rounds % ROUNDS_PER_BROKER == 0:
+            return True
+        return sum(topic.partitions for topic in self._pair[0].topics.all()) > PARTITIONS_MAX
+
+    def _renew(self) -> None:
+        self.close()
+        seed = self._dice.getrandbits(32)
+        interval = self._dice.choice((0, 100))
+        for _ in range(2):
+            directory = Path(tempfile.mkdtemp(dir=self._directory))
+            broker = DiskBroker(
+                directory,
+                seed=seed,
+                flush_interval_ms=interval,
+                frame_bytes_max=1 << 20,
+                journal_bytes=1 << 20,
+            )
+            with broker.seeded():
+                broker.topics.create(TopicSpec(name="orders", partitions=2))
+                broker.runtime.run()
+            self._pair.append(broker)
+        self._corpus = corpus(self._pair[0], self._dice)
+
+    def _round(self) -> None:
+        dice = self._dice
+        self._rounds += 1
+        chosen = [dice.choice(self._corpus) for _ in range(dice.randrange(1, 16))]
+        if dice.random() < 0.3:
+            # A run of the same, so that the fast path meets mutations in the middle of it.
+            chosen = chosen[:2] * 6
+        broken = [mutated(one, dice, self._corpus) for one in chosen]
+        data = b"".join(broken)
+        self.frames += len(broken)
+        where = f"seed {self.seed}, round {self._rounds}"
+        whole, crumbs = (Connection(broker) for broker in self._pair)
+        try:
+            whole.feed(data)
+            position = 0
+            while position < len(data):
+                size = dice.choice((1, 2, 7, 60, 500, 5000))
+                crumbs.feed(data[position : position + size])
+                position += size
+            for connection in (whole, crumbs):
+                connection.run()
+                with connection.broker.seeded():
+                    connection.broker.runtime.advance(400)
+        except Exception as flaw:
+            raise AssertionError(f"{where}: {data.hex()}") from flaw
+        self._compare(whole, crumbs, where, data)
+
+    def _compare(self, whole: Connection, crumbs: Connection, where: str, data: bytes) -> None:
+        assert whole.line.hung_up == crumbs.line.hung_up, f"{where}: {data.hex()}"
+        if whole.line.sent() != crumbs.line.sent():
+            pairs = zip(whole.line.frames(), crumbs.line.frames(), strict=False)
+            differing = next(((a.hex(), b.hex()) for a, b in pairs if a != b), None)
+            raise AssertionError(f"{where}: {differing} to {data.hex()}")
+        self.answers += len(whole.line.frames())
+        self.hang_ups += whole.line.hung_up
+        for connection in (whole, crumbs):
+            connection.session.close()
+            assert not connection.session.waits, where
+            sessions = door_of(connection.broker.broker).fetch_sessions
+            assert len(sessions) <= SESSIONS_MAX, where
+
+
+def fuzz(frames: int, seed: int) -> Fuzz:
+    with tempfile.TemporaryDirectory(prefix="pentalog-fuzz-") as directory:
+        run = Fuzz(seed, Path(directory))
+        run.run(frames)
+        return run

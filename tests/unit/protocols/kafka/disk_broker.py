@@ -1,0 +1,173 @@
+"""A whole broker in a directory, on one thread, whose time moves only when told to."""
+
+from __future__ import annotations
+
+import heapq
+import random
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from kafka_world import Line
+
+from pentalog.broker.log import LocalLog
+from pentalog.broker.port import Broker
+from pentalog.broker.producers import LocalProducers
+from pentalog.broker.state import FILE_NAME, State
+from pentalog.broker.topics import LocalTopics
+from pentalog.config import Config
+from pentalog.log.files import RealFiles
+from pentalog.log.store import Store
+from pentalog.metrics import Metrics
+from pentalog.protocols.kafka.session import KafkaSession
+from pentalog.session import Address, Context
+
+
+class ManualTimer:
+    def __init__(self, run: Callable[[], None]) -> None:
+        self.run: Callable[[], None] | None = run
+
+    def cancel(self) -> None:
+        self.run = None
+
+
+class ManualRuntime:
+    def __init__(self) -> None:
+        self.time_ms = 1_700_000_000_000
+        self._due: deque[Callable[[], None]] = deque()
+        self._timers: list[tuple[float, int, ManualTimer]] = []
+        self._numbers = count()
+
+    def now_ms(self) -> int:
+        return self.time_ms
+
+    def monotonic(self) -> float:
+        return self.time_ms / 1000
+
+    def soon(self, run: Callable[[], None]) -> None:
+        self._due.append(run)
+
+    def after(self, delay_ms: float, run: Callable[[], None]) -> ManualTimer:
+        timer = ManualTimer(run)
+        heapq.heappush(self._timers, (self.time_ms + delay_ms, next(self._numbers), timer))
+        return timer
+
+    def offload(
+        self,
+        lane: str,
+        work: Callable[[], Any],
+        done: Callable[[Any, BaseException | None], None],
+    ) -> None:
+        def do() -> None:
+            try:
+                value = work()
+            except Exception as error:
+                done(None, error)
+            else:
+                done(value, None)
+
+        self._due.append(do)
+
+    def run(self) -> None:
+        while self._due:
+            self._due.popleft()()
+
+    def advance(self, delay_ms: int) -> None:
+        self.run()
+        self.time_ms += delay_ms
+        while self._timers and self._timers[0][0] <= self.time_ms:
+            run = heapq.heappop(self._timers)[2].run
+            if run is not None:
+                run()
+            self.run()
+
+
+class DiskBroker:
+    """Opened in a directory; everything drawn at random comes from the seed."""
+
+    def __init__(self, directory: Path, *, seed: int = 0, **settings: Any) -> None:
+        self.runtime = ManualRuntime()
+        # The same name for every broker: answers that tell it must be equal.
+        self.config = Config(data=Path("data"), **settings)
+        self.metrics = Metrics()
+        self._dice = random.Random(seed)
+        self._state_of_random = self._dice.getstate()
+        self.store = Store(directory, RealFiles(), self.runtime, self.metrics, self.config)
+        self.state = State(directory / FILE_NAME, self.runtime)
+        self.topics = LocalTopics(self.store, self.state, self.runtime, self.config)
+        producers = LocalProducers(self.state)
+        with self.seeded():
+            self.store.open()
+            self.state.open()
+            self.topics.open()
+            producers.open()
+            log = LocalLog(self.store, self.runtime, self.metrics)
+            self.broker = Broker("AAAAAAAAAAAAAAAAAAAAAA", log, self.topics, producers)
+            self.runtime.run()
+
+    @contextmanager
+    def seeded(self) -> Iterator[None]:
+        """Topic ids and session ids repeat from seed to seed."""
+        before = random.getstate()
+        random.setstate(self._state_of_random)
+        made = lambda: uuid.UUID(int=random.getrandbits(128), version=4)  # noqa: E731
+        try:
+            with patch.object(uuid, "uuid4", made):
+                yield
+        finally:
+            self._state_of_random = random.getstate()
+            random.setstate(before)
+
+    def connect(self, line: Line) -> KafkaSession:
+        context = Context(
+            broker=self.broker,
+            runtime=self.runtime,
+            config=self.config,
+            metrics=self.metrics,
+            peer="test",
+            listener="kafka",
+            advertised=lambda endpoint: Address("host.example", 9092),
+        )
+        return KafkaSession(context, line)
+
+    def close(self) -> None:
+        self.state.close()
+        self.runtime.run()
+        self.store.close()
+        self.runtime.run()
+
+
+class Connection:
+    """A session on a broker, with the receive buffer a server would keep for it."""
+
+    def __init__(self, broker: DiskBroker) -> None:
+        self.broker = broker
+        self.line = Line()
+        self.session = broker.connect(self.line)
+        self._left = b""
+
+    def feed(self, data: bytes) -> None:
+        buffer = bytearray(self._left + data)
+        with self.broker.seeded():
+            used = self.session.receive(memoryview(buffer))
+        assert 0 <= used <= len(buffer)
+        self._left = bytes(buffer[used:])
+        # What was sent must not depend on what the buffer holds next.
+        buffer[:] = b"\xaa" * len(buffer)
+
+    def run(self) -> None:
+        with self.broker.seeded():
+            self.broker.runtime.run()
+
+    def ask(self, data: bytes) -> bytes:
+        """The answer to one request, given whatever waits it needs."""
+        before = len(self.line.frames())
+        self.feed(data)
+        self.run()
+        (answer,) = self.line.frames()[before:]
+        return answer

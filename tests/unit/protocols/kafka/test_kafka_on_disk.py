@@ -1,0 +1,133 @@
+"""Produce and fetch over the real log: what goes in comes out, whoever asks and however."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from disk_broker import Connection, DiskBroker
+from kafka_requests import fetch, produce, request
+from kafka_world import answer_of, records
+
+from pentalog import kernels
+from pentalog.broker.port import TopicSpec
+from pentalog.model import batch
+
+NO_TIME = timedelta(0)
+
+
+@pytest.fixture(params=[0, 100], ids=["page cache", "synced"])
+def broker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[DiskBroker]:
+    made = DiskBroker(tmp_path, flush_interval_ms=request.param)
+    made.topics.create(TopicSpec(name="orders", partitions=3))
+    made.runtime.run()
+    yield made
+    made.close()
+
+
+def produced(connection: Connection, version: int, data: bytes) -> Any:
+    answer = answer_of(0, version, connection.ask(data))
+    return answer.responses[0].partition_responses[0]
+
+
+def fetched(connection: Connection, data: bytes) -> Any:
+    return answer_of(1, 11, connection.ask(data)).responses[0].partitions[0]
+
+
+def values(data: bytes) -> list[tuple[int, bytes | None]]:
+    found, position = [], 0
+    while position < len(data):
+        for offset, record in batch.records_of(data, position, bytes_max=1 << 20):
+            found.append((offset, record.value))
+        position += kernels.batch_header(data, position).size
+    return found
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_what_was_produced_is_fetched(broker: DiskBroker, acks: int) -> None:
+    connection = Connection(broker)
+    for base in (0, 3, 6):
+        one = produced(connection, 9, produce(9, [("orders", 1, records(3))], acks=acks))
+        assert (one.error_code, one.base_offset) == (0, base)
+    broker.runtime.advance(1000)
+    found = fetched(connection, fetch(11, [("orders", 1, 0)]))
+    assert (found.error_code, found.high_watermark) == (0, 9)
+    assert values(found.records) == [(offset, b"v" * 10) for offset in range(9)]
+    middle = fetched(connection, fetch(11, [("orders", 1, 4)]))
+    assert [offset for offset, _ in values(middle.records)] == [3, 4, 5, 6, 7, 8]
+    assert fetched(connection, fetch(11, [("orders", 1, 10)])).error_code == 1
+
+
+def test_a_waiting_fetch_is_woken_by_a_produce(broker: DiskBroker) -> None:
+    reader, writer = Connection(broker), Connection(broker)
+    reader.feed(fetch(11, [("orders", 0, 0)], wait_ms=500))
+    reader.run()
+    assert reader.line.frames() == []
+    assert produced(writer, 9, produce(9, [("orders", 0, records(2))], acks=-1)).error_code == 0
+    (answer,) = reader.line.frames()
+    (found,) = answer_of(1, 11, answer).responses[0].partitions
+    assert len(values(found.records)) == 2
+
+
+def test_a_waiting_fetch_ends_with_its_time(broker: DiskBroker) -> None:
+    reader = Connection(broker)
+    reader.feed(fetch(11, [("orders", 0, 0)], wait_ms=500))
+    broker.runtime.advance(499)
+    assert reader.line.frames() == []
+    broker.runtime.advance(2)
+    (answer,) = reader.line.frames()
+    assert answer_of(1, 11, answer).responses[0].partitions[0].records == b""
+
+
+def test_a_retried_batch_is_written_once(broker: DiskBroker) -> None:
+    connection = Connection(broker)
+    identity = answer_of(
+        22,
+        4,
+        connection.ask(request(22, 4, {"transactional_id": None, "transaction_timeout": NO_TIME})),
+    )
+    who = {"producer_id": identity.producer_id, "producer_epoch": 0}
+    sent = [
+        produce(9, [("orders", 0, records(2, base_sequence=2 * number, **who))], acks=-1)
+        for number in range(3)
+    ]
+    # All in one run, then the last two again in front of a new one, again in one run.
+    connection.feed(b"".join(sent))
+    connection.run()
+    fresh = produce(9, [("orders", 0, records(2, base_sequence=6, **who))], acks=-1)
+    connection.feed(sent[1] + sent[2] + fresh)
+    connection.run()
+    found = [answer_of(0, 9, answer) for answer in connection.line.frames()[1:]]
+    parts = [answer.responses[0].partition_responses[0] for answer in found]
+    assert [(int(one.error_code), one.base_offset) for one in parts] == [
+        (0, 0), (0, 2), (0, 4), (0, 2), (0, 4), (0, 6),
+    ]  # fmt: skip
+    gap = produce(9, [("orders", 0, records(2, base_sequence=20, **who))], acks=-1)
+    assert produced(connection, 9, gap).error_code == 45
+    assert len(values(fetched(connection, fetch(11, [("orders", 0, 0)])).records)) == 8
+
+
+def test_a_deleted_topic_wakes_its_readers(broker: DiskBroker) -> None:
+    reader = Connection(broker)
+    reader.feed(fetch(11, [("orders", 0, 0)], wait_ms=60_000))
+    broker.topics.delete("orders")
+    broker.runtime.advance(60_001)
+    (answer,) = reader.line.frames()
+    assert answer_of(1, 11, answer).responses[0].partitions[0].error_code == 3
+
+
+@pytest.mark.parametrize("topics", [["copies"], ["copies", "orders"]], ids=["run", "several"])
+def test_more_copies_than_there_are_cannot_be_waited_for(
+    broker: DiskBroker, topics: list[str]
+) -> None:
+    broker.topics.create(TopicSpec(name="copies", settings={"min.insync.replicas": "2"}))
+    connection = Connection(broker)
+    parts = [(topic, 0, records(1)) for topic in topics]
+    assert produced(connection, 9, produce(9, parts, acks=-1)).error_code == 19
+    assert produced(connection, 9, produce(9, parts, acks=1)).error_code == 0
+    broker.topics.configure("copies", {"min.insync.replicas": "1"})
+    one = produced(connection, 9, produce(9, parts, acks=-1))
+    assert (one.error_code, one.base_offset) == (0, 1)

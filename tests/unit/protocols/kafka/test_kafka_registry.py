@@ -1,0 +1,59 @@
+"""The registry, the table in the README and the error table agree with each other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from kio.schema.errors import ErrorCode
+from kio.schema.index import api_key_map, schema_name_map
+from kio.static.constants import EntityType
+
+import pentalog.protocols.kafka as door
+from pentalog.model import errors
+from pentalog.model.errors import BrokerError
+from pentalog.protocols.kafka.api import APIS
+
+FOLDER = Path(door.__file__).parent
+ROW = re.compile(r"\| (\d+) \| (\w+) \| (\d+)(?:-(\d+))? \| `api/(\w+)\.py` \|")
+# Advertised by Apache Kafka 4.3.1.
+KAFKA = {
+    0: (0, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 18: (0, 4), 19: (2, 7), 20: (1, 6),
+    21: (0, 2), 22: (0, 5), 23: (2, 4), 32: (1, 4), 33: (0, 2), 35: (1, 5), 37: (0, 3),
+    44: (0, 1), 60: (0, 2), 75: (0, 0),
+}  # fmt: skip
+
+
+def test_the_readme_lists_what_is_served() -> None:
+    listed = {
+        int(key): (name, int(lowest), int(highest or lowest))
+        for key, name, lowest, highest, _ in ROW.findall((FOLDER / "README.md").read_text())
+    }
+    served = {api.key: (api.name, api.version_min, api.version_max) for api in APIS.values()}
+    assert listed == served
+
+
+def test_every_module_is_registered_under_its_key() -> None:
+    modules = {int(path.stem[1:3]) for path in (FOLDER / "api").glob("k*.py")}
+    assert modules == set(APIS)
+    for key, api in APIS.items():
+        assert api_key_map[key].replace("_", "") == api.name.lower()
+
+
+def test_versions_are_those_of_kafka() -> None:
+    for key, api in APIS.items():
+        lowest = api.version_min if api.advertised_min is None else api.advertised_min
+        assert (lowest, api.version_max) == KAFKA[key]
+        for version in range(api.version_min, api.version_max + 1):
+            assert EntityType.response in schema_name_map[api_key_map[key]][version]
+
+
+def all_subclasses(kind: type) -> set[type]:
+    return {below for one in kind.__subclasses__() for below in (one, *all_subclasses(one))}
+
+
+def test_every_refusal_of_the_core_has_a_code() -> None:
+    known = {kind for kind in all_subclasses(BrokerError) if kind.__module__ == errors.__name__}
+    assert set(door.PROTOCOL.error_codes) == known
+    assert all(isinstance(code, ErrorCode) for code in door.PROTOCOL.error_codes.values())
+    assert ErrorCode.invalid_txn_state == 48
