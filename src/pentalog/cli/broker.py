@@ -1,0 +1,105 @@
+"""A broker as this process: settings read, ports open, until it is told to stop.
+
+Knows nothing of the command line's library, which takes longer to load than a broker to start.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pentalog.config import SETTINGS, Config, ConfigError, Loaded, load
+
+if TYPE_CHECKING:
+    from pentalog.server.lifecycle import Loop
+    from pentalog.session import Address
+
+FAILED: Final = 2
+LEVELS: Final = ("debug", "info", "warning", "error")
+REPEATED: Final = frozenset({"listen", "advertise", "topic_defaults"})
+"""Settings whose flag may be given more than once."""
+
+
+def read(config_file: str | None, flags: Mapping[str, object]) -> Loaded:
+    """Settings from the file, this process's environment and `flags`."""
+    text = ""
+    if config_file is not None:
+        try:
+            text = Path(config_file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            cause = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise ConfigError(f"cannot read --config {config_file}: {cause}; correct it") from error
+    return load(toml=text, toml_name=str(config_file), environment=os.environ, flags=flags)
+
+
+def parse(arguments: Sequence[str]) -> dict[str, str | list[str]] | None:
+    """Flags of `pentalog start` by parameter name; None if there is anything unusual about them."""
+    known = {"config", "log_level", *SETTINGS}
+    found: dict[str, str | list[str]] = {}
+    rest = iter(arguments)
+    for argument in rest:
+        flag, equals, value = argument.partition("=")
+        name = flag[2:].replace("-", "_")
+        if not flag.startswith("--") or name not in known or "_" in flag:
+            return None
+        if not equals:
+            value = next(rest, "--")
+            if value.startswith("--"):
+                return None
+        if name not in REPEATED:
+            found[name] = value
+        else:
+            found.setdefault(name, []).append(value)  # type: ignore[union-attr]
+    return found
+
+
+def run(config_file: str | None, flags: Mapping[str, object], log_level: str) -> int:
+    """Serve until told to stop; returns the exit code of the process."""
+    from pentalog.app import StartFailed
+    from pentalog.server import lifecycle
+
+    try:
+        _log_to_stderr(log_level)
+        config = read(config_file, flags).config
+        lifecycle.run(lambda loop: _serve(config, loop))
+    except (ConfigError, StartFailed) as error:
+        print(f"pentalog: {error}", file=sys.stderr)
+        return FAILED
+    return 0
+
+
+def _log_to_stderr(level: str) -> None:
+    if level.lower() not in LEVELS:
+        raise ConfigError(f"--log-level {level!r} must be one of {', '.join(LEVELS)}")
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+
+
+async def _serve(config: Config, loop: Loop) -> None:
+    from pentalog.app import App
+    from pentalog.server import lifecycle
+
+    stopped = lifecycle.watch_signals(loop)
+    app = App(config, loop)
+    await app.start()
+    lifecycle.calm_garbage_collector()
+    _announce(app.addresses, config)
+    await stopped.wait()
+    await app.stop()
+
+
+def _announce(addresses: Mapping[str, Address], config: Config) -> None:
+    lines = [f"{name} listening on {address}" for name, address in addresses.items()]
+    lines.append(f"ready, keeping records in {config.data.resolve()}")
+    try:
+        print("\n".join(lines), flush=True)
+    except OSError:
+        # Nobody reads our output: no reason not to serve.
+        logging.getLogger("pentalog").info("; ".join(lines))

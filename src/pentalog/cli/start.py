@@ -1,0 +1,27 @@
+"""`pentalog start`: a broker in this process, until it is told to stop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pentalog.cli import broker
+from pentalog.cli.config import with_settings
+
+
+@with_settings
+def start(
+    config_file: Path | None,
+    flags: dict[str, object],
+    log_level: Annotated[
+        str,
+        typer.Option(envvar="PENTALOG_LOG_LEVEL", metavar="LEVEL", help=", ".join(broker.LEVELS)),
+    ] = "info",
+) -> None:
+    """Start a broker.  Prints where it listens, then `ready`; SIGTERM or Ctrl-C stops it.
+
+    Exit codes: 0 stopped as asked, 2 could not start.
+    """
+    raise typer.Exit(broker.run(str(config_file) if config_file else None, flags, log_level))
