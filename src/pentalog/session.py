@@ -40,7 +40,7 @@ class Replies(Protocol):
         """
 
     def send(self, *pieces: Piece) -> None:
-        """Next in line, now.  The pieces are kept, not copied: never a view of what was received."""
+        """Next in line, now.  The pieces are kept, not copied: never views of what came in."""
 
     def place(self) -> Place:
         """Keep the next place in line for an answer that comes later, maybe with nothing."""

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.logs import AT, LogBench
 
 from pentalog.model.types import Horizon
-
-from tests.support.logs import AT, LogBench
 
 BATCHES = 120
 FLIPS = int(os.environ.get("PENTALOG_FLIPS", "1000"))
@@ -52,7 +51,7 @@ def copies(written: Path, scratch: Path) -> Iterator[Path]:
 
 
 def active_file(directory: Path, suffix: str) -> Path:
-    return sorted((directory / "events-0").glob(f"*{suffix}"))[-1]
+    return max((directory / "events-0").glob(f"*{suffix}"))
 
 
 def check_readable(directory: Path, *, lost_max: int, at_least: int = 0) -> int:
@@ -87,7 +86,7 @@ def test_the_active_segment_cut_at_every_byte(written: Path, tmp_path: Path) -> 
 def test_the_indexes_cut_at_every_byte(written: Path, tmp_path: Path, suffix: str) -> None:
     scratch = copies(written, tmp_path / "copy")
     for path in sorted((written / "events-0").glob(f"*{suffix}")):
-        for cut in range(0, path.stat().st_size + 1):
+        for cut in range(path.stat().st_size + 1):
             directory = next(scratch)
             os.truncate(directory / "events-0" / path.name, cut)
             assert check_readable(directory, lost_max=0) == 0

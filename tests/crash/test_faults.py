@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.support.faults import FaultyFiles
+from tests.support.logs import LogBench
 
 from pentalog.log.store import StoreError
 from pentalog.model.errors import BrokerError
 from pentalog.model.types import Ack, Horizon, Partition
-
-from tests.support.faults import FaultyFiles
-from tests.support.logs import LogBench
 
 PLACES = [Partition("events", 0), Partition("events", 1), Partition("other", 0)]
 N_MAX = 2000
@@ -63,7 +62,7 @@ class Scenario:
         bench.runtime.step()
         assert later.ready, "an answer was forgotten"
         try:
-            later.value
+            assert later.value == appended
         except BrokerError:
             self.refused += 1
             return

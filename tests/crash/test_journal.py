@@ -8,17 +8,18 @@ import shutil
 from pathlib import Path
 
 import pytest
-
-from pentalog.log.journal import Entry, Journal
-from pentalog.log.files import RealFiles
-from pentalog.model.types import Horizon, Partition
-
 from tests.support.logs import LogBench
+
+from pentalog.log.files import RealFiles
+from pentalog.log.journal import Entry, Journal
+from pentalog.model.types import Horizon, Partition
 
 PLACES = [Partition("events", index) for index in range(4)]
 
 
-def fill(directory: Path, *, rounds: int, journal_bytes: int = 128 << 10) -> dict[Partition, list[bytes]]:
+def fill(
+    directory: Path, *, rounds: int, journal_bytes: int = 128 << 10
+) -> dict[Partition, list[bytes]]:
     """Acknowledged writes through the journal, then a power cut: unsynced bytes are gone."""
     bench = LogBench(directory, journal_bytes=journal_bytes)
     written: dict[Partition, list[bytes]] = {at: [] for at in PLACES}

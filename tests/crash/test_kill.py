@@ -21,7 +21,9 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-CYCLES = int(os.environ.get("PENTALOG_CYCLES", "1000" if "PENTALOG_TORTURE" in os.environ else "50"))
+CYCLES = int(
+    os.environ.get("PENTALOG_CYCLES", "1000" if "PENTALOG_TORTURE" in os.environ else "50")
+)
 SEED = int(os.environ.get("PENTALOG_SEED", str(random.randrange(1 << 30))))
 PARTITIONS = 4
 TOPIC = "killed"
@@ -48,8 +50,11 @@ class Victim:
         # A small journal is reused many times, small segments roll many times.
         with self.stderr.open("ab") as stderr:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "pentalog", "start", "--data", str(self.data)]
-                + ["--listen", f"kafka={self.address}"],
+                [
+                    *(sys.executable, "-m", "pentalog", "start"),
+                    *("--data", str(self.data)),
+                    *("--listen", f"kafka={self.address}"),
+                ],
                 env=os.environ
                 | {"PENTALOG_JOURNAL_BYTES": "1048576"}
                 | {"PENTALOG_TOPIC_DEFAULTS": "segment.bytes=200000"},
@@ -168,9 +173,7 @@ def _read_all(address: str) -> dict[tuple[int, int], tuple[int, int]]:
 
 def _check(writers: list[Writer], found: dict[tuple[int, int], tuple[int, int]]) -> None:
     told = {
-        place: (writer.name, number)
-        for writer in writers
-        for place, number in writer.told.items()
+        place: (writer.name, number) for writer in writers for place, number in writer.told.items()
     }
     assert len(told) == sum(len(writer.told) for writer in writers), "an offset was reused"
     assert len(told) > 20 * CYCLES, "hardly any load"

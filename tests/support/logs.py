@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid5
 
+from tests.support.runtimes import SteppedRuntime
+
 from pentalog import kernels
 from pentalog.broker.log import LocalLog
 from pentalog.config import Config
@@ -17,8 +19,6 @@ from pentalog.metrics import Metrics
 from pentalog.model import batch
 from pentalog.model.settings import LogSettings
 from pentalog.model.types import Ack, Appended, FilePiece, Horizon, Partition, Record
-
-from tests.support.runtimes import SteppedRuntime
 
 AT = Partition("events", 0)
 NAMESPACE = UUID(int=7)

@@ -46,9 +46,7 @@ class SteppedRuntime:
         heapq.heappush(self._timers, (self._now_ms + delay_ms, next(self._count), timer))
         return timer
 
-    def offload(
-        self, lane: str, work: Callable[[], Any], done: Callable[[Any, Any], None]
-    ) -> None:
+    def offload(self, lane: str, work: Callable[[], Any], done: Callable[[Any, Any], None]) -> None:
         self._work.append((lane, work, done))
 
     def step(self) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.support.logs import AT, LogBench
 
+from pentalog.model import batch
 from pentalog.model.errors import (
     BatchCorrupt,
     InvalidRecord,
@@ -16,11 +18,8 @@ from pentalog.model.errors import (
     RecordTooLarge,
     UnsupportedFormat,
 )
-from pentalog.model import batch
 from pentalog.model.settings import TimestampType
 from pentalog.model.types import Ack, Edge, Horizon, Partition, Record
-
-from tests.support.logs import AT, LogBench
 
 
 def test_what_is_appended_is_read_back_with_its_offsets(tmp_path: Path) -> None:
@@ -133,9 +132,7 @@ def test_idempotent_producers_are_heard_once(tmp_path: Path) -> None:
     bench.partition()
 
     def send(value: bytes, sequence: int, epoch: int = 0) -> tuple[int, bool]:
-        appended = bench.append(
-            value, producer_id=9, producer_epoch=epoch, base_sequence=sequence
-        )
+        appended = bench.append(value, producer_id=9, producer_epoch=epoch, base_sequence=sequence)
         return appended.base_offset, appended.duplicate
 
     for sequence in range(7):
