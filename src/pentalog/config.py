@@ -45,7 +45,7 @@ def _setting(default: T, text: str, *, least: int = 0, most: int = _INT64_MAX) -
     metadata = {"text": text, "least": least, "most": most}
     if isinstance(default, dict):
         return cast("T", field(default_factory=dict, metadata=metadata))
-    return cast("T", field(default=default, metadata=metadata))
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from pentalog.server.lifecycle import Loop
     from pentalog.session import Address
 
-FAILED: Final = 2
+NOT_CLEAN: Final = 1
+NOT_STARTED: Final = 2
 LEVELS: Final = ("debug", "info", "warning", "error")
 REPEATED: Final = frozenset({"listen", "advertise", "topic_defaults"})
 """Settings whose flag may be given more than once."""
@@ -65,11 +66,11 @@ def run(config_file: str | None, flags: Mapping[str, object], log_level: str) ->
     try:
         _log_to_stderr(log_level)
         config = read(config_file, flags).config
-        lifecycle.run(lambda loop: _serve(config, loop))
+        clean = lifecycle.run(lambda loop: _serve(config, loop))
     except (ConfigError, StartFailed) as error:
         print(f"pentalog: {error}", file=sys.stderr)
-        return FAILED
-    return 0
+        return NOT_STARTED
+    return 0 if clean else NOT_CLEAN
 
 
 def _log_to_stderr(level: str) -> None:
@@ -82,7 +83,7 @@ def _log_to_stderr(level: str) -> None:
     )
 
 
-async def _serve(config: Config, loop: Loop) -> None:
+async def _serve(config: Config, loop: Loop) -> bool:
     from pentalog.app import App
     from pentalog.server import lifecycle
 
@@ -92,7 +93,7 @@ async def _serve(config: Config, loop: Loop) -> None:
     lifecycle.calm_garbage_collector()
     _announce(app.addresses, config)
     await stopped.wait()
-    await app.stop()
+    return await app.stop()
 
 
 def _announce(addresses: Mapping[str, Address], config: Config) -> None:

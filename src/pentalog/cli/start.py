@@ -22,6 +22,6 @@ def start(
 ) -> None:
     """Start a broker.  Prints where it listens, then `ready`; SIGTERM or Ctrl-C stops it.
 
-    Exit codes: 0 stopped as asked, 2 could not start.
+    Exit codes: 0 stopped as asked, 1 the disk failed while stopping, 2 could not start.
     """
     raise typer.Exit(broker.run(str(config_file) if config_file else None, flags, log_level))

@@ -1,0 +1,138 @@
+"""The composition root: a configuration becomes files, a broker, and open ports."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from pentalog.broker.log import LocalLog
+from pentalog.broker.port import Broker
+from pentalog.broker.producers import LocalProducers
+from pentalog.broker.state import FILE_NAME, State
+from pentalog.broker.topics import LocalTopics
+from pentalog.config import Config, ConfigError, Listen
+from pentalog.log.files import RealFiles
+from pentalog.log.housekeeping import Housekeeping
+from pentalog.log.store import Store, StoreError
+from pentalog.metrics import Metrics
+from pentalog.model.errors import BrokerError
+from pentalog.protocols import PROTOCOLS
+from pentalog.server.asyncio_runtime import AsyncioRuntime
+from pentalog.server.lifecycle import Loop, arrival, raise_file_limit
+from pentalog.server.listener import Listeners, ListenFailed
+from pentalog.session import Address, Endpoint
+
+_log = logging.getLogger("pentalog.app")
+
+_SPARE_FILES: Final = 256
+ENDPOINTS: Final[Mapping[str, Endpoint]] = {
+    endpoint.name: endpoint for protocol in PROTOCOLS for endpoint in protocol.endpoints
+}
+
+
+class StartFailed(Exception):
+    """The broker cannot start; the text is one line with the cause and the next step."""
+
+
+class App:
+    """One broker with its ports, on the loop that is running."""
+
+    def __init__(self, config: Config, loop: Loop) -> None:
+        """Checks what can be checked without touching anything; raises `ConfigError`."""
+        self._config = config
+        self._listen = doors(config)
+        self.metrics = Metrics()
+        self._runtime = AsyncioRuntime(loop)
+        self._store = Store(config.data, RealFiles(), self._runtime, self.metrics, config)
+        self._housekeeping = Housekeeping(self._store, self._runtime, config)
+        self._state = State(config.data / FILE_NAME, self._runtime)
+        self._loop = loop
+        self._listeners: Listeners | None = None
+        self._state_open = False
+
+    @property
+    def addresses(self) -> Mapping[str, Address]:
+        """Where each listener is, by its name."""
+        return {} if self._listeners is None else self._listeners.addresses
+
+    async def start(self) -> None:
+        """Open everything; on failure nothing stays open."""
+        files = raise_file_limit()
+        try:
+            broker = self._open_broker()
+            self._listeners = Listeners(
+                self._loop, broker, self._runtime, self._config, self.metrics
+            )
+            await self._listeners.open(self._listen)
+        except (StoreError, BrokerError, ListenFailed) as error:
+            self._listeners = None
+            await self.stop()
+            raise StartFailed(str(error)) from error
+        except OSError as error:
+            self._listeners = None
+            await self.stop()
+            raise StartFailed(_explain(self._config, error)) from error
+        self._housekeeping.start()
+        if files < 2 * self._config.connections_max + _SPARE_FILES:
+            _log.info(
+                "%d open files allowed: enough for about %d of connections_max=%d connections",
+                files,
+                max(0, (files - _SPARE_FILES) // 2),
+                self._config.connections_max,
+            )
+
+    async def stop(self) -> bool:
+        """Finish what was accepted, hang up, and leave the data as a clean stop leaves it.
+
+        False if the disk did not let it; the next start will then look for itself.
+        """
+        clean = True
+        if self._listeners is not None:
+            await self._listeners.close(timeout_ms=self._config.shutdown_timeout_ms)
+            self._listeners = None
+            self._housekeeping.stop()
+        if self._state_open:
+            self._state_open = False
+            try:
+                await arrival(self._state.close())
+            except BrokerError as error:
+                _log.error("the last changes of topics may be lost: %s", error)
+                clean = False
+        try:
+            self._store.close()
+        except OSError as error:
+            _log.error("not a clean stop, the next start checks all files: %s", error)
+            clean = False
+        self._runtime.close()
+        return clean
+
+    def _open_broker(self) -> Broker:
+        self._store.open()
+        self._state.open()
+        self._state_open = True
+        topics = LocalTopics(self._store, self._state, self._runtime, self._config)
+        topics.open()
+        producers = LocalProducers(self._state)
+        producers.open()
+        log = LocalLog(self._store, self._runtime, self.metrics)
+        return Broker(self._state.cluster_id, log, topics, producers)
+
+
+def doors(config: Config) -> Sequence[tuple[Listen, Endpoint]]:
+    """Which endpoint each listener opens; raises `ConfigError` for names that do not exist."""
+    known = ", ".join(ENDPOINTS)
+    for name in (*(listen.name for listen in config.listen), *config.advertise):
+        if name not in ENDPOINTS:
+            raise ConfigError(f"there is no listener {name!r}; this broker has: {known}")
+    if config.listen:
+        return [(listen, ENDPOINTS[listen.name]) for listen in config.listen]
+    return [
+        (Listen(endpoint.name, "127.0.0.1", endpoint.port), endpoint)
+        for endpoint in ENDPOINTS.values()
+    ]
+
+
+def _explain(config: Config, error: OSError) -> str:
+    where = error.filename or config.data
+    return f"cannot use {where}: {error.strerror or error}; correct that or choose another --data"

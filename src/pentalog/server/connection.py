@@ -1,0 +1,368 @@
+"""One connection of any door: bytes to its session, answers back, nothing unlimited.
+
+What a session is asked to do and what it answers is in `session.py`; how answers leave is in
+`outbox.py`.  Here is when to read and when to stop reading.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntFlag
+from typing import Final, cast
+
+from pentalog.broker.port import Broker
+from pentalog.config import Config
+from pentalog.metrics import Metrics
+from pentalog.runtime import Runtime
+from pentalog.server.buffer import BUSY_BYTES, IDLE_BYTES, KEPT_BYTES, ReceiveBuffer
+from pentalog.server.limits import Limits
+from pentalog.server.outbox import Outbox
+from pentalog.session import Address, Context, Endpoint, Session
+
+_log = logging.getLogger("pentalog.server")
+
+_TURN_BYTES: Final = 1 << 20
+"""Received at most before other connections get their turn."""
+_LINGER_S: Final = 1.0
+_DISCARD: Final = memoryview(bytearray(64 << 10))
+_FRAME_HEAD_BYTES: Final = 4
+
+
+class _Pause(IntFlag):
+    """Why a connection is not read from."""
+
+    FULL = 1
+    TURN_OVER = 2
+    MEMORY = 4
+    STOPPING = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """What the connections of one listener share."""
+
+    loop: asyncio.AbstractEventLoop
+    endpoint: Endpoint
+    broker: Broker
+    runtime: Runtime
+    config: Config
+    metrics: Metrics
+    limits: Limits
+    advertised: Callable[[str, str], Address]
+    """Endpoint name and the host this client reached us at, to the address it is told."""
+    connections: set[Connection]
+
+
+class Connection(asyncio.BufferedProtocol):
+    __slots__ = (
+        "_buffer",
+        "_door",
+        "_host",
+        "_lingering",
+        "_offered",
+        "_outbox",
+        "_paused",
+        "_peer_done",
+        "_received_bytes",
+        "_session",
+        "_swept_bytes",
+        "_transport",
+        "_turn_bytes",
+        "peer",
+    )
+
+    _transport: asyncio.Transport
+    _outbox: Outbox
+    _buffer: ReceiveBuffer
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+        self._host: str | None = None
+        self._lingering: asyncio.TimerHandle | None = None
+        self._offered = 0
+        self._paused = _Pause(0)
+        self._peer_done = False
+        self._received_bytes = 0
+        self._session: Session | None = None
+        self._swept_bytes = 0
+        self._turn_bytes = 0
+        self.peer = "?"
+
+    @property
+    def idle(self) -> bool:
+        """Every accepted request has been answered and the answers have left."""
+        return self._outbox.idle
+
+    @property
+    def queued_bytes(self) -> int:
+        return self._outbox.queued_bytes
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports have the methods without being of the class.
+        self._transport = cast("asyncio.Transport", transport)
+        door = self._door
+        name = transport.get_extra_info("peername") or ("unknown", 0)
+        own = transport.get_extra_info("sockname") or ("127.0.0.1", 0)
+        self.peer = str(Address(name[0], name[1]))
+        if not door.limits.admit(name[0], IDLE_BYTES):
+            self._transport.abort()
+            return
+        try:
+            way_out = _duplicate(self._transport)
+        except OSError as error:
+            door.limits.dismiss(name[0], IDLE_BYTES)
+            door.limits.warn(
+                "files",
+                f"connection from {name[0]} closed: {error.strerror}; "
+                "raise the limit of open files or lower connections_max",
+            )
+            self._transport.abort()
+            return
+        self._host = name[0]
+        self._buffer = ReceiveBuffer()
+        self._outbox = outbox = Outbox(
+            door.loop,
+            way_out,
+            door.metrics,
+            in_order=door.endpoint.in_order,
+            memory_bytes_max=door.config.connection_reply_bytes_max,
+            places_max=door.endpoint.in_flight_max,
+        )
+        outbox.room = self._go_on
+        outbox.ended = self._hang_up
+        outbox.failed = self._fail
+        door.connections.add(self)
+        context = Context(
+            broker=door.broker,
+            runtime=door.runtime,
+            config=door.config,
+            metrics=door.metrics,
+            peer=self.peer,
+            listener=door.endpoint.name,
+            advertised=lambda endpoint: door.advertised(endpoint, own[0]),
+        )
+        try:
+            self._session = door.endpoint.open(context, outbox)
+        except Exception:
+            self._blame_ourselves()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._lingering is not None:
+            return _DISCARD
+        space = self._buffer.space()
+        self._offered = len(space)
+        return space
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._door.metrics.received_bytes += nbytes
+        if self._lingering is not None:
+            return
+        self._received_bytes += nbytes
+        self._turn_bytes += nbytes
+        buffer = self._buffer
+        buffer.received(nbytes)
+        if nbytes == self._offered and buffer.size < BUSY_BYTES:
+            self._resize(BUSY_BYTES)
+        self._serve()
+        if self._turn_bytes >= _TURN_BYTES:
+            # Otherwise a busy producer is read from for tens of milliseconds on end.
+            self._turn_bytes = 0
+            self._pause(_Pause.TURN_OVER)
+            self._door.loop.call_soon(self._next_turn)
+
+    def eof_received(self) -> bool:
+        self._peer_done = True
+        if self._lingering is not None:
+            return False
+        self._close_session()
+        self._outbox.give_up_places()
+        return True  # the answers that are there still leave, then we close
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._lingering is not None:
+            self._lingering.cancel()
+        if self._host is None:
+            return
+        door = self._door
+        door.connections.discard(self)
+        door.limits.forget(self)
+        self._outbox.close()
+        door.limits.dismiss(self._host, self._buffer.size)
+        self._close_session()
+
+    def stop(self) -> None:
+        """Take no more requests; what was accepted is still answered."""
+        self._pause(_Pause.STOPPING)
+
+    def finish(self) -> None:
+        """Hang up after what is queued."""
+        self._outbox.hang_up()
+
+    def abort(self) -> None:
+        """Close now, whatever is queued."""
+        # The duplicate first: the peer sees the end only when both descriptors are closed.
+        self._outbox.close()
+        self._transport.abort()
+
+    def sweep(self, *, pressed: bool) -> bool:
+        moved = self._received_bytes != self._swept_bytes
+        self._swept_bytes = self._received_bytes
+        if moved or self._outbox.ending:
+            return False
+        if not len(self._buffer):
+            self._resize(IDLE_BYTES)
+        elif pressed:
+            self.evict()
+            return True
+        return False
+
+    def evict(self) -> None:
+        self._door.limits.warn(
+            "stuck",
+            f"{self.peer} closed: it stopped in the middle of a frame and held "
+            f"{self._buffer.size} bytes of memory that others wait for",
+        )
+        self.abort()
+
+    def _serve(self) -> None:
+        buffer, outbox = self._buffer, self._outbox
+        session = self._session
+        if session is None or outbox.ending:
+            buffer.used(len(buffer))
+            return
+        outbox.holding = True
+        try:
+            used = session.receive(buffer.content())
+            wanted = session.wanted
+        except Exception:
+            self._blame_ourselves()
+            return
+        outbox.holding = False
+        full = outbox.full
+        outbox.flush()
+        buffer.used(used)
+        if outbox.ending:
+            buffer.used(len(buffer))
+            return
+        if full:
+            # The session may have left whole frames behind: it goes on when there is room,
+            # although no new bytes come.
+            self._pause(_Pause.FULL)
+            outbox.await_room()
+        if not len(buffer):
+            if buffer.size > KEPT_BYTES:
+                self._resize(BUSY_BYTES)
+        elif not full:
+            self._make_space(max(wanted, _FRAME_HEAD_BYTES))
+
+    def _make_space(self, wanted: int) -> None:
+        """See to it that the frame that is coming in finds room, in one piece in the end."""
+        buffer = self._buffer
+        buffer.tidy(wanted)
+        if not buffer.stuffed:
+            return
+        size = buffer.size_for(
+            wanted, frame_bytes_max=self._door.config.frame_bytes_max + _FRAME_HEAD_BYTES
+        )
+        if size <= buffer.size:
+            _log.error("%s closed: its session is stuck on %d bytes", self.peer, len(buffer))
+            self.abort()
+        elif not self._resize(size):
+            self._pause(_Pause.MEMORY)
+            self._door.limits.wait(self, lambda: self._retry_grow(size))
+
+    def _retry_grow(self, size: int) -> bool:
+        if self._outbox.ending:
+            return True
+        if not self._resize(size):
+            return False
+        self._resume(_Pause.MEMORY)
+        return True
+
+    def _resize(self, size: int) -> bool:
+        buffer, limits = self._buffer, self._door.limits
+        if size == buffer.size:
+            return True
+        if size > buffer.size:
+            if not limits.take(size - buffer.size):
+                return False
+            buffer.replace(size)
+            limits.grown.add(self)
+            return True
+        freed = buffer.size - size
+        buffer.replace(size)
+        if size <= IDLE_BYTES:
+            limits.grown.discard(self)
+        limits.give_back(freed)
+        return True
+
+    def _go_on(self) -> None:
+        """There is room for answers again: first what was left behind, then new bytes."""
+        if self._paused & _Pause.STOPPING:
+            return
+        self._paused &= ~_Pause.FULL
+        if len(self._buffer):
+            self._serve()
+        self._resume(_Pause(0))
+
+    def _next_turn(self) -> None:
+        self._resume(_Pause.TURN_OVER)
+
+    def _pause(self, why: _Pause) -> None:
+        if not self._paused and not self._transport.is_closing():
+            with contextlib.suppress(RuntimeError):  # the peer has closed meanwhile
+                self._transport.pause_reading()
+        self._paused |= why
+
+    def _resume(self, why: _Pause) -> None:
+        self._paused &= ~why
+        if not self._paused and not self._transport.is_closing() and not self._peer_done:
+            with contextlib.suppress(RuntimeError):
+                self._transport.resume_reading()
+
+    def _hang_up(self) -> None:
+        """Everything has left.  Closing with unread bytes would make the peer lose it: wait."""
+        self._close_session()
+        if self._peer_done:
+            self.abort()
+            return
+        try:
+            self._outbox.end()
+        except OSError:
+            self.abort()
+            return
+        self._lingering = self._door.loop.call_later(_LINGER_S, self.abort)
+        self._paused = _Pause(0)
+        self._resume(_Pause(0))
+
+    def _fail(self, reason: str) -> None:
+        _log.debug("%s closed: %s", self.peer, reason)
+        self.abort()
+
+    def _blame_ourselves(self) -> None:
+        _log.exception("%s closed: a mistake of ours, please report it", self.peer)
+        self.abort()
+
+    def _close_session(self) -> None:
+        session, self._session = self._session, None
+        if session is None:
+            return
+        try:
+            session.close()
+        except Exception:
+            self._blame_ourselves()
+
+
+def _duplicate(transport: asyncio.Transport) -> socket.socket:
+    own = transport.get_extra_info("socket")
+    own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    copy = socket.socket(own.family, own.type, own.proto, fileno=os.dup(own.fileno()))
+    copy.setblocking(False)
+    return copy

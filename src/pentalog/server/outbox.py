@@ -1,0 +1,374 @@
+"""The way out of one connection: answers in line, sent in as few calls as possible.
+
+Everything leaves through a duplicate of the transport's descriptor.  The transport itself never
+writes: its queue would be overtaken by what is sent here, and it cannot send files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
+from typing import Final, TypeAlias
+
+from pentalog.metrics import Metrics
+from pentalog.model.types import FilePiece, Piece
+from pentalog.session import Place
+
+_TURN_BYTES: Final = 1 << 20
+"""Sent at most before other connections get their turn."""
+_PIECES_MAX: Final = 64
+_JOIN_BYTES: Final = 256 << 10
+_COPY_BYTES: Final = 16 << 10
+"""File pieces up to this size are read and leave with what surrounds them: one call, one packet."""
+_FILE_BYTES_MAX: Final = 64 << 20
+_MORE: Final = getattr(socket, "MSG_MORE", 0)
+
+
+class _End(Enum):
+    HANG_UP = auto()
+
+
+class _LaterPlace:
+    """A place in line; knows its pieces once it is filled."""
+
+    __slots__ = ("_outbox", "pieces")
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox: Outbox | None = outbox
+        self.pieces: Sequence[Piece] | None = None
+
+    def fill(self, *pieces: Piece) -> None:
+        outbox, self._outbox = self._outbox, None
+        assert outbox is not None, "a place is filled once"
+        outbox.filled(self, pieces)
+
+
+class _NoPlace:
+    """A place behind a hang-up: nobody will see what it is filled with."""
+
+    __slots__ = ()
+
+    def fill(self, *pieces: Piece) -> None: ...
+
+
+_Ready: TypeAlias = Piece | _End
+_Entry: TypeAlias = _Ready | _LaterPlace
+
+
+class Outbox:
+    """`session.Replies` over one socket.
+
+    `room` is called when a connection that had to stop (`await_room`) may go on, `ended` once
+    when everything up to a hang-up has left, `failed` once when the peer or a file is gone.
+    """
+
+    __slots__ = (
+        "_armed",
+        "_awaiting_room",
+        "_closed",
+        "_ending",
+        "_file_bytes",
+        "_gave_up",
+        "_in_order",
+        "_line",
+        "_loop",
+        "_memory_bytes",
+        "_memory_bytes_max",
+        "_metrics",
+        "_places",
+        "_places_max",
+        "_ready",
+        "_scheduled",
+        "_socket",
+        "ended",
+        "failed",
+        "holding",
+        "room",
+    )
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        to: socket.socket,
+        metrics: Metrics,
+        *,
+        in_order: bool,
+        memory_bytes_max: int,
+        places_max: int,
+    ) -> None:
+        self.holding = False
+        """While a session serves what was read: its answers leave together at the end."""
+        self.room: Callable[[], None] = _nothing
+        self.ended: Callable[[], None] = _nothing
+        self.failed: Callable[[str], None] = _ignore
+        self._loop = loop
+        self._socket = to
+        self._metrics = metrics
+        self._in_order = in_order
+        self._memory_bytes_max = memory_bytes_max
+        self._places_max = places_max
+        self._ready: deque[_Ready] = deque()
+        # Everything from the first unfilled place on; what stands before it is in `_ready`.
+        self._line: deque[_Entry] = deque()
+        self._memory_bytes = 0
+        self._file_bytes = 0
+        self._places = 0
+        self._armed = False
+        self._awaiting_room = False
+        self._closed = False
+        self._ending = False
+        self._gave_up = False
+        self._scheduled = False
+
+    @property
+    def full(self) -> bool:
+        return (
+            self._memory_bytes > self._memory_bytes_max
+            or self._places >= self._places_max
+            or self._file_bytes > _FILE_BYTES_MAX
+        )
+
+    @property
+    def ending(self) -> bool:
+        """Nothing more is taken: the connection hangs up or is gone."""
+        return self._ending or self._closed
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is queued and nothing is waited for."""
+        return not self._ready and not self._places
+
+    @property
+    def queued_bytes(self) -> int:
+        """What this connection holds in memory for its peer."""
+        return self._memory_bytes
+
+    def send(self, *pieces: Piece) -> None:
+        if self._ending or self._closed:
+            return
+        self._count(pieces)
+        (self._line or self._ready).extend(pieces)
+        if not self.holding:
+            self._schedule()
+
+    def place(self) -> Place:
+        if self._ending or self._closed:
+            return _NoPlace()
+        place = _LaterPlace(self)
+        self._places += 1
+        if self._in_order:
+            self._line.append(place)
+        return place
+
+    def filled(self, place: _LaterPlace, pieces: Sequence[Piece]) -> None:
+        """A place has got its answer; it leaves as soon as what stands before it has."""
+        if self._closed or self._gave_up:
+            return
+        self._places -= 1
+        self._count(pieces)
+        if self._in_order:
+            place.pieces = pieces
+            self._move_up()
+        elif not self._ending:
+            self._ready.extend(pieces)
+        if not self.holding:
+            self._schedule()
+
+    def hang_up(self) -> None:
+        if self._ending or self._closed:
+            return
+        self._ending = True
+        (self._line or self._ready).append(_End.HANG_UP)
+        if not self.holding:
+            self._schedule()
+
+    def give_up_places(self) -> None:
+        """Hang up after the answers that are there; nobody waits for the others any more."""
+        self._gave_up = True
+        self._line.clear()
+        self._places = 0
+        if self._ending and _End.HANG_UP not in self._ready:
+            self._ending = False
+        self.hang_up()
+
+    def await_room(self) -> None:
+        """Call `room` as soon as half of what made this connection full has left."""
+        self._awaiting_room = True
+        if self._has_room():
+            self._schedule()
+
+    def flush(self) -> None:
+        """Send what can be sent now; the rest follows by itself."""
+        if self._ready and not self._armed and not self._drain():
+            self._armed = True
+            self._loop.add_writer(self._socket.fileno(), self._writable)
+
+    def end(self) -> None:
+        """Tell the peer that nothing more comes; it may still be read from."""
+        self._socket.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._ready.clear()
+        self._line.clear()
+        self._memory_bytes = self._file_bytes = 0
+        self._disarm()
+        self._socket.close()
+
+    def _count(self, pieces: Sequence[Piece]) -> None:
+        for piece in pieces:
+            if isinstance(piece, FilePiece):
+                self._file_bytes += piece.length
+            else:
+                self._memory_bytes += len(piece)
+
+    def _move_up(self) -> None:
+        line = self._line
+        while line:
+            head = line[0]
+            if isinstance(head, _LaterPlace):
+                if head.pieces is None:
+                    return
+                self._ready.extend(head.pieces)
+            else:
+                self._ready.append(head)
+            line.popleft()
+
+    def _has_room(self) -> bool:
+        return (
+            self._memory_bytes * 2 <= self._memory_bytes_max
+            and self._places * 2 <= self._places_max
+            and self._file_bytes * 2 <= _FILE_BYTES_MAX
+        )
+
+    def _schedule(self) -> None:
+        # Answers that become ready in the same turn (one sync serves many) leave in one call.
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._scheduled_flush)
+
+    def _scheduled_flush(self) -> None:
+        self._scheduled = False
+        if not self._closed:
+            self.flush()
+            self._tell_room()
+
+    def _writable(self) -> None:
+        if self._drain():
+            self._disarm()
+        self._tell_room()
+
+    def _disarm(self) -> None:
+        # Before the descriptor is closed: epoll keeps a registration while a duplicate is open.
+        if self._armed:
+            self._armed = False
+            self._loop.remove_writer(self._socket.fileno())
+
+    def _tell_room(self) -> None:
+        if self._awaiting_room and not self._closed and self._has_room():
+            self._awaiting_room = False
+            self.room()
+
+    def _drain(self) -> bool:
+        """Send what is ready, up to this turn's share; False if the socket is full."""
+        budget = _TURN_BYTES
+        ready = self._ready
+        try:
+            while ready:
+                head = ready[0]
+                if isinstance(head, _End):
+                    ready.clear()
+                    self.ended()
+                elif budget <= 0:
+                    self._schedule()
+                    break
+                elif isinstance(head, FilePiece) and head.length > _COPY_BYTES:
+                    budget -= self._send_file(head, budget)
+                else:
+                    sent, whole = self._send_memory()
+                    if not whole:
+                        return False
+                    budget -= sent
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError as error:
+            self.failed(error.strerror or type(error).__name__)
+        return True
+
+    def _send_file(self, piece: FilePiece, budget: int) -> int:
+        sent = os.sendfile(
+            self._socket.fileno(), piece.file.fd, piece.position, min(piece.length, budget)
+        )
+        if sent == 0:
+            raise _short(piece)
+        if sent == piece.length:
+            self._ready.popleft()
+        else:
+            self._ready[0] = FilePiece(piece.file, piece.position + sent, piece.length - sent)
+        self._file_bytes -= sent
+        self._metrics.sent_bytes += sent
+        return sent
+
+    def _send_memory(self) -> tuple[int, bool]:
+        pieces, size, flags = self._gather()
+        if len(pieces) == 1:
+            sent = self._socket.send(pieces[0], flags)
+        else:
+            sent = self._socket.sendmsg(pieces, (), flags)
+        self._memory_bytes -= sent
+        self._metrics.sent_bytes += sent
+        ready = self._ready
+        if sent == size:
+            for _ in pieces:
+                ready.popleft()
+            return sent, True
+        left = sent
+        for piece in pieces:
+            if left < len(piece):
+                ready[0] = memoryview(piece)[left:]
+                break
+            left -= len(piece)
+            ready.popleft()
+        return sent, False
+
+    def _gather(self) -> tuple[list[bytes | bytearray | memoryview], int, int]:
+        """The pieces in front that leave in one call, their size, and how to send them."""
+        pieces: list[bytes | bytearray | memoryview] = []
+        size = 0
+        for entry in self._ready:
+            if isinstance(entry, _End):
+                break
+            if isinstance(entry, FilePiece):
+                if entry.length > _COPY_BYTES:
+                    return pieces, size, _MORE
+                entry = self._ready[len(pieces)] = self._read(entry)
+            pieces.append(entry)
+            size += len(entry)
+            if size >= _JOIN_BYTES or len(pieces) == _PIECES_MAX:
+                break
+        return pieces, size, 0
+
+    def _read(self, piece: FilePiece) -> bytes:
+        data = os.pread(piece.file.fd, piece.length, piece.position)
+        if len(data) != piece.length:
+            raise _short(piece)
+        self._file_bytes -= piece.length
+        self._memory_bytes += piece.length
+        return data
+
+
+def _short(piece: FilePiece) -> OSError:
+    # What was promised to the peer cannot be sent any more: the answer would be torn.
+    return OSError(0, f"the file is shorter than {piece.position + piece.length} bytes")
+
+
+def _nothing() -> None: ...
+
+
+def _ignore(_reason: str) -> None: ...
