@@ -47,6 +47,7 @@ class App:
         self._store = Store(config.data, RealFiles(), self._runtime, self.metrics, config)
         self._housekeeping = Housekeeping(self._store, self._runtime, config)
         self._state = State(config.data / FILE_NAME, self._runtime)
+        self._log = LocalLog(self._store, self._runtime, self.metrics)
         self._loop = loop
         self._listeners: Listeners | None = None
         self._state_open = False
@@ -89,6 +90,7 @@ class App:
         """
         clean = True
         if self._listeners is not None:
+            self._log.stop_waiting()
             await self._listeners.close(timeout_ms=self._config.shutdown_timeout_ms)
             self._listeners = None
             self._housekeeping.stop()
@@ -99,12 +101,12 @@ class App:
             except BrokerError as error:
                 _log.error("the last changes of topics may be lost: %s", error)
                 clean = False
+        self._runtime.close()  # first: a thread may still be writing what the store closes
         try:
             self._store.close()
         except OSError as error:
             _log.error("not a clean stop, the next start checks all files: %s", error)
             clean = False
-        self._runtime.close()
         return clean
 
     def _open_broker(self) -> Broker:
@@ -115,8 +117,7 @@ class App:
         topics.open()
         producers = LocalProducers(self._state)
         producers.open()
-        log = LocalLog(self._store, self._runtime, self.metrics)
-        return Broker(self._state.cluster_id, log, topics, producers)
+        return Broker(self._state.cluster_id, self._log, topics, producers)
 
 
 def doors(config: Config) -> Sequence[tuple[Listen, Endpoint]]:

@@ -38,6 +38,8 @@ class LocalLog:
         self._store = store
         self._runtime = runtime
         self._metrics = metrics
+        self._waits: set[LocalWait] = set()
+        self._stopping = False
 
     def append(self, at: Partition, batches: memoryview, facts: Facts | None = None) -> Appended:
         partition = self._store.get(at)
@@ -144,11 +146,17 @@ class LocalLog:
         timeout_ms: int,
     ) -> Waiting:
         watched = {self._store.get(at): offset for at, offset in positions.items()}
-        wait = LocalWait(watched, bytes_min, horizon)
+        wait = LocalWait(watched, bytes_min, horizon, self._waits)
         wait.look()
         if not wait.ready:
-            wait.start(self._runtime, timeout_ms)
+            wait.start(self._runtime, 0 if self._stopping else timeout_ms)
         return wait
+
+    def stop_waiting(self) -> None:
+        """The broker is about to stop: nobody need wait for more records."""
+        self._stopping = True
+        for wait in list(self._waits):
+            wait.give_up()
 
     def marks(self, at: Partition) -> Marks:
         return self._store.get(at).marks
@@ -167,19 +175,25 @@ class LocalLog:
 class LocalWait(Waiting):
     """Looks again whenever a mark of a watched partition moves."""
 
-    __slots__ = ("_bytes_min", "_horizon", "_timer", "_watched")
+    __slots__ = ("_all", "_bytes_min", "_horizon", "_timer", "_watched")
 
     def __init__(
-        self, watched: dict[PartitionLog, Offset], bytes_min: int, horizon: Horizon
+        self,
+        watched: dict[PartitionLog, Offset],
+        bytes_min: int,
+        horizon: Horizon,
+        everyone: set[LocalWait],
     ) -> None:
         super().__init__()
+        self._all = everyone
         self._watched = watched
         self._bytes_min = bytes_min
         self._horizon = horizon
         self._timer: Timer | None = None
 
     def start(self, runtime: Runtime, timeout_ms: int) -> None:
-        self._timer = runtime.after(timeout_ms, self._time_over)
+        self._timer = runtime.after(timeout_ms, self.give_up)
+        self._all.add(self)
         look = self.look
         for partition, offset in self._watched.items():
             partition.watchers[look] = None
@@ -209,8 +223,7 @@ class LocalWait(Waiting):
             self.cancel()
             self.fill(True)
 
-    def _time_over(self) -> None:
-        self._timer = None
+    def give_up(self) -> None:
         self.cancel()
         self.fill(False)
 
@@ -218,6 +231,7 @@ class LocalWait(Waiting):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._all.discard(self)
         for partition in self._watched:
             partition.watchers.pop(self.look, None)
 

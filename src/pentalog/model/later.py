@@ -61,5 +61,11 @@ class Later(Generic[T]):
         assert not self.ready, "filled twice"
         self.ready = True
         runs, self._runs = self._runs, None
+        mistakes: list[Exception] = []
         for run in runs or ():
-            run(self)
+            try:
+                run(self)
+            except Exception as mistake:  # the others must hear of it all the same
+                mistakes.append(mistake)
+        if mistakes:
+            raise mistakes[0]

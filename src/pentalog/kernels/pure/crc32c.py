@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from crc32c import crc32c as _crc32c
-
 from pentalog.kernels.facts import Buffer
 
 
 def crc32c(data: Buffer, value: int = 0) -> int:
     """CRC-32C of `data`, going on from `value`."""
-    return int(_crc32c(memoryview(data), value))
+    # Late: importing the package takes longer than all of ours, and the compiled twin does not
+    # need it.
+    from crc32c import crc32c as package
+
+    return int(package(memoryview(data), value))
