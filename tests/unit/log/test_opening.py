@@ -1,0 +1,70 @@
+"""What opening a log costs, told by the bytes it reads, not by a clock."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+
+from pentalog.log.files import Handle, RealFiles
+
+from tests.support.logs import AT, LogBench
+
+
+class CountingFiles(RealFiles):
+    def __init__(self) -> None:
+        self.read_bytes = 0
+        self.mapped_bytes = 0
+
+    def read(self, file: Handle, size: int, position: int) -> bytes:
+        data = super().read(file, size, position)
+        if file.path.suffix == ".log":
+            self.read_bytes += len(data)
+        return data
+
+    def map(self, file: Handle) -> mmap.mmap | bytes:
+        if file.path.suffix == ".log":
+            self.mapped_bytes += self.size(file)
+        return super().map(file)
+
+
+def fill(directory: Path) -> LogBench:
+    bench = LogBench(directory)
+    bench.partition(segment_bytes=1 << 20)
+    for _ in range(200):
+        bench.append(b"x" * 50_000)
+    return bench
+
+
+def test_a_clean_stop_is_opened_without_reading_the_log(tmp_path: Path) -> None:
+    bench = fill(tmp_path)
+    bench.store.close()
+    files = CountingFiles()
+    again = LogBench(tmp_path, files=files)
+    assert again.store.get(AT).end_offset == 200
+    assert len(again.store.get(AT).segments) > 8
+    assert files.read_bytes < 1000
+    assert files.mapped_bytes == 0
+
+
+def test_after_a_crash_only_what_was_not_known_clean_is_read(tmp_path: Path) -> None:
+    bench = fill(tmp_path)
+    bench.runtime.advance(20_000)  # everything is synced, and the checkpoint says so
+    for _ in range(5):
+        bench.append(b"y" * 50_000)
+    segments = len(bench.store.get(AT).segments)
+    bench.crash()
+    files = CountingFiles()
+    again = LogBench(tmp_path, files=files)
+    assert again.store.get(AT).end_offset == 205
+    assert len(again.store.get(AT).segments) == segments > 8
+    assert files.mapped_bytes <= 5 << 20
+
+
+def test_a_copied_directory_with_preallocated_indexes_opens(tmp_path: Path) -> None:
+    bench = fill(tmp_path)
+    bench.crash()
+    for path in (tmp_path / "events-0").glob("*index"):
+        with path.open("r+b") as file:
+            file.truncate(10 << 20)  # as a running Kafka has them: zeros behind the entries
+    (tmp_path / "recovery-point-offset-checkpoint").unlink(missing_ok=True)
+    assert list(LogBench(tmp_path).values()) == list(range(200))
