@@ -477,6 +477,8 @@ class Segment:
             else:
                 position += header.size
                 offset = header.base_offset + header.last_offset_delta + 1
+        if offset < 0 and position > start:
+            offset = self.header_at(position).base_offset  # the index alone led here
         return Found(position, offset)
 
     @property

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.support.logs import AT, LogBench, bytes_of
+
 from pentalog.log.files import Handle, RealFiles
 from pentalog.model.types import Horizon
-
-from tests.support.logs import AT, LogBench, bytes_of
 
 
 class SlowFiles(RealFiles):

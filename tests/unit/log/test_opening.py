@@ -5,9 +5,9 @@ from __future__ import annotations
 import mmap
 from pathlib import Path
 
-from pentalog.log.files import Handle, RealFiles
-
 from tests.support.logs import AT, LogBench
+
+from pentalog.log.files import Handle, RealFiles
 
 
 class CountingFiles(RealFiles):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.support.logs import AT, LogBench
+from tests.support.logs import AT, LogBench, bytes_of
 
+from pentalog import kernels
 from pentalog.model import batch
 from pentalog.model.errors import (
     BatchCorrupt,
@@ -234,3 +235,19 @@ def test_deleting_a_partition_does_not_harm_another(tmp_path: Path) -> None:
     bench.store.delete(other)
     bench.runtime.step()
     assert later.value.base_offset == 40
+
+
+def test_slices_of_any_size_join_without_a_gap(tmp_path: Path) -> None:
+    bench = LogBench(tmp_path)
+    bench.partition(index_interval_bytes=1000, segment_bytes=60_000)
+    for number in range(300):
+        bench.append(b"z" * (number * 37 % 900))
+    for bytes_max in (1, 700, 999, 1000, 4096, 10_000, 100_000):
+        offset = 0
+        while offset < 300:
+            part = bench.log.read(AT, offset, bytes_max=bytes_max, horizon=Horizon.END).value
+            assert part.next_offset > offset
+            data = bytes_of(part.pieces)
+            assert kernels.batch_header(data, 0).base_offset == offset
+            assert kernels.check_batches(data, 0, len(data)).offsets == part.next_offset - offset
+            offset = part.next_offset
