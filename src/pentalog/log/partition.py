@@ -109,9 +109,9 @@ class PartitionLog:
 
     @property
     def stable_offset(self) -> int:
-        start = self.producers.open_transaction_start
         durable = self.durable.offset
-        return durable if start is None else min(start, durable)
+        start = self.producers.unstable_start(durable)
+        return durable if start is None else min(max(start, self.start_offset), durable)
 
     @property
     def marks(self) -> Marks:
@@ -133,7 +133,7 @@ class PartitionLog:
         """Take segments found on disk, the last of them active; or start with an empty one."""
         self.segments = segments
         if not segments:
-            self._add_segment(self.start_offset)
+            self._add_segment(self._new_segment(self.start_offset))
         self.bases = [segment.base_offset for segment in self.segments]
         for segment in self.segments:
             self._apply_settings(segment)
@@ -142,15 +142,17 @@ class PartitionLog:
         segment.index_interval = self.settings.index_interval_bytes
         segment.gaps = self.gaps or self.settings.cleanup_compact
 
-    def _add_segment(self, base_offset: int) -> Segment:
+    def _new_segment(self, base_offset: int) -> Segment:
         segment = Segment(self.files, self.directory, base_offset, self.residents, size=0)
         self._apply_settings(segment)
         segment.next_offset = base_offset
         segment.start_new()
-        self.segments.append(segment)
-        self.bases.append(base_offset)
-        self.flusher.created(self.directory)
         return segment
+
+    def _add_segment(self, segment: Segment) -> None:
+        self.segments.append(segment)
+        self.bases.append(segment.base_offset)
+        self.flusher.created(self.directory)
 
     def configure(self, settings: LogSettings) -> None:
         self.settings = settings
@@ -164,8 +166,10 @@ class PartitionLog:
         active = self.active
         if not active.size:
             return
+        # In this order the old one is still the active one if the disk refuses anything.
+        following = self._new_segment(active.next_offset)
         active.seal()
-        self._add_segment(active.next_offset)
+        self._add_segment(following)
         self.flusher.sealed(self)
 
     def _roll_if_due(self, size: int, facts: Facts) -> None:
@@ -289,7 +293,7 @@ class PartitionLog:
             )
             return
         kind = batches_of.control_type(data, position)
-        start = self.producers.ended(producer_id, epoch, timestamp_ms=now_ms)
+        start = self.producers.ended(producer_id, epoch, written.last_offset, timestamp_ms=now_ms)
         if kind == "abort" and start >= 0:
             open_start = self.producers.open_transaction_start
             stable = written.last_offset + 1 if open_start is None else open_start

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from pentalog import kernels
 from pentalog.kernels import Facts
-from pentalog.model.errors import OutOfSequence, ProducerFenced
+from pentalog.model.errors import OutOfSequence, ProducerFenced, TransactionState
 
 _HEAD: Final = struct.Struct(">4sII")
 _PRODUCER: Final = struct.Struct(">qhqqB")
@@ -31,6 +31,7 @@ REMEMBERED_BATCHES: Final = 5
 """As many as an idempotent producer may have in flight."""
 
 SEQUENCE_MAX: Final = (1 << 31) - 1
+_TRANSACTIONAL: Final = 0x10
 
 
 class Written(NamedTuple):
@@ -58,6 +59,9 @@ class Producers:
     def __init__(self) -> None:
         self._by_id: dict[int, Producer] = {}
         self._open: dict[int, int] = {}
+        """Where open transactions began, by producer, in the order they began."""
+        self._ended: deque[tuple[int, int]] = deque()
+        """(marker, start) of ended transactions whose marker may not be on the disk yet."""
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -65,7 +69,18 @@ class Producers:
     @property
     def open_transaction_start(self) -> int | None:
         """Offset of the oldest transaction that is neither committed nor aborted."""
-        return min(self._open.values()) if self._open else None
+        return next(iter(self._open.values())) if self._open else None
+
+    def unstable_start(self, durable: int) -> int | None:
+        """Offset of the oldest transaction whose end is not on the disk, if that ends there."""
+        ended = self._ended
+        while ended and ended[0][0] < durable:
+            ended.popleft()
+        start = self.open_transaction_start
+        if not ended:
+            return start
+        oldest = min(begun for _, begun in ended)
+        return oldest if start is None else min(start, oldest)
 
     def get(self, producer_id: int) -> Producer | None:
         return self._by_id.get(producer_id)
@@ -81,10 +96,13 @@ class Producers:
                 f"producer {facts.producer_id} epoch {facts.producer_epoch} is fenced on {at}: "
                 f"epoch {producer.epoch} has written; ask for a new producer id"
             )
-        if facts.producer_epoch > producer.epoch:
+        if producer.transaction_start >= 0 and not facts.attributes_any & _TRANSACTIONAL:
+            raise TransactionState(
+                f"producer {facts.producer_id} has a transaction open in {at} and sent a batch "
+                f"outside of it: end the transaction first"
+            )
+        if facts.producer_epoch > producer.epoch or not producer.batches:
             expected = 0
-        elif not producer.batches:
-            return None
         else:
             last = producer.batches[-1].sequence_last
             expected = 0 if last == SEQUENCE_MAX else last + 1
@@ -120,7 +138,7 @@ class Producers:
             producer.transaction_start = written.base_offset
             self._open[producer_id] = written.base_offset
 
-    def ended(self, producer_id: int, epoch: int, *, timestamp_ms: int) -> int:
+    def ended(self, producer_id: int, epoch: int, marker: int, *, timestamp_ms: int) -> int:
         """A commit or abort marker was written; returns where the transaction began, or -1."""
         producer = self._by_id.get(producer_id)
         if producer is None:
@@ -131,6 +149,8 @@ class Producers:
         producer.timestamp_ms = timestamp_ms
         start, producer.transaction_start = producer.transaction_start, -1
         self._open.pop(producer_id, None)
+        if start >= 0:
+            self._ended.append((marker, start))
         return start
 
     def expire(self, before_ms: int) -> None:
@@ -181,4 +201,5 @@ class Producers:
             for _ in range(batches):
                 producer.batches.append(Written(*_BATCH.unpack_from(data, position)))
                 position += _BATCH.size
+        states._open = dict(sorted(states._open.items(), key=lambda entry: entry[1]))
         return states

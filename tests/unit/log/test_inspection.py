@@ -1,0 +1,37 @@
+"""What cannot be a batch, although its checksum holds, is stepped over."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from pentalog import kernels
+from pentalog.log.inspection import inspect
+from pentalog.model import batch
+from pentalog.model.types import Record
+
+
+def sound(offset: int) -> bytearray:
+    data = batch.build([Record(b"value")], timestamp_ms=1)
+    kernels.stamp(data, 0, len(data), offset, 0)
+    return data
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("position", "field"),
+    [(21, struct.pack(">h", 6)), (57, struct.pack(">i", 99)), (0, struct.pack(">q", 1 << 40))],
+    ids=["codec", "count", "offset"],
+)
+@pytest.mark.parametrize("gaps", [False, True])
+def test_a_right_sum_over_impossible_fields_costs_that_batch_only(
+    position: int, field: bytes, gaps: bool
+) -> None:
+    odd = sound(1)
+    odd[position : position + len(field)] = field
+    struct.pack_into(">I", odd, 17, kernels.crc32c(memoryview(odd)[21:]))
+    data = bytes(sound(0) + odd + sound(2) + sound(3))
+    found = inspect(data, file_position=0, segment_base=0, next_offset=0, offset_max=3, gaps=gaps)
+    assert (found.end, found.next_offset) == (len(data), 4)
+    assert [(d.start, d.end) for d in found.damages] == [(len(odd), 2 * len(odd))]
