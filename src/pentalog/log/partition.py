@@ -19,9 +19,11 @@ from pentalog.log import transactions
 from pentalog.log.admission import admit
 from pentalog.log.files import Files
 from pentalog.log.flusher import Flusher
+from pentalog.log.inspection import Damage
 from pentalog.log.producers import Producers, Written
 from pentalog.log.reading import Reading
-from pentalog.log.segment import Point, Residents, Segment, segment_path
+from pentalog.log.residents import Residents
+from pentalog.log.segment import Point, Segment, segment_path
 from pentalog.log.transactions import AbortedTransaction, AbortedTransactions
 from pentalog.metrics import Metrics
 from pentalog.model import batch as batches_of
@@ -141,6 +143,7 @@ class PartitionLog:
     def _apply_settings(self, segment: Segment) -> None:
         segment.index_interval = self.settings.index_interval_bytes
         segment.gaps = self.gaps or self.settings.cleanup_compact
+        segment.report = self.report
 
     def _new_segment(self, base_offset: int) -> Segment:
         segment = Segment(self.files, self.directory, base_offset, self.residents, size=0)
@@ -153,6 +156,17 @@ class PartitionLog:
         self.segments.append(segment)
         self.bases.append(segment.base_offset)
         self.flusher.created(self.directory)
+
+    def report(self, damage: Damage) -> None:
+        self.metrics.damaged_batches += 1
+        log.error(
+            "%s: offsets %d..%d are damaged (bytes %d..%d) and will not be served",
+            self.name,
+            damage.offset,
+            damage.next_offset - 1,
+            damage.start,
+            damage.end,
+        )
 
     def configure(self, settings: LogSettings) -> None:
         self.settings = settings
@@ -437,9 +451,14 @@ class PartitionLog:
     # Opening and leaving
 
     def restore(self, batches: memoryview, segment_base: int) -> None:
-        """Append what of some stamped batches lies behind the end; the rest is there already."""
-        end_offset = self.end_offset
+        """Write stamped batches the log lacks: where a sealed segment's tail is missing, or at its
+        end.  What is there already is left alone.  To be followed by `open_producers`.
+        """
+        for segment in self.segments:
+            if segment.base_offset == segment_base:
+                segment.refill(batches)
         position = 0
+        end_offset = self.end_offset
         while position < len(batches):
             header = kernels.batch_header(batches, position)
             if header.base_offset >= end_offset:
@@ -461,8 +480,6 @@ class PartitionLog:
         if segment_base == end_offset:
             self.roll()
         self.active.append(rest, facts, end_offset + facts.offsets)
-        if facts.producer_id >= 0 or not facts.chained:
-            self._remember(rest, facts, end_offset)
         log.warning("%s: restored up to offset %d", self.name, self.end_offset)
 
     def sync_all(self) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import re
 from bisect import bisect_left
-from collections.abc import Iterable
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -42,10 +41,13 @@ class CleanStop(NamedTuple):
 def open_partition(
     partition: PartitionLog, stop: CleanStop | None, *, recovery_point: int, start_offset: int
 ) -> None:
-    """Attach what lies in the partition's directory."""
+    """Attach what lies in the partition's directory; `open_producers` is the second half."""
     names = swap.tidy(partition.files, partition.directory)
     bases = [int(match[1]) for name in names if (match := _SEGMENT_NAME.fullmatch(name))]
     segments = [_segment(partition, base) for base in bases]
+    if len(segments) > 1 and not segments[-1].size and not _was_active(segments[-1], stop):
+        # Begun, but nothing was written to it: the roll may have been given up again.
+        segments.pop().remove_files()
     for segment, following in pairwise(segments):
         segment.next_offset = following.base_offset
     if segments:
@@ -61,7 +63,10 @@ def open_partition(
         partition.synced = end
     else:
         partition.synced = _point_at_most(partition, recovery_point)
-    _open_producers(partition, names)
+
+
+def _was_active(segment: Segment, stop: CleanStop | None) -> bool:
+    return stop is not None and stop.active_base == segment.base_offset
 
 
 def _segment(partition: PartitionLog, base: int) -> Segment:
@@ -78,8 +83,7 @@ def _open_active(partition: PartitionLog, stop: CleanStop | None, recovery_point
         active.next_offset = stop.end_offset
         active.timestamp_max = stop.timestamp_max
         active.timestamp_max_offset = stop.timestamp_max_offset
-        if active.size:
-            active.timestamp_first = active.header_at(0).max_timestamp
+        active.note_first_timestamp()
         return
     known_end = recovery_point if stop is None else stop.end_offset
     for segment in partition.segments:
@@ -101,8 +105,7 @@ def _recover(
     )
     sealed_end = segment.next_offset
     segment.adopt(index, time_index, found, from_position=position)
-    if segment.size:
-        segment.timestamp_first = segment.header_at(0).max_timestamp
+    segment.note_first_timestamp()
     if not segment.active:
         segment.next_offset = sealed_end
         if found.end < segment.size:
@@ -119,7 +122,6 @@ def _recover(
             found.next_offset,
         )
         segment.cut(found.end)
-    report_damage(partition, segment.damages)
 
 
 def _resume_point(segment: Segment, recovery_point: int) -> tuple[OffsetIndex, TimeIndex, int, int]:
@@ -141,19 +143,6 @@ def _resume_point(segment: Segment, recovery_point: int) -> tuple[OffsetIndex, T
     return OffsetIndex(), TimeIndex(), 0, segment.base_offset
 
 
-def report_damage(partition: PartitionLog, damages: Iterable[Damage]) -> None:
-    for damage in damages:
-        partition.metrics.damaged_batches += 1
-        log.error(
-            "%s: offsets %d..%d are damaged (bytes %d..%d) and will not be served",
-            partition.name,
-            damage.offset,
-            damage.next_offset - 1,
-            damage.start,
-            damage.end,
-        )
-
-
 def _point_at_most(partition: PartitionLog, recovery_point: int) -> Point:
     """A boundary up to which the files are known to be on the disk."""
     segment = partition.segment_of(recovery_point)
@@ -172,9 +161,10 @@ def _open_transactions(partition: PartitionLog) -> None:
                     partition.aborted.add(entry)
 
 
-def _open_producers(partition: PartitionLog, names: list[str]) -> None:
+def open_producers(partition: PartitionLog) -> None:
     """Load the newest snapshot that fits, then walk what was written after it."""
     files, end = partition.files, partition.end_offset
+    names = files.list(partition.directory)
     offsets = [int(match[1]) for name in names if (match := _SNAPSHOT_NAME.fullmatch(name))]
     offset = partition.start_offset
     for candidate in sorted(offsets, reverse=True):

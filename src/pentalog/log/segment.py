@@ -9,7 +9,7 @@ Not thread-safe: one owner.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -18,6 +18,7 @@ from pentalog.kernels import BatchHeader, Facts, Scan
 from pentalog.log.files import Files, Handle
 from pentalog.log.index import OffsetIndex, TimeIndex
 from pentalog.log.inspection import OFFSET_MAX, Damage, Inspection, inspect
+from pentalog.log.residents import Residents
 
 WINDOW_BYTES: Final = 4 << 20
 """Inspected at once: large enough to be quick, small enough not to hold up the others."""
@@ -55,24 +56,6 @@ class Point(NamedTuple):
     position: int
 
 
-class Residents:
-    """Bounds how many sealed segments keep their file open and their index in memory."""
-
-    def __init__(self, count_max: int = 512) -> None:
-        self._count_max = count_max
-        self._segments: OrderedDict[Segment, None] = OrderedDict()
-
-    def touch(self, segment: Segment) -> None:
-        self._segments[segment] = None
-        self._segments.move_to_end(segment)
-        if len(self._segments) > self._count_max:
-            oldest, _ = self._segments.popitem(last=False)
-            oldest.release()
-
-    def leave(self, segment: Segment) -> None:
-        self._segments.pop(segment, None)
-
-
 def segment_path(directory: Path, base_offset: int, suffix: str) -> Path:
     return directory / f"{base_offset:020d}{suffix}"
 
@@ -92,6 +75,7 @@ class Segment:
         self.index_interval = 4096
         self.active = False
         self.damages: list[Damage] = []
+        self.report: Callable[[Damage], None] = _unreported
         self.gaps = False
         self._residents = residents
         self._file: Handle | None = None
@@ -337,11 +321,37 @@ class Segment:
         self._entries_persisted = self._time_entries_persisted = 0
         self.persist_indexes()
 
+    def note_first_timestamp(self) -> None:
+        """From which on the segment's age counts."""
+        if self.size >= _HEADER_BYTES:
+            self.timestamp_first = self.header_at(0).max_timestamp
+
     def cut(self, position: int) -> None:
         """Drop everything from `position` on, for good."""
         self.files.truncate(self.file, position)
         self.files.sync(self.file)
         self.size = position
+
+    def refill(self, batches: memoryview) -> None:
+        """Put stamped batches back where the tail of the segment is missing or damaged."""
+        if not self.damages or self.damages[-1].end < self.size:
+            return
+        _, _, offset, next_offset = tail = self.damages[-1]
+        start = position = tail.start
+        for header, batch in _each_batch(batches):
+            following = header.base_offset + header.last_offset_delta + 1
+            if header.base_offset == offset and following <= next_offset:
+                self.files.write(self.file, batch, position)
+                position += header.size
+                offset = following
+        if position == start:
+            return
+        self.files.truncate(self.file, position)
+        self.size = position
+        self._rebuild()
+        if offset < next_offset:
+            # Still the tail, though no bytes are left of it: more may come to put there.
+            self.damages.append(Damage(position, position, offset, next_offset))
 
     # Finding
 
@@ -395,8 +405,11 @@ class Segment:
         if found.end < end:
             following = self.next_offset if last else high
             fresh.append(Damage(found.end, end, found.next_offset, following))
-        if fresh:
-            self.damages = sorted({*self.damages, *fresh})
+        for damage in fresh:
+            if damage not in self.damages:
+                self.damages.append(damage)
+                self.report(damage)
+        self.damages.sort()
         self._windows_inspected.add(number)
 
     def _read(self, position: int, length: int, *, patient: bool) -> bytes:
@@ -551,6 +564,21 @@ class Segment:
         for suffix in SUFFIXES:
             self.files.remove(self.path(suffix + DELETED))
 
+    def remove_files(self) -> None:
+        for suffix in SUFFIXES:
+            self.files.remove(self.path(suffix))
+
     def close(self) -> None:
         self._residents.leave(self)
         self._file = None
+
+
+def _unreported(_: Damage) -> None: ...
+
+
+def _each_batch(batches: memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
+    position = 0
+    while position < len(batches):
+        header = kernels.batch_header(batches, position)
+        yield header, batches[position : position + header.size]
+        position += header.size

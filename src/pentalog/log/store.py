@@ -29,8 +29,8 @@ from pentalog.log.files import Files, Handle
 from pentalog.log.flusher import SYNC_LANE, Flusher
 from pentalog.log.journal import Journal
 from pentalog.log.partition import PartitionLog
-from pentalog.log.recovery import CleanStop, open_partition
-from pentalog.log.segment import Residents
+from pentalog.log.recovery import CleanStop, open_partition, open_producers
+from pentalog.log.residents import Residents
 from pentalog.metrics import Metrics
 from pentalog.model.errors import PartitionNotFound
 from pentalog.model.settings import LogSettings
@@ -112,6 +112,8 @@ class Store:
         for at, name in self._partition_directories():
             self._open_partition(at, name, stops.get(name), points.get(at, 0))
         self._replay()
+        for partition in self._partitions.values():
+            open_producers(partition)
         self._sync_recovered(stops)
         if not any(partition.failed for partition in self._partitions.values()):
             self.journal.start()
@@ -197,6 +199,8 @@ class Store:
         """What was found may be in the page cache only; readers take it for durable."""
         for at, partition in self._partitions.items():
             partition.durable = partition.end
+            for damage in (d for segment in partition.segments for d in segment.damages):
+                partition.report(damage)
             if spell(at) not in stops:
                 try:
                     partition.sync_all()
