@@ -9,6 +9,7 @@ import errno
 import logging
 from bisect import bisect_right
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -17,8 +18,8 @@ from pentalog import kernels
 from pentalog.kernels import Facts
 from pentalog.log import transactions
 from pentalog.log.admission import admit
-from pentalog.log.files import Files
-from pentalog.log.flusher import Flusher
+from pentalog.log.files import Files, Handle
+from pentalog.log.flusher import SYNC_LANE, Flusher
 from pentalog.log.inspection import Damage
 from pentalog.log.producers import Producers, Written
 from pentalog.log.reading import Reading
@@ -89,6 +90,9 @@ class PartitionLog:
         self.synced = Point(0, 0, 0)
         """Up to here the segment files themselves are on the disk: where recovery begins."""
         self.records_since_sync = 0
+        self._aborts_unsynced: dict[Path, Handle] = {}
+        """Indexes of aborted transactions that a power cut would take."""
+        self._aborts_unwritten = False
         self.snapshot_offset = -1
         """The offset of the newest snapshot of the producers; -1 if there is none."""
         self.bases: list[int] = []
@@ -307,6 +311,7 @@ class PartitionLog:
             )
             return
         kind = batches_of.control_type(data, position)
+        self.producers.settled(self.durable.offset)
         start = self.producers.ended(producer_id, epoch, written.last_offset, timestamp_ms=now_ms)
         if kind == "abort" and start >= 0:
             open_start = self.producers.open_transaction_start
@@ -316,12 +321,35 @@ class PartitionLog:
     def _add_aborted(self, entry: AbortedTransaction) -> None:
         self.aborted.add(entry)
         segment = self.segment_of(entry.last_offset)
-        entries = self.aborted.from_offset(segment.base_offset, entry.last_offset + 1)
-        file = self.files.open(segment.path(".txnindex"), create=True)
+        # Behind it there are others only while opening, when some were found lost.
+        later = self.aborted.from_offset(entry.last_offset, segment.next_offset)
+        index = self.aborted.number_from(segment.base_offset)
+        index -= self.aborted.number_from(entry.last_offset)
         try:
-            self.files.write(file, transactions.pack(entries), 0)
-        finally:
-            file.close()
+            self._write_aborted(segment, later, index)
+        except OSError as error:
+            # The marker is written and counts; this is made up for by the next checkpoint.
+            log.error("cannot write to the index of aborted transactions: %s", error)
+            self._aborts_unwritten = True
+
+    def _make_up_for_aborts(self) -> None:
+        if not self._aborts_unwritten:
+            return
+        for segment in self.segments:
+            entries = self.aborted.from_offset(segment.base_offset, segment.next_offset)
+            if entries:
+                self._write_aborted(segment, entries, 0)
+        self._aborts_unwritten = False
+
+    def _write_aborted(
+        self, segment: Segment, entries: list[AbortedTransaction], index: int
+    ) -> None:
+        path = segment.path(".txnindex")
+        file = self._aborts_unsynced.get(path)
+        if file is None:
+            file = self._aborts_unsynced[path] = self.files.open(path, create=True)
+            self.flusher.created(self.directory)
+        self.files.write(file, transactions.pack(entries), index * transactions.ENTRY_BYTES)
 
     def _appended(self, records: int) -> None:
         if not self.syncs:
@@ -488,6 +516,10 @@ class PartitionLog:
         for segment in self.segments:
             if segment.base_offset >= self.synced.base:
                 self.files.sync(segment.file)
+        self._make_up_for_aborts()
+        for file in self._aborts_unsynced.values():
+            self.files.sync(file)
+        self._aborts_unsynced = {}
         self.files.sync_directory(self.directory)
         self.synced = target
         self.advance(target)
@@ -502,16 +534,41 @@ class PartitionLog:
         self.close()
 
     def write_producer_snapshot(self) -> None:
-        """So that opening need not walk the log to learn what producers did."""
+        """So that opening need not walk the log to learn what producers did.
+
+        It also will not meet the markers again, so what is known of them is synced before.
+        """
+        self._make_up_for_aborts()
+        snapshot = self.producers.packed()
         offset = self.end_offset
-        if offset == self.snapshot_offset:
+        if not self._aborts_unsynced:
+            self._write_snapshot(snapshot, offset)
+            return
+        unsynced, self._aborts_unsynced = self._aborts_unsynced, {}
+
+        def done(_: None, error: BaseException | None) -> None:
+            if error is not None:
+                log.warning("cannot write checkpoints of %s: %s", self.name, error)
+                self._aborts_unsynced = unsynced | self._aborts_unsynced
+            elif not self.deleted:
+                self._write_snapshot(snapshot, offset)
+
+        self.runtime.offload(SYNC_LANE, partial(self._sync_aborts, unsynced), done)
+
+    def _sync_aborts(self, unsynced: dict[Path, Handle]) -> None:
+        for file in unsynced.values():
+            self.files.sync(file)
+        self.files.sync_directory(self.directory)
+
+    def _write_snapshot(self, snapshot: bytes, offset: int) -> None:
+        if offset <= self.snapshot_offset:
             return
         older = self.snapshot_offset
         path = segment_path(self.directory, offset, ".producers")
         file = self.files.open(path, create=True)
         try:
             self.files.truncate(file, 0)
-            self.files.write(file, self.producers.packed(), 0)
+            self.files.write(file, snapshot, 0)
         finally:
             file.close()
         self.snapshot_offset = offset

@@ -73,14 +73,18 @@ class Producers:
 
     def unstable_start(self, durable: int) -> int | None:
         """Offset of the oldest transaction whose end is not on the disk, if that ends there."""
+        self.settled(durable)
+        start = self.open_transaction_start
+        if not self._ended:
+            return start
+        oldest = min(begun for _, begun in self._ended)
+        return oldest if start is None else min(start, oldest)
+
+    def settled(self, durable: int) -> None:
+        """Markers before this offset are on the disk."""
         ended = self._ended
         while ended and ended[0][0] < durable:
             ended.popleft()
-        start = self.open_transaction_start
-        if not ended:
-            return start
-        oldest = min(begun for _, begun in ended)
-        return oldest if start is None else min(start, oldest)
 
     def get(self, producer_id: int) -> Producer | None:
         return self._by_id.get(producer_id)

@@ -56,7 +56,6 @@ def open_partition(
     partition.attach(segments)
     if segments:
         _open_active(partition, stop, recovery_point)
-    _open_transactions(partition)
     end = partition.end
     partition.durable = end
     if stop is not None or not segments:
@@ -149,20 +148,27 @@ def _point_at_most(partition: PartitionLog, recovery_point: int) -> Point:
     return Point(segment.base_offset, segment.base_offset, 0)
 
 
-def _open_transactions(partition: PartitionLog) -> None:
+def _open_aborted(partition: PartitionLog) -> None:
     for segment in partition.segments:
         path = segment.path(".txnindex")
-        if partition.files.exists(path):
-            file = partition.files.open(path, writable=False)
-            data = partition.files.read(file, partition.files.size(file), 0)
-            file.close()
-            for entry in transactions.unpack(data):
-                if segment.base_offset <= entry.last_offset < segment.next_offset:
-                    partition.aborted.add(entry)
+        if not partition.files.exists(path):
+            continue
+        file = partition.files.open(path)
+        data = partition.files.read(file, partition.files.size(file), 0)
+        entries = transactions.unpack(data, segment.base_offset, segment.next_offset)
+        for entry in entries:
+            partition.aborted.add(entry)
+        sound = transactions.pack(entries)
+        if sound != data:
+            # Left there, these would be taken for transactions of records yet to come.
+            partition.files.write(file, sound, 0)
+            partition.files.truncate(file, len(sound))
+        file.close()
 
 
 def open_producers(partition: PartitionLog) -> None:
     """Load the newest snapshot that fits, then walk what was written after it."""
+    _open_aborted(partition)
     files, end = partition.files, partition.end_offset
     names = files.list(partition.directory)
     offsets = [int(match[1]) for name in names if (match := _SNAPSHOT_NAME.fullmatch(name))]

@@ -42,6 +42,7 @@ log = logging.getLogger("pentalog.log")
 FORMAT: Final = 1
 
 _CHECKPOINT_INTERVAL_MS: Final = 5_000
+_CHECKPOINTS_PER_TURN: Final = 8
 _PARTITION_NAME: Final = re.compile(r"(.+)-(\d+)")
 _KAFKA_INTERNAL: Final = frozenset(
     {"__cluster_metadata", "__consumer_offsets", "__transaction_state", "__share_group_state"}
@@ -236,20 +237,37 @@ class Store:
     # Checkpoints
 
     def _checkpoint_due(self) -> None:
-        for at, partition in self._partitions.items():
-            state = (partition.end_offset, partition.synced.offset)
-            if self._checkpointed.get(at) != state and not partition.failed:
-                self._checkpointed[at] = state
-                try:
-                    partition.active.persist_indexes()
-                    partition.write_producer_snapshot()
-                except OSError as error:
-                    log.warning("cannot write checkpoints of %s: %s", partition.name, error)
+        self._checkpoint_some(iter(list(self._partitions.values())))
+
+    def _checkpoint_some(self, ahead: Iterator[PartitionLog]) -> None:
+        """A few partitions a turn: thousands of small files must not hold up the others."""
+        if not self._opened:
+            return
+        written = 0
+        for partition in ahead:
+            written += self._checkpoint(partition)
+            if written == _CHECKPOINTS_PER_TURN:
+                self.runtime.soon(partial(self._checkpoint_some, ahead))
+                return
         self.runtime.offload(
             SYNC_LANE,
             partial(self._write_checkpoints, self._recovery_points()),
             self._checkpoint_done,
         )
+
+    def _checkpoint(self, partition: PartitionLog) -> bool:
+        """Bring a partition's small files up to date; False if they are."""
+        state = (partition.end_offset, partition.synced.offset)
+        unchanged = self._checkpointed.get(partition.at) == state
+        if unchanged or partition.failed or partition.deleted:
+            return False
+        self._checkpointed[partition.at] = state
+        try:
+            partition.active.persist_indexes()
+            partition.write_producer_snapshot()
+        except OSError as error:
+            log.warning("cannot write checkpoints of %s: %s", partition.name, error)
+        return True
 
     def _checkpoint_done(self, _: None, error: BaseException | None) -> None:
         if error is not None:

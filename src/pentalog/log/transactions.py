@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from pentalog.model.types import Aborted
 
 _ENTRY: Final = struct.Struct(">hqqqq")
+ENTRY_BYTES: Final = _ENTRY.size
 
 
 class AbortedTransaction(NamedTuple):
@@ -39,10 +40,15 @@ class AbortedTransactions:
         return len(self._entries)
 
     def add(self, entry: AbortedTransaction) -> None:
-        if self._last_offsets and entry.last_offset <= self._last_offsets[-1]:
+        place = bisect_left(self._last_offsets, entry.last_offset)
+        if place < len(self._last_offsets) and self._last_offsets[place] == entry.last_offset:
             return  # met again while recovering
-        self._entries.append(entry)
-        self._last_offsets.append(entry.last_offset)
+        self._entries.insert(place, entry)
+        self._last_offsets.insert(place, entry.last_offset)
+
+    def number_from(self, base: int) -> int:
+        """How many have their marker at or behind `base`."""
+        return len(self._last_offsets) - bisect_left(self._last_offsets, base)
 
     def between(self, offset: int, limit: int) -> list[Aborted]:
         """Those with records in `offset..limit`, by first offset."""
@@ -73,10 +79,12 @@ def pack(entries: Iterable[AbortedTransaction]) -> bytes:
     return b"".join(_ENTRY.pack(0, *entry) for entry in entries)
 
 
-def unpack(data: bytes) -> list[AbortedTransaction]:
+def unpack(data: bytes, base: int, limit: int) -> list[AbortedTransaction]:
+    """Entries whose marker lies in `base..limit`; what a crash left in the file besides is not."""
     whole = len(data) - len(data) % _ENTRY.size
+    found = [AbortedTransaction(*fields[1:]) for fields in _ENTRY.iter_unpack(data[:whole])]
     return [
-        AbortedTransaction(*fields[1:])
-        for fields in _ENTRY.iter_unpack(data[:whole])
-        if fields[0] == 0
+        entry
+        for entry in found
+        if base <= entry.last_offset < limit and 0 <= entry.first_offset < entry.last_offset
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -117,7 +118,7 @@ def test_close_waits_for_what_was_given_and_ends_the_threads(loop: Any) -> None:
     runtime = AsyncioRuntime(loop)
     done: list[int] = []
     for number in range(10):
-        runtime.offload("disk", lambda number=number: done.append(number), _ignore)  # type: ignore[misc]
+        runtime.offload("disk", partial(done.append, number), _ignore)
     runtime.close()
     assert done == list(range(10))
     assert not [thread for thread in threading.enumerate() if thread.name == "pentalog-disk"]
