@@ -6,11 +6,16 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from pentalog.broker.consumers import LocalConsumers
+from pentalog.broker.groups import LocalGroups
+from pentalog.broker.live_settings import LocalSettings
 from pentalog.broker.log import LocalLog
 from pentalog.broker.port import Broker
 from pentalog.broker.producers import LocalProducers
+from pentalog.broker.quotas import LocalQuotas
 from pentalog.broker.state import FILE_NAME, State
 from pentalog.broker.topics import LocalTopics
+from pentalog.broker.transactions import LocalTransactions
 from pentalog.config import Config, ConfigError, Listen
 from pentalog.log.files import RealFiles
 from pentalog.log.housekeeping import Housekeeping
@@ -51,6 +56,8 @@ class App:
         self._loop = loop
         self._listeners: Listeners | None = None
         self._state_open = False
+        self._groups: LocalGroups | None = None
+        self._transactions: LocalTransactions | None = None
 
     @property
     def addresses(self) -> Mapping[str, Address]:
@@ -65,6 +72,7 @@ class App:
             self._listeners = Listeners(
                 self._loop, broker, self._runtime, self._config, self.metrics
             )
+            self._listeners.reconfigure(broker.settings.live)
             await self._listeners.open(self._listen)
         except (StoreError, BrokerError, ListenFailed) as error:
             self._listeners = None
@@ -91,9 +99,17 @@ class App:
         clean = True
         if self._listeners is not None:
             self._log.stop_waiting()
+            if self._groups is not None:
+                self._groups.stop_waiting()
             await self._listeners.close(timeout_ms=self._config.shutdown_timeout_ms)
             self._listeners = None
             self._housekeeping.stop()
+        if self._groups is not None:
+            self._groups.close()
+            self._groups = None
+        if self._transactions is not None:
+            self._transactions.close()
+            self._transactions = None
         if self._state_open:
             self._state_open = False
             try:
@@ -113,11 +129,48 @@ class App:
         self._store.open()
         self._state.open()
         self._state_open = True
-        topics = LocalTopics(self._store, self._state, self._runtime, self._config)
+        settings = LocalSettings(self._state, self._config)
+        settings.open()
+        topics = LocalTopics(self._store, self._state, self._runtime, settings.live)
         topics.open()
+        settings.watch(topics.reconfigure, topics.check_defaults)
+        settings.watch(self._reconfigure)
+        quotas = LocalQuotas(self._state, self._runtime)
+        quotas.open()
         producers = LocalProducers(self._state)
         producers.open()
-        return Broker(self._state.cluster_id, self._log, topics, producers)
+        groups = LocalGroups(self._state, self._runtime, self._config)
+        groups.open()
+        topics.on_deleted.append(groups.topic_deleted)
+        consumers = LocalConsumers(groups, topics)
+        consumers.open()
+        self._groups = groups
+        transactions = LocalTransactions(
+            self._store,
+            self._log,
+            self._state,
+            producers,
+            groups.offsets,
+            self._runtime,
+            self._config,
+        )
+        transactions.open()
+        self._transactions = transactions
+        return Broker(
+            self._state.cluster_id,
+            self._log,
+            topics,
+            producers,
+            groups,
+            transactions,
+            quotas=quotas,
+            settings=settings,
+            consumers=consumers,
+        )
+
+    def _reconfigure(self, config: Config) -> None:
+        if self._listeners is not None:
+            self._listeners.reconfigure(config)
 
 
 def doors(config: Config) -> Sequence[tuple[Listen, Endpoint]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast
@@ -107,6 +107,42 @@ class Config:
         "A producer silent for this long on a partition is forgotten there.",
         least=1,
     )
+    group_initial_rebalance_delay_ms: int = _setting(
+        3_000, "How long a group's first members wait for others to join.", most=_INT32_MAX
+    )
+    group_session_timeout_ms_min: int = _setting(
+        6_000, "Shortest session timeout a group member may choose.", least=1, most=_INT32_MAX
+    )
+    group_session_timeout_ms_max: int = _setting(
+        1_800_000, "Longest session timeout a group member may choose.", least=1, most=_INT32_MAX
+    )
+    group_size_max: int = _setting(
+        _INT32_MAX, "Members a group may have.", least=1, most=_INT32_MAX
+    )
+    consumer_session_timeout_ms: int = _setting(
+        45_000,
+        "A member of a group the broker plans is taken for dead after this long without a word.",
+        least=1,
+        most=_INT32_MAX,
+    )
+    consumer_heartbeat_interval_ms: int = _setting(
+        5_000,
+        "How often members of a group the broker plans are to be heard of.",
+        least=1,
+        most=_INT32_MAX,
+    )
+    offsets_retention_minutes: int = _setting(
+        10_080,
+        "Committed offsets nobody uses any more are forgotten after this time.",
+        least=1,
+        most=_INT32_MAX,
+    )
+    transaction_timeout_ms_max: int = _setting(
+        900_000, "Longest time a producer may keep a transaction open.", least=1, most=_INT32_MAX
+    )
+    transactional_id_expiration_ms: int = _setting(
+        7 * 24 * 3600 * 1000, "A transactional id unused for this long is forgotten.", least=1
+    )
 
 
 SETTINGS: Final[Mapping[str, Field[Any]]] = MappingProxyType(
@@ -148,6 +184,19 @@ def load(
     config = Config(**values)
     _check_together(config)
     return Loaded(config, sources)
+
+
+def changed(
+    config: Config, given: Mapping[str, str], *, topic_defaults: Mapping[str, str]
+) -> Config:
+    """The same settings with some changed while the broker runs; raises `ConfigError`."""
+    values: dict[str, Any] = {"topic_defaults": topic_defaults}
+    for name, text in given.items():
+        _require_known(name, "the settings to change")
+        values[name] = _read(name, text, "changed while running")
+    after = replace(config, **values)
+    _check_together(after)
+    return after
 
 
 def plain(value: object) -> object:
@@ -335,8 +384,20 @@ def _check_together(config: Config) -> None:
             f"setting receive_bytes_max is {config.receive_bytes_max}; accepted is at least "
             f"frame_bytes_max, {config.frame_bytes_max}"
         )
+    if config.group_session_timeout_ms_max < config.group_session_timeout_ms_min:
+        raise ConfigError(
+            f"setting group_session_timeout_ms_max is {config.group_session_timeout_ms_max}; "
+            f"accepted is at least group_session_timeout_ms_min, "
+            f"{config.group_session_timeout_ms_min}"
+        )
     if config.journal_batch_bytes_max > config.journal_bytes // 2:
         raise ConfigError(
             f"setting journal_batch_bytes_max is {config.journal_batch_bytes_max}; accepted is at "
             f"most half of journal_bytes, {config.journal_bytes // 2}"
+        )
+    if config.consumer_heartbeat_interval_ms >= config.consumer_session_timeout_ms:
+        raise ConfigError(
+            f"setting consumer_heartbeat_interval_ms is {config.consumer_heartbeat_interval_ms}; "
+            "accepted is less than consumer_session_timeout_ms, "
+            f"{config.consumer_session_timeout_ms}"
         )

@@ -26,13 +26,15 @@ class Broker:
         producer = Producer({"bootstrap.servers": broker.address("kafka")})
 
     Every port is a free one unless `listen` says otherwise.  Without `data` the records live in
-    a temporary directory that is removed at the end.  Settings are those of `pentalog start`.
+    a temporary directory that is removed at the end.  Settings are those of `pentalog start`,
+    but a group's first members do not wait for others.
     """
 
     def __init__(self, data: str | PathLike[str] | None = None, **settings: object) -> None:
         self._temporary = data is None
         directory = Path(tempfile.mkdtemp(prefix="pentalog-")) if data is None else Path(data)
         settings.setdefault("listen", tuple(Listen(name, "127.0.0.1", 0) for name in ENDPOINTS))
+        settings.setdefault("group_initial_rebalance_delay_ms", 0)
         try:
             self.config = load(flags={**settings, "data": directory}).config
         except Exception:

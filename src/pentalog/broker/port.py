@@ -7,12 +7,14 @@ nothing else ever comes out of a correct call.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
+from pentalog.broker.operation import FIXED, UNLIMITED, Quotas, Settings
 from pentalog.kernels import Facts
+from pentalog.model.errors import BrokerError, GroupNotFound
 from pentalog.model.later import Later
 from pentalog.model.settings import LogSettings
 from pentalog.model.types import (
@@ -163,6 +165,393 @@ class Producers(Protocol):
         """A producer id nobody had before, in this life of the broker or any other."""
 
 
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Where a group goes on in one partition."""
+
+    offset: Offset
+    leader_epoch: int = -1
+    metadata: str = ""
+    timestamp_ms: int = -1
+    """When it was committed; -1: now."""
+    expire_ms: int = -1
+    """When it shall be forgotten, if the one who committed said so; -1: by the broker's rule."""
+
+
+class Offsets(Protocol):
+    """`(group, topic, partition)` to the next offset: one map for all protocols.
+
+    Nothing here asks who may commit, or whether the topic exists; that is `Groups.commit`'s and
+    the adapter's business.
+    """
+
+    def commit(self, group: str, offsets: Mapping[Partition, Committed]) -> Later[None]:
+        """Seen at once; ready when it is on the disk."""
+
+    def committed(
+        self, group: str, at: Collection[Partition] | None = None
+    ) -> Mapping[Partition, Committed]:
+        """Those that are there, of these partitions or of all."""
+
+    def forget(self, group: str, at: Collection[Partition] | None = None) -> Later[None]:
+        """Drop the offsets of these partitions, or of all."""
+
+    def groups(self) -> Collection[str]:
+        """Every group with an offset, also one in an open transaction."""
+
+    def stage(
+        self, producer_id: int, group: str, offsets: Mapping[Partition, Committed]
+    ) -> Later[None]:
+        """Keep offsets until the producer's transaction ends: durable, but seen by nobody."""
+
+    def staged(self) -> Collection[int]:
+        """The producers whose open transactions hold offsets."""
+
+    def unstable(self, group: str, at: Partition) -> bool:
+        """Does an open transaction hold an offset of this partition?"""
+
+    def finish(self, producer_id: int, *, commit: bool) -> Later[None]:
+        """The transaction has ended: its offsets become real, or are dropped.
+
+        Doing it twice is doing it once.
+        """
+
+
+class Fence(NamedTuple):
+    """Who a member says it is; refused if the group has moved on."""
+
+    member_id: str = ""
+    generation: int = -1
+    """Or the member epoch, in a group the broker plans."""
+    instance_id: str | None = None
+
+
+class Proposal(NamedTuple):
+    """One way of sharing partitions that a member knows, and what it tells the leader for it."""
+
+    name: str
+    metadata: bytes
+    topics: frozenset[str] | None = None
+    """The topics the member subscribes to, where the adapter can tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joining:
+    """A member that wants to be in the next generation of a leader-planned group."""
+
+    member_id: str = ""
+    """Empty: new."""
+    instance_id: str | None = None
+    """The name that outlives restarts, of a static member."""
+    client_id: str = ""
+    client_host: str = ""
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    proposals: tuple[Proposal, ...]
+    """The one it likes best comes first."""
+    id_required: bool = True
+    """A new member is told its id first and joins with it."""
+    plan_skippable: bool = False
+    """The member understands that it leads without planning."""
+    reason: str = ""
+
+
+class Candidate(NamedTuple):
+    """A member, as the leader sees it when it plans."""
+
+    member_id: str
+    instance_id: str | None
+    metadata: bytes
+
+
+class Joined(NamedTuple):
+    member_id: str
+    generation: int
+    protocol_type: str | None
+    protocol: str | None
+    leader: str
+    candidates: Sequence[Candidate] = ()
+    """Everybody; told to the leader only."""
+    skip_plan: bool = False
+
+
+class Synced(NamedTuple):
+    """A member's part of the plan."""
+
+    protocol_type: str | None
+    protocol: str | None
+    assignment: bytes
+
+
+class Leaving(NamedTuple):
+    """Who leaves: by its id, or (empty id) by the name of a static member."""
+
+    member_id: str
+    instance_id: str | None = None
+    reason: str = ""
+
+
+class MemberView(NamedTuple):
+    """A member of a leader-planned group, for those who list them."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    metadata: bytes
+    assignment: bytes
+
+
+class GroupView(NamedTuple):
+    """A group, for those who list them."""
+
+    name: str
+    kind: str
+    """`classic` (leader-planned) or `consumer` (broker-planned)."""
+    state: str
+    """Empty, PreparingRebalance, CompletingRebalance, Stable, Dead; others as `kind` has them."""
+    protocol_type: str
+    protocol: str = ""
+    members: Sequence[MemberView] = ()
+
+
+class Groups(Protocol):
+    """Rosters: who shares the partitions of which topics, and may commit for the group."""
+
+    @property
+    def offsets(self) -> Offsets: ...
+
+    def join(self, group: str, joining: Joining) -> Later[Joined]:
+        """Be in the next generation; ready when it is complete."""
+
+    def sync(
+        self,
+        group: str,
+        fence: Fence,
+        plan: Mapping[str, bytes],
+        *,
+        protocol_type: str | None = None,
+        protocol: str | None = None,
+    ) -> Later[Synced]:
+        """Bring the plan (the leader: assignments by member) or fetch one's own part of it."""
+
+    def heartbeat(self, group: str, fence: Fence) -> None: ...
+
+    def leave(self, group: str, leaving: Sequence[Leaving]) -> Sequence[BrokerError | None]:
+        """Leave, several at once; what became of each.  Raises if there is no such group."""
+
+    def commit(
+        self,
+        group: str,
+        fence: Fence,
+        offsets: Mapping[Partition, Committed],
+        *,
+        epoch_aware: bool = True,
+    ) -> Later[None]:
+        """Commit for a member, or for nobody (an empty fence) while the group has no members.
+
+        `epoch_aware`: the client knows groups that the broker plans.
+        """
+
+    def check_commit(
+        self, group: str, fence: Fence, *, transactional: bool, epoch_aware: bool = True
+    ) -> None:
+        """Raise unless this member may commit now."""
+
+    def check_fetch(self, group: str, fence: Fence) -> None:
+        """Raise unless this member may ask for offsets now; an empty fence may always."""
+
+    def view(self, group: str) -> GroupView:
+        """Raises `GroupNotFound`."""
+
+    def all(self) -> Sequence[GroupView]:
+        """Every group, without its members."""
+
+    def delete(self, group: str) -> Later[None]:
+        """Delete an empty group and its offsets."""
+
+    def forget(self, group: str, at: Collection[Partition]) -> Mapping[Partition, BrokerError]:
+        """Drop offsets of topics nobody in the group reads; says which were refused.
+
+        Durable with `settle`.
+        """
+
+    def settle(self) -> Later[None]:
+        """Ready as soon as every change made so far is on the disk."""
+
+
+class TransactionView(NamedTuple):
+    """A transactional id, for those who list them."""
+
+    name: str
+    who: Identity
+    phase: str
+    """Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit or CompleteAbort."""
+    timeout_ms: int
+    started_ms: int
+    """-1 unless a transaction is open."""
+    partitions: Sequence[Partition]
+
+
+class WriterView(NamedTuple):
+    """An idempotent producer as one partition remembers it."""
+
+    who: Identity
+    last_sequence: int
+    timestamp_ms: int
+    transaction_start: Offset
+    """-1 if it has no open transaction here."""
+
+
+class Transactions(Protocol):
+    """Writes to several partitions, and offsets of groups, that are seen together or never.
+
+    Whoever uses an identity that is no longer the newest is refused with `ProducerFenced`, a
+    name without an identity with `TransactionUnknown`, and everything that meets an end
+    on its way to the disk with `TransactionBusy`.
+    """
+
+    def identify(
+        self, name: str, *, timeout_ms: int, known: Identity | None = None
+    ) -> Later[Identity]:
+        """A new identity for this name: earlier ones are fenced, what they left open is aborted.
+
+        With `known` only if that is the newest: the producer itself wants to go on.
+        """
+
+    def enlist(self, name: str, who: Identity, at: Collection[Partition]) -> None:
+        """These partitions take part; the first call begins a transaction."""
+
+    def enlist_group(self, name: str, who: Identity, group: str) -> None: ...
+
+    def enlisted(self, name: str, who: Identity, at: Partition) -> bool: ...
+
+    def admit(self, who: Identity, at: Partition, *, enlists: bool) -> None:
+        """May this producer write transactional batches here now?
+
+        With `enlists` the write itself makes the partition take part.
+        """
+
+    def stage(
+        self,
+        name: str,
+        who: Identity,
+        group: str,
+        offsets: Mapping[Partition, Committed],
+        *,
+        enlists: bool,
+    ) -> Later[None]:
+        """Offsets that become real with the transaction; whether the member may is not asked."""
+
+    def end(self, name: str, who: Identity, *, commit: bool, bump: bool) -> Later[Identity]:
+        """Commit or abort; ready when every reader can see it.
+
+        With `bump` the producer goes on with the identity returned, so that writes of the ended
+        transaction that are still under way are fenced.  Asked again, answers again.
+        """
+
+    def mark(self, who: Identity, at: Partition, *, commit: bool) -> Later[None]:
+        """Write one marker by hand, past the rules: for those who clean up."""
+
+    def all(self, pattern: str | None = None) -> Sequence[TransactionView]:
+        """Every name, or those that match a regular expression (RE2's) as a whole."""
+
+    def view(self, name: str) -> TransactionView:
+        """Raises `TransactionUnknown`."""
+
+    def writers(self, at: Partition) -> Sequence[WriterView]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """What a member of a broker-planned group says of itself; None: the same as before."""
+
+    member_id: str
+    epoch: int
+    """Where it is; 0: it joins, -1: it leaves, -2: it leaves but will be back under its name."""
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_timeout_ms: int | None = None
+    topics: frozenset[str] | None = None
+    pattern: str | None = None
+    """A regular expression over topic names, beside `topics`; empty: none."""
+    assignor: str | None = None
+    owned: Mapping[UUID, frozenset[int]] | None = None
+    """What it reads at the moment."""
+
+    @property
+    def whole(self) -> bool:
+        """Does it tell everything, as one does that may have missed an answer?"""
+        subscribed = self.topics is not None or self.pattern is not None
+        return self.rebalance_timeout_ms is not None and subscribed and self.owned is not None
+
+
+class Beaten(NamedTuple):
+    """What a member of a broker-planned group is told."""
+
+    member_id: str
+    epoch: int
+    interval_ms: int
+    """How often it shall be heard of."""
+    share: Mapping[UUID, Collection[int]] | None = None
+    """What it may read from now on; None: the same as before."""
+
+
+class ConsumerView(NamedTuple):
+    """A member of a broker-planned group, for those who list them."""
+
+    member_id: str
+    instance_id: str | None
+    rack_id: str | None
+    client_id: str
+    client_host: str
+    epoch: int
+    topics: Collection[str]
+    pattern: str
+    held: Mapping[UUID, Collection[int]]
+    target: Mapping[UUID, Collection[int]]
+    classic: bool
+    """It speaks the older protocol, in which members plan themselves."""
+
+
+class ConsumersView(NamedTuple):
+    """A broker-planned group, for those who list them."""
+
+    name: str
+    state: str
+    """Empty, Assigning, Reconciling, Stable."""
+    epoch: int
+    plan_epoch: int
+    assignor: str
+    members: Sequence[ConsumerView]
+
+
+class Consumers(Protocol):
+    """Groups that leave planning to the broker."""
+
+    def beat(self, group: str, beat: Beat) -> Later[Beaten]:
+        """Join, go on or leave; ready when what was decided is on the disk."""
+
+    def view(self, group: str) -> ConsumersView:
+        """Raises `GroupNotFound`, also for a group that plans itself."""
+
+
+class Unplanned:
+    """Implements `Consumers` for a broker that plans for nobody."""
+
+    def beat(self, group: str, beat: Beat) -> Later[Beaten]:
+        raise GroupNotFound(f"group {group!r}: this broker plans for no group, use the older way")
+
+    def view(self, group: str) -> ConsumersView:
+        raise GroupNotFound(f"group {group!r}: this broker plans for no group")
+
+
+UNPLANNED: Final = Unplanned()
+
+
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Broker:
     """One broker: everything a protocol may ask for."""
@@ -172,3 +561,8 @@ class Broker:
     log: Log
     topics: Topics
     producers: Producers
+    groups: Groups
+    transactions: Transactions
+    quotas: Quotas = field(default=UNLIMITED, kw_only=True)
+    settings: Settings = field(default=FIXED, kw_only=True)
+    consumers: Consumers = field(default=UNPLANNED, kw_only=True)

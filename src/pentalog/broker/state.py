@@ -46,7 +46,67 @@ def _create_first_tables(database: sqlite3.Connection) -> None:
         database.execute(sql)
 
 
-MIGRATIONS: Final[tuple[Callable[[sqlite3.Connection], None], ...]] = (_create_first_tables,)
+def _create_group_tables(database: sqlite3.Connection) -> None:
+    place = "grp TEXT NOT NULL, topic TEXT NOT NULL, partition INTEGER NOT NULL"
+    value = (
+        "next_offset INTEGER NOT NULL, leader_epoch INTEGER NOT NULL, metadata TEXT NOT NULL,"
+        " committed_ms INTEGER NOT NULL, expire_ms INTEGER NOT NULL"
+    )
+    for sql in (
+        f"CREATE TABLE offsets ({place}, {value}, PRIMARY KEY (grp, topic, partition))"
+        " WITHOUT ROWID",
+        f"CREATE TABLE staged_offsets (producer_id INTEGER NOT NULL, {place}, {value},"
+        " PRIMARY KEY (producer_id, grp, topic, partition)) WITHOUT ROWID",
+        "CREATE TABLE groups (name TEXT PRIMARY KEY, generation INTEGER NOT NULL,"
+        " protocol_type TEXT NOT NULL, protocol TEXT, leader TEXT,"
+        " changed_ms INTEGER NOT NULL) WITHOUT ROWID",
+        "CREATE TABLE group_members (grp TEXT NOT NULL, member_id TEXT NOT NULL,"
+        " instance_id TEXT, client_id TEXT NOT NULL, client_host TEXT NOT NULL,"
+        " session_timeout_ms INTEGER NOT NULL, rebalance_timeout_ms INTEGER NOT NULL,"
+        " metadata BLOB NOT NULL, topics TEXT, assignment BLOB NOT NULL,"
+        " PRIMARY KEY (grp, member_id)) WITHOUT ROWID",
+    ):
+        database.execute(sql)
+
+
+def _create_operation_tables(database: sqlite3.Connection) -> None:
+    for sql in (
+        "CREATE TABLE quotas (owner TEXT NOT NULL, name TEXT NOT NULL, value REAL NOT NULL,"
+        " PRIMARY KEY (owner, name)) WITHOUT ROWID",
+        "CREATE TABLE broker_settings (layer TEXT NOT NULL, name TEXT NOT NULL,"
+        " value TEXT NOT NULL, PRIMARY KEY (layer, name)) WITHOUT ROWID",
+    ):
+        database.execute(sql)
+
+
+def _create_transactions(database: sqlite3.Connection) -> None:
+    database.execute(
+        "CREATE TABLE transactions (name TEXT PRIMARY KEY, producer_id INTEGER NOT NULL,"
+        " epoch INTEGER NOT NULL, previous_id INTEGER NOT NULL, last_epoch INTEGER NOT NULL,"
+        " next_id INTEGER NOT NULL, timeout_ms INTEGER NOT NULL, phase TEXT NOT NULL,"
+        " bumps INTEGER NOT NULL, participants TEXT NOT NULL, updated_ms INTEGER NOT NULL)"
+        " WITHOUT ROWID"
+    )
+
+
+def _create_consumer_tables(database: sqlite3.Connection) -> None:
+    for sql in (
+        "CREATE TABLE consumer_groups (name TEXT PRIMARY KEY, epoch INTEGER NOT NULL,"
+        " plan_epoch INTEGER NOT NULL, plan TEXT NOT NULL, sizes TEXT NOT NULL,"
+        " changed_ms INTEGER NOT NULL) WITHOUT ROWID",
+        "CREATE TABLE consumer_members (grp TEXT NOT NULL, member_id TEXT NOT NULL,"
+        " fields TEXT NOT NULL, PRIMARY KEY (grp, member_id)) WITHOUT ROWID",
+    ):
+        database.execute(sql)
+
+
+MIGRATIONS: Final[tuple[Callable[[sqlite3.Connection], None], ...]] = (
+    _create_first_tables,
+    _create_group_tables,
+    _create_operation_tables,
+    _create_transactions,
+    _create_consumer_tables,
+)
 """Step n brings a file from version n to n + 1.  Steps are never changed once released."""
 
 

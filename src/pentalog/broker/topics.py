@@ -11,7 +11,7 @@ import errno
 import logging
 import uuid
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -85,6 +85,8 @@ class LocalTopics:
         self._by_id: dict[uuid.UUID, Topic] = {}
         self._all: tuple[Topic, ...] | None = ()
         self._trimmed = False
+        self.on_deleted: list[Callable[[Topic], None]] = []
+        """Called in the turn of a deletion, so that what they write is committed with it."""
 
     def open(self) -> None:
         """Read the state and make it agree with the directories the store found."""
@@ -127,6 +129,8 @@ class LocalTopics:
         del self._topics[name]
         del self._by_id[topic.topic_id]
         self._changed()
+        for run in self.on_deleted:
+            run(topic)
         for index in range(topic.partitions):
             self._remove(Partition(name, index))
 
@@ -194,6 +198,27 @@ class LocalTopics:
 
     def defaults(self) -> Sequence[Setting]:
         return topic_settings.listing(self._defaults, {})
+
+    def check_defaults(self, config: Config) -> None:
+        """Raise if some topic could not live with these defaults."""
+        for topic in self._topics.values():
+            try:
+                topic_settings.log_settings(config.topic_defaults, topic.overrides)
+            except InvalidConfig as refusal:
+                raise InvalidConfig(f"topic {topic.name!r}: {refusal}") from None
+
+    def reconfigure(self, config: Config) -> None:
+        """The broker's settings have changed: topics without their own follow at once."""
+        self._default_partitions = config.default_partitions
+        if config.topic_defaults == self._defaults:
+            return
+        self._defaults = dict(config.topic_defaults)
+        for topic in tuple(self._topics.values()):
+            changed = self._known(topic.name, topic.topic_id, topic.partitions, topic.overrides)
+            if changed != topic:
+                self._set(changed)
+                for index in range(topic.partitions):
+                    self._store.configure(Partition(topic.name, index), changed.settings)
 
     def settle(self) -> Later[None]:
         return self._state.settle()

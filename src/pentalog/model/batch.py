@@ -29,6 +29,7 @@ _FRAMING_BYTES: Final = 12
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _CRC: Final = struct.Struct(">I")
 _MARKER_KEY: Final = struct.Struct(">hh")
+_MARKER_VALUE: Final = struct.Struct(">hi")
 _MARKERS: Final[dict[int, Literal["abort", "commit"]]] = {0: "abort", 1: "commit"}
 _MARKER_BYTES_MAX: Final = 4096
 
@@ -147,6 +148,31 @@ def records_of(data: Buffer, position: int, *, bytes_max: int) -> list[tuple[Off
         (offset, Record(value, key, headers, timestamp))
         for offset, timestamp, key, value, headers in decoded
     ]
+
+
+def build_marker(
+    *, commit: bool, producer_id: int, producer_epoch: int, timestamp_ms: int
+) -> bytearray:
+    """The control batch that ends a producer's transaction in one partition."""
+    payload, base_timestamp, timestamp_max = encode_records(
+        [(timestamp_ms, _MARKER_KEY.pack(0, int(commit)), _MARKER_VALUE.pack(0, 0), ())]
+    )
+    header = BatchHeader(
+        base_offset=0,
+        size=0,
+        leader_epoch=-1,
+        magic=2,
+        crc=0,
+        attributes=TRANSACTIONAL | CONTROL,
+        last_offset_delta=0,
+        base_timestamp=base_timestamp,
+        max_timestamp=timestamp_max,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=-1,
+        records=1,
+    )
+    return rebuild(header, payload, count=1, codec=compression.NONE)
 
 
 def control_type(data: Buffer, position: int) -> Literal["abort", "commit"]:

@@ -79,10 +79,99 @@ class OutOfSequence(BrokerError):
 class UnknownProducer(BrokerError): ...
 
 
-class TransactionState(BrokerError): ...
+class TransactionState(BrokerError):
+    """The transaction is not in the state this asks for."""
+
+
+class TransactionUnknown(BrokerError):
+    """There is no transactional id, or it belongs to another producer."""
+
+
+class TransactionBusy(BrokerError):
+    """The transaction is ending: ask again in a moment."""
+
+
+class InvalidTransactionTimeout(BrokerError): ...
 
 
 class Unauthorized(BrokerError): ...
 
 
 class Overloaded(BrokerError): ...
+
+
+class InvalidGroup(BrokerError):
+    """No group can have this name."""
+
+
+class GroupNotFound(BrokerError): ...
+
+
+class GroupNotEmpty(BrokerError): ...
+
+
+class GroupFull(BrokerError): ...
+
+
+class GroupInconsistent(BrokerError):
+    """The member knows no way of sharing partitions that all others know."""
+
+
+class GroupSubscribed(BrokerError):
+    """Members of the group read this topic."""
+
+
+class MemberIdRequired(BrokerError):
+    """A new member shall join again with the id it is given here."""
+
+    def __init__(self, text: str, *, member_id: str) -> None:
+        super().__init__(text)
+        self.member_id = member_id
+
+
+class UnknownMember(BrokerError): ...
+
+
+class StaleGeneration(BrokerError): ...
+
+
+class Rebalancing(BrokerError):
+    """The group is making its next generation: join again."""
+
+
+class InstanceFenced(BrokerError):
+    """Another process has taken over this static member."""
+
+
+class InvalidSessionTimeout(BrokerError): ...
+
+
+class Stopping(BrokerError):
+    """The broker stops, and what would have to be waited for is no longer begun."""
+
+
+class OffsetsUnstable(BrokerError):
+    """An open transaction may change these offsets."""
+
+
+class MemberEpochFenced(BrokerError):
+    """The member is not where the broker knows it to be: it gives up everything and joins again."""
+
+
+class MemberEpochStale(BrokerError):
+    """The member has been at a newer epoch since."""
+
+
+class InstanceUnreleased(BrokerError):
+    """Another member has this static member's name and has not left."""
+
+
+class UnsupportedAssignor(BrokerError): ...
+
+
+class UnsupportedVersion(BrokerError):
+    """The request is too old for what it asks."""
+
+
+class InvalidPattern(BrokerError):
+    """A regular expression that cannot be understood, or that asks for too much."""

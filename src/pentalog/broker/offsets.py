@@ -1,0 +1,202 @@
+"""Where every group goes on reading: one map for all protocols, kept in the state file."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping
+from typing import Final, TypeAlias
+
+from pentalog.broker.port import Committed
+from pentalog.broker.state import State
+from pentalog.model.later import Later
+from pentalog.model.types import Partition
+from pentalog.runtime import Runtime
+
+_UPSERT: Final = "INSERT OR REPLACE INTO offsets VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_UPSERT_STAGED: Final = "INSERT OR REPLACE INTO staged_offsets VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_DELETE: Final = "DELETE FROM offsets WHERE grp = ? AND topic = ? AND partition = ?"
+
+_ByTopic: TypeAlias = dict[str, dict[int, Committed]]
+
+
+class LocalOffsets:
+    """Implements `port.Offsets`."""
+
+    def __init__(self, state: State, runtime: Runtime) -> None:
+        self._state = state
+        self._runtime = runtime
+        self._committed: dict[str, _ByTopic] = {}
+        self._staged: dict[int, dict[str, dict[Partition, Committed]]] = {}
+        self._staging: dict[str, Counter[Partition]] = {}
+        """How many open transactions hold an offset, by group and partition."""
+
+    def open(self) -> None:
+        for group, topic, index, *value in self._state.rows(
+            "SELECT grp, topic, partition, next_offset, leader_epoch, metadata, committed_ms,"
+            " expire_ms FROM offsets"
+        ):
+            self._set(group, Partition(topic, index), Committed(*value))
+        for producer_id, group, topic, index, *value in self._state.rows(
+            "SELECT producer_id, grp, topic, partition, next_offset, leader_epoch, metadata,"
+            " committed_ms, expire_ms FROM staged_offsets"
+        ):
+            self._set_staged(producer_id, group, Partition(topic, index), Committed(*value))
+
+    def commit(self, group: str, offsets: Mapping[Partition, Committed]) -> Later[None]:
+        self._state.check()
+        now_ms = self._runtime.now_ms()
+        for at, committed in offsets.items():
+            self._write(group, at, _dated(committed, now_ms))
+        return self._state.settle()
+
+    def committed(
+        self, group: str, at: Collection[Partition] | None = None
+    ) -> Mapping[Partition, Committed]:
+        topics = self._committed.get(group)
+        if topics is None:
+            return {}
+        if at is None:
+            return {
+                Partition(topic, index): committed
+                for topic, indexes in topics.items()
+                for index, committed in indexes.items()
+            }
+        found: dict[Partition, Committed] = {}
+        for where in at:
+            committed = topics.get(where[0], _NONE).get(where[1])
+            if committed is not None:
+                found[where] = committed
+        return found
+
+    def forget(self, group: str, at: Collection[Partition] | None = None) -> Later[None]:
+        topics = self._committed.get(group)
+        if topics is not None:
+            self._state.check()
+            if at is None:
+                del self._committed[group]
+                self._state.write("DELETE FROM offsets WHERE grp = ?", group)
+            else:
+                for where in at:
+                    self._drop(group, topics, where)
+        return self._state.settle()
+
+    def forget_topic(self, topic: str) -> None:
+        """The topic is deleted: one made anew under its name starts without offsets."""
+        touched = False
+        for group in [group for group, topics in self._committed.items() if topic in topics]:
+            touched = True
+            topics = self._committed[group]
+            del topics[topic]
+            if not topics:
+                del self._committed[group]
+        if touched:
+            self._state.write("DELETE FROM offsets WHERE topic = ?", topic)
+        if any(at.topic == topic for count in self._staging.values() for at in count):
+            self._state.write("DELETE FROM staged_offsets WHERE topic = ?", topic)
+            for producer_id, groups in list(self._staged.items()):
+                for group, held in list(groups.items()):
+                    for at in [at for at in held if at.topic == topic]:
+                        self._unstage(producer_id, group, at)
+
+    def groups(self) -> Collection[str]:
+        return self._committed.keys() | self._staging.keys()
+
+    def holds(self, group: str) -> bool:
+        """Has the group any offset, committed or in an open transaction?"""
+        return group in self._committed or group in self._staging
+
+    def stage(
+        self, producer_id: int, group: str, offsets: Mapping[Partition, Committed]
+    ) -> Later[None]:
+        self._state.check()
+        now_ms = self._runtime.now_ms()
+        for at, given in offsets.items():
+            committed = _dated(given, now_ms)
+            self._set_staged(producer_id, group, at, committed)
+            self._state.write(_UPSERT_STAGED, producer_id, group, *at, *_values(committed))
+        return self._state.settle()
+
+    def staged(self) -> Collection[int]:
+        return self._staged.keys()
+
+    def unstable(self, group: str, at: Partition) -> bool:
+        staging = self._staging.get(group)
+        return staging is not None and at in staging
+
+    def finish(self, producer_id: int, *, commit: bool) -> Later[None]:
+        groups = self._staged.get(producer_id)
+        if groups is not None:
+            for group, held in list(groups.items()):
+                for at, committed in list(held.items()):
+                    self._unstage(producer_id, group, at)
+                    # What was committed outside after it was staged is newer.
+                    now = self._committed.get(group, {}).get(at.topic, _NONE).get(at.index)
+                    older = now is not None and committed.timestamp_ms < now.timestamp_ms
+                    if commit and not older:
+                        self._write(group, at, committed)
+            self._state.write("DELETE FROM staged_offsets WHERE producer_id = ?", producer_id)
+        return self._state.settle()
+
+    def _write(self, group: str, at: Partition, committed: Committed) -> None:
+        self._set(group, at, committed)
+        self._state.write(_UPSERT, group, at[0], at[1], *_values(committed))
+
+    def _set(self, group: str, at: Partition, committed: Committed) -> None:
+        topics = self._committed.get(group)
+        if topics is None:
+            topics = self._committed[group] = {}
+        indexes = topics.get(at[0])
+        if indexes is None:
+            indexes = topics[at[0]] = {}
+        indexes[at[1]] = committed
+
+    def _drop(self, group: str, topics: _ByTopic, at: Partition) -> None:
+        indexes = topics.get(at.topic)
+        if indexes is None or indexes.pop(at.index, None) is None:
+            return
+        if not indexes:
+            del topics[at.topic]
+            if not topics:
+                del self._committed[group]
+        self._state.write(_DELETE, group, *at)
+
+    def _set_staged(
+        self, producer_id: int, group: str, at: Partition, committed: Committed
+    ) -> None:
+        held = self._staged.setdefault(producer_id, defaultdict(dict))[group]
+        if at not in held:
+            self._staging.setdefault(group, Counter())[at] += 1
+        held[at] = committed
+
+    def _unstage(self, producer_id: int, group: str, at: Partition) -> None:
+        groups = self._staged[producer_id]
+        del groups[group][at]
+        if not groups[group]:
+            del groups[group]
+            if not groups:
+                del self._staged[producer_id]
+        staging = self._staging[group]
+        staging[at] -= 1
+        if not staging[at]:
+            del staging[at]
+            if not staging:
+                del self._staging[group]
+
+
+_NONE: Final[Mapping[int, Committed]] = {}
+
+
+def _dated(given: Committed, now_ms: int) -> Committed:
+    if given.timestamp_ms >= 0:
+        return given
+    return Committed(given.offset, given.leader_epoch, given.metadata, now_ms, given.expire_ms)
+
+
+def _values(committed: Committed) -> tuple[int, int, str, int, int]:
+    return (
+        committed.offset,
+        committed.leader_epoch,
+        committed.metadata,
+        committed.timestamp_ms,
+        committed.expire_ms,
+    )
