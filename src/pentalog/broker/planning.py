@@ -1,0 +1,255 @@
+"""The members, the epochs and the plan of one group that leaves planning to the broker.
+
+Three epochs tell how far everybody is: the group's grows with every reason to plan again, the
+plan's says for which of them the plan was made, a member's which plan it has come to.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, TypeAlias
+from uuid import UUID
+
+from pentalog.broker.assignors import ASSIGNORS, NOTHING, Planned, Share
+from pentalog.broker.patterns import pattern
+from pentalog.broker.port import ConsumerView, Proposal, Topics
+from pentalog.broker.reconciliation import Aim, Held, Owned, Standing, Step, advance
+from pentalog.model.errors import TopicNotFound
+from pentalog.runtime import Timer
+
+DEFAULT_ASSIGNOR: Final = next(iter(ASSIGNORS))
+AWAY: Final = -2
+"""The epoch of a static member that has left and will be back."""
+
+_Subscription: TypeAlias = tuple[frozenset[str], str]
+
+
+class Classic(NamedTuple):
+    """What else there is to know of a member that speaks the older protocol."""
+
+    session_timeout_ms: int
+    proposals: tuple[Proposal, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Consumer:
+    """A member."""
+
+    member_id: str
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_timeout_ms: int = 0
+    topics: frozenset[str] = frozenset()
+    pattern: str = ""
+    assignor: str | None = None
+    classic: Classic | None = None
+    standing: Standing = field(default_factory=Standing)
+    deadline: float = 0.0
+    """When it is taken for dead, in the runtime's seconds."""
+    session_timer: Timer | None = None
+    rebalance_timer: Timer | None = None
+
+    @property
+    def subscription(self) -> _Subscription:
+        return self.topics, self.pattern
+
+
+class Planning:
+    """Knows nothing of time or of the disk; `changed` says what its owner has to write."""
+
+    def __init__(self, topics: Topics) -> None:
+        self.epoch = 0
+        self.plan_epoch = 0
+        self.plan: dict[str, Share] = {}
+        self.sizes: dict[UUID, int] = {}
+        """Partitions of the topics the plan was made for."""
+        self.members: dict[str, Consumer] = {}
+        self.instances: dict[str, str] = {}
+        self.changed = False
+        self.changed_members: set[str] = set()
+        self._topics = topics
+        self._version = -1
+        self._resolved: dict[_Subscription, frozenset[UUID]] = {}
+        self._owners: dict[tuple[UUID, int], str] = {}
+
+    @property
+    def state(self) -> str:
+        if not self.members:
+            return "Empty"
+        if self.epoch > self.plan_epoch:
+            return "Assigning"
+        for member in self.members.values():
+            standing = member.standing
+            if standing.step is not Step.STABLE or standing.epoch != self.plan_epoch:
+                return "Reconciling"
+        return "Stable"
+
+    @property
+    def assignor(self) -> str:
+        """The one most members ask for."""
+        asked = Counter(m.assignor for m in self.members.values() if m.assignor is not None)
+        return asked.most_common(1)[0][0] if asked else DEFAULT_ASSIGNOR
+
+    def add(self, member: Consumer) -> None:
+        self.members[member.member_id] = member
+        if member.instance_id is not None:
+            self.instances[member.instance_id] = member.member_id
+        self._claim(member, member.standing)
+        self.changed_members.add(member.member_id)
+
+    def name(self, member: Consumer, instance_id: str) -> None:
+        """The member is a static one from now on, or has another name."""
+        if member.instance_id is not None:
+            self.instances.pop(member.instance_id, None)
+        member.instance_id = instance_id
+        self.instances[instance_id] = member.member_id
+        self.changed_members.add(member.member_id)
+
+    def remove(self, member: Consumer) -> None:
+        """The member is gone; others shall have what it had."""
+        self._take_out(member)
+        self.plan.pop(member.member_id, None)
+        self.bump()
+
+    def replace(self, before: Consumer, after: Consumer) -> None:
+        """A static member is back under another id: everything it had is its own again."""
+        self._take_out(before)
+        share = self.plan.pop(before.member_id, None)
+        if share is not None:
+            self.plan[after.member_id] = share
+        self.changed = True
+        self.add(after)
+
+    def bump(self) -> None:
+        self.epoch += 1
+        self.changed = True
+
+    def refresh(self) -> None:
+        """Plan again if topics that members read have come, gone or grown."""
+        if self._version == self._topics.version:
+            return
+        self._version = self._topics.version
+        self._resolved.clear()
+        if self.epoch == self.plan_epoch and self._sizes_now() != self.sizes:
+            self.bump()
+
+    def replan(self) -> None:
+        if self.epoch == self.plan_epoch:
+            return
+        planned = {
+            member_id: Planned(self.topics_of(member), member.instance_id)
+            for member_id, member in self.members.items()
+        }
+        self.sizes = self._sizes_now()
+        self.plan = dict(ASSIGNORS[self.assignor](planned, self.sizes, self.plan))
+        self.plan_epoch = self.epoch
+        self.changed = True
+
+    def topics_of(self, member: Consumer) -> frozenset[UUID]:
+        """The topics a member is subscribed to, of those that exist."""
+        found = self._resolved.get(member.subscription)
+        if found is None:
+            found = self._resolved[member.subscription] = frozenset(self._resolve(member))
+        return found
+
+    def reconcile(
+        self, member: Consumer, owned: Owned | None, *, resubscribed: bool = False
+    ) -> None:
+        """Bring a member nearer to the plan."""
+        aim = Aim(self.plan_epoch, self.plan.get(member.member_id, NOTHING), self.topics_of(member))
+        before = member.standing
+
+        def free(topic: UUID, index: int) -> bool:
+            return self._owners.get((topic, index), member.member_id) == member.member_id
+
+        after = advance(before, aim, owned, free, resubscribed=resubscribed)
+        if after is not before:
+            self.stand(member, after)
+
+    def stand(self, member: Consumer, after: Standing) -> None:
+        self._release(member.standing)
+        member.standing = after
+        self._claim(member, after)
+        self.changed_members.add(member.member_id)
+
+    def waits_for_others(self, member: Consumer) -> bool:
+        """Is something meant for this member still held by another?"""
+        topics = self.topics_of(member)
+        return any(
+            self._owners.get((topic, index), member.member_id) != member.member_id
+            for topic, indexes in self.plan.get(member.member_id, NOTHING).items()
+            if topic in topics
+            for index in indexes
+        )
+
+    def reads(self, topic: str) -> bool:
+        return any(
+            topic in member.topics or (member.pattern and pattern(member.pattern).matches(topic))
+            for member in self.members.values()
+        )
+
+    def views(self) -> list[ConsumerView]:
+        return [
+            ConsumerView(
+                member.member_id,
+                member.instance_id,
+                member.rack_id,
+                member.client_id,
+                member.client_host,
+                member.standing.epoch,
+                sorted(member.topics),
+                member.pattern,
+                member.standing.held,
+                self.plan.get(member.member_id, NOTHING),
+                member.classic is not None,
+            )
+            for member in self.members.values()
+        ]
+
+    def _resolve(self, member: Consumer) -> Iterator[UUID]:
+        for name in member.topics:
+            try:
+                yield self._topics.get(name).topic_id
+            except TopicNotFound:
+                continue
+        if member.pattern:
+            matches = pattern(member.pattern).matches
+            for topic in self._topics.all():
+                if matches(topic.name):
+                    yield topic.topic_id
+
+    def _sizes_now(self) -> dict[UUID, int]:
+        wanted: set[UUID] = set()
+        seen: set[_Subscription] = set()
+        for member in self.members.values():
+            if member.subscription not in seen:
+                seen.add(member.subscription)
+                wanted |= self.topics_of(member)
+        return {topic_id: self._topics.by_id(topic_id).partitions for topic_id in wanted}
+
+    def _take_out(self, member: Consumer) -> None:
+        del self.members[member.member_id]
+        if member.instance_id is not None:
+            self.instances.pop(member.instance_id, None)
+        self._release(member.standing)
+        self.changed_members.add(member.member_id)
+
+    def _claim(self, member: Consumer, standing: Standing) -> None:
+        for place in _places(standing):
+            self._owners[place] = member.member_id
+
+    def _release(self, standing: Standing) -> None:
+        for place in _places(standing):
+            self._owners.pop(place, None)
+
+
+def _places(standing: Standing) -> Iterator[tuple[UUID, int]]:
+    held: Held
+    for held in (standing.held, standing.revoking):
+        for topic, indexes in held.items():
+            for index in indexes:
+                yield topic, index
