@@ -1,0 +1,486 @@
+"""Transactions: who may write in one, what takes part in it, when it ends.
+
+What takes part in a transaction that has not ended is not kept: the partitions remember which
+producers have open transactions, and the offsets which producers have staged some.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from pentalog.broker import patterns
+from pentalog.broker.endings import Endings
+from pentalog.broker.log import LocalLog
+from pentalog.broker.port import Committed, Offsets, Producers, TransactionView, WriterView
+from pentalog.broker.state import State
+from pentalog.broker.transaction import (
+    COLUMNS,
+    DELETE,
+    EPOCH_LAST,
+    PREPARED,
+    Phase,
+    Transaction,
+)
+from pentalog.config import Config
+from pentalog.log.store import Store
+from pentalog.model.errors import (
+    BrokerError,
+    InvalidTransactionTimeout,
+    Overloaded,
+    ProducerFenced,
+    TransactionState,
+    TransactionUnknown,
+)
+from pentalog.model.later import Later
+from pentalog.model.types import Appended, Identity, Partition
+from pentalog.runtime import Runtime, Timer
+
+_log: Final = logging.getLogger(__name__)
+
+SWEEP_MS: Final = 1_000
+EXPIRY_SWEEP_MS: Final = 600_000
+NAMES_MAX: Final = 1_000_000
+WAITING_MAX: Final = 100
+"""Requests that may wait for one transaction's end."""
+
+
+class _Opening(NamedTuple):
+    """A producer that wants an identity."""
+
+    name: str
+    timeout_ms: int
+    known: Identity | None
+    later: Later[Identity]
+
+
+class LocalTransactions:
+    """Implements `port.Transactions`."""
+
+    def __init__(
+        self,
+        store: Store,
+        log: LocalLog,
+        state: State,
+        producers: Producers,
+        offsets: Offsets,
+        runtime: Runtime,
+        config: Config,
+    ) -> None:
+        self._endings = Endings(store, log, state, offsets, runtime, self._rename)
+        self._store = store
+        self._state = state
+        self._producers = producers
+        self._offsets = offsets
+        self._runtime = runtime
+        self._timeout_ms_max = config.transaction_timeout_ms_max
+        self._expiration_ms = config.transactional_id_expiration_ms
+        self._by_name: dict[str, Transaction] = {}
+        self._by_producer: dict[int, Transaction] = {}
+        self._ongoing: dict[str, Transaction] = {}
+        self._sweep_timer: Timer | None = None
+        self._expiry_timer: Timer | None = None
+        self._closed = False
+
+    # A life: from opening to closing the broker
+
+    def open(self) -> None:
+        """Read the state and bring every partition into agreement with it."""
+        for row in self._state.rows(f"SELECT {COLUMNS} FROM transactions"):
+            entry = Transaction.of_row(row)
+            self._by_name[entry.name] = entry
+            self._by_producer[entry.producer_id] = entry
+        for entry in list(self._by_name.values()):
+            if entry.phase in PREPARED:
+                self._endings.redo(entry)
+        self._take_up()
+        self._expiry_timer = self._runtime.after(EXPIRY_SWEEP_MS, self._expire)
+
+    def close(self) -> None:
+        """Change nothing any more."""
+        self._closed = True
+        self._endings.close()
+        for timer in (self._sweep_timer, self._expiry_timer):
+            if timer is not None:
+                timer.cancel()
+
+    def _take_up(self) -> None:
+        """Go on with transactions found open, and abort those nobody could ever end."""
+        for partition in self._store.all():
+            for producer_id, producer in list(partition.producers.all().items()):
+                if producer.transaction_start < 0:
+                    continue
+                entry = self._by_producer.get(producer_id)
+                if entry is None or producer.epoch != entry.epoch or entry.phase in PREPARED:
+                    epoch = max(producer.epoch, -1 if entry is None else entry.epoch)
+                    _log.warning("%s: aborted what producer %d left", partition.at, producer_id)
+                    self._endings.write_marker(
+                        partition.at, Identity(producer_id, epoch), commit=False
+                    )
+                else:
+                    self._begin(entry)
+                    entry.partitions[partition.at] = None
+        for producer_id in list(self._offsets.staged()):
+            entry = self._by_producer.get(producer_id)
+            if entry is None or entry.phase in PREPARED:
+                self._offsets.finish(producer_id, commit=False)
+            else:
+                self._begin(entry)
+
+    # Identities
+
+    def identify(
+        self, name: str, *, timeout_ms: int, known: Identity | None = None
+    ) -> Later[Identity]:
+        if not 0 < timeout_ms <= self._timeout_ms_max:
+            raise InvalidTransactionTimeout(
+                f"transaction timeout {timeout_ms} ms of {name!r}; "
+                f"accepted are 1..{self._timeout_ms_max} (transaction_timeout_ms_max)"
+            )
+        later: Later[Identity] = Later()
+        self._open(_Opening(name, timeout_ms, known, later))
+        return later
+
+    def _open(self, wish: _Opening) -> None:
+        try:
+            self._state.check()
+            self._try_open(wish)
+        except BrokerError as refusal:
+            wish.later.refuse(refusal)
+
+    def _try_open(self, wish: _Opening) -> None:
+        entry = self._by_name.get(wish.name)
+        if entry is None:
+            if len(self._by_name) >= NAMES_MAX:
+                raise Overloaded(f"{NAMES_MAX} transactional ids are in use: use fewer names")
+            self._producers.identify().then(partial(self._create, wish))
+        elif entry.busy:
+            self._open_after(entry, wish)
+        elif not _may_open(entry, wish.known):
+            raise entry.fenced(wish.known)
+        elif entry.phase is Phase.ONGOING:
+            self._fence(entry)
+            fenced = None if wish.known is None else entry.identity
+            self._open_after(entry, wish._replace(known=fenced))
+        elif entry.epoch >= EPOCH_LAST and (wish.known is None or wish.known == entry.identity):
+            entry.undecided = True
+            self._producers.identify().then(partial(self._rotate, entry, wish))
+        else:
+            self._grant(entry, wish)
+
+    def _open_after(self, entry: Transaction, wish: _Opening) -> None:
+        def ended(identity: Identity | None) -> None:
+            if identity is None:
+                wish.later.refuse(entry.ending())
+            else:
+                self._open(wish)
+
+        self._wait(entry, ended)
+
+    def _create(self, wish: _Opening, identified: Later[Identity]) -> None:
+        try:
+            producer_id = identified.value.producer_id
+        except BrokerError as refusal:
+            wish.later.refuse(refusal)
+            return
+        if wish.name in self._by_name:
+            self._open(wish)  # somebody was faster
+            return
+        entry = Transaction(wish.name, producer_id, wish.timeout_ms)
+        self._by_name[wish.name] = entry
+        self._by_producer[producer_id] = entry
+        self._grant(entry, wish._replace(known=None))
+
+    def _rotate(self, entry: Transaction, wish: _Opening, identified: Later[Identity]) -> None:
+        entry.undecided = False
+        try:
+            producer_id = identified.value.producer_id
+        except BrokerError as refusal:
+            wish.later.refuse(refusal)
+            self._endings.release(entry, None)
+            return
+        last_epoch = entry.epoch
+        self._rename(entry, producer_id)
+        entry.epoch = -1
+        self._grant(entry, wish._replace(known=None))
+        entry.last_epoch = -1 if wish.known is None else last_epoch
+
+    def _rename(self, entry: Transaction, producer_id: int) -> None:
+        del self._by_producer[entry.producer_id]
+        entry.previous_id, entry.producer_id = entry.producer_id, producer_id
+        self._by_producer[producer_id] = entry
+
+    def _grant(self, entry: Transaction, wish: _Opening) -> None:
+        known = wish.known
+        if known is None:
+            entry.last_epoch, entry.epoch = -1, entry.epoch + 1
+        elif known == entry.identity:
+            entry.last_epoch, entry.epoch = entry.epoch, entry.epoch + 1
+        # Otherwise the answer to this very wish was lost: the same epoch again.
+        entry.timeout_ms = wish.timeout_ms
+        entry.phase = Phase.EMPTY
+        entry.uncertain = False
+        entry.extents = {}
+        entry.undecided = True
+        self._endings.write(entry)
+        self._state.settle().then(partial(self._granted, entry, wish))
+
+    def _granted(self, entry: Transaction, wish: _Opening, settled: Later[None]) -> None:
+        entry.undecided = False
+        identity = entry.identity
+        try:
+            _ = settled.value
+        except BrokerError as refusal:
+            wish.later.refuse(refusal)
+        else:
+            wish.later.fill(identity)
+        self._endings.release(entry, identity)
+
+    # Taking part
+
+    def enlist(self, name: str, who: Identity, at: Collection[Partition]) -> None:
+        entry = self._owned(name, who)
+        self._begin(entry)
+        entry.partitions.update(dict.fromkeys(at))
+
+    def enlist_group(self, name: str, who: Identity, group: str) -> None:
+        entry = self._owned(name, who)
+        self._begin(entry)
+        entry.groups.add(group)
+
+    def enlisted(self, name: str, who: Identity, at: Partition) -> bool:
+        entry = self._owned(name, who)
+        return entry.phase is Phase.ONGOING and at in entry.partitions
+
+    def admit(self, who: Identity, at: Partition, *, enlists: bool) -> None:
+        entry = self._by_producer.get(who.producer_id)
+        if entry is None:
+            raise TransactionUnknown(
+                f"producer {who.producer_id} has no transactional id: initialize it first"
+            )
+        entry.check_owner(who)
+        if entry.phase is Phase.ONGOING and at in entry.partitions:
+            return
+        if not enlists and not entry.uncertain:
+            raise TransactionState(
+                f"{at} is not part of the transaction of {entry.name!r}: add it first"
+            )
+        self._begin(entry)
+        entry.partitions[at] = None
+
+    def stage(
+        self,
+        name: str,
+        who: Identity,
+        group: str,
+        offsets: Mapping[Partition, Committed],
+        *,
+        enlists: bool,
+    ) -> Later[None]:
+        entry = self._owned(name, who)
+        if not (enlists or entry.uncertain or group in entry.groups):
+            raise TransactionState(
+                f"group {group!r} is not part of the transaction of {name!r}: add its offsets first"
+            )
+        self._begin(entry)
+        entry.groups.add(group)
+        return self._offsets.stage(who.producer_id, group, offsets)
+
+    def _owned(self, name: str, who: Identity) -> Transaction:
+        entry = self._named(name)
+        entry.check_owner(who)
+        return entry
+
+    def _named(self, name: str) -> Transaction:
+        entry = self._by_name.get(name)
+        if entry is None:
+            raise TransactionUnknown(f"transactional id {name!r} is unknown: initialize it first")
+        return entry
+
+    def _begin(self, entry: Transaction) -> None:
+        if entry.phase is not Phase.ONGOING:
+            entry.phase = Phase.ONGOING
+            entry.partitions = {}
+            entry.groups = set()
+            entry.started_ms = self._runtime.now_ms()
+            self._ongoing[entry.name] = entry
+            self._arm()
+
+    # Ending
+
+    def end(self, name: str, who: Identity, *, commit: bool, bump: bool) -> Later[Identity]:
+        entry = self._named(name)
+        rotated = entry.bumps and entry.epoch == 0 and who.epoch == EPOCH_LAST
+        rotated = rotated and who.producer_id == entry.previous_id
+        if who.producer_id != entry.producer_id and not rotated:
+            raise entry.stranger(who)
+        repeated = rotated or (entry.bumps and who.epoch == entry.epoch - 1)
+        if entry.phase in PREPARED:
+            if not (repeated if entry.bumps else who.epoch == entry.epoch):
+                raise entry.fenced(who)
+            if commit != entry.commits:
+                raise entry.impossible(commit)
+            return self._after_end(entry)
+        if entry.undecided:
+            raise entry.ending()
+        completed = entry.phase in (Phase.COMPLETE_COMMIT, Phase.COMPLETE_ABORT)
+        same = not entry.bumps and not bump and who.epoch == entry.epoch
+        if completed and (repeated or same):
+            if commit == entry.commits:
+                return Later.now(entry.identity)
+            if repeated or not entry.uncertain:
+                raise entry.impossible(commit)
+        if who.epoch != entry.epoch:
+            raise entry.fenced(who)
+        nothing_to_end = (bump and not commit) or entry.uncertain
+        if entry.phase is not Phase.ONGOING and not nothing_to_end:
+            raise entry.impossible(commit)
+        return self._end(entry, commit=commit, bump=bump)
+
+    def _end(self, entry: Transaction, *, commit: bool, bump: bool) -> Later[Identity]:
+        self._state.check()
+        if entry.phase is not Phase.ONGOING:
+            entry.partitions, entry.groups = {}, set()
+        if not bump or entry.epoch < EPOCH_LAST:
+            self._prepare(entry, commit=commit, epoch=entry.epoch + int(bump), bumps=bump)
+            return self._after_end(entry)
+        entry.undecided = True
+        later = self._after_end(entry)
+
+        def identified(found: Later[Identity]) -> None:
+            entry.undecided = False
+            try:
+                entry.next_id = found.value.producer_id
+                self._prepare(entry, commit=commit, epoch=entry.epoch + 1, bumps=True)
+            except BrokerError:
+                entry.next_id = -1
+                self._endings.release(entry, None)
+
+        self._producers.identify().then(identified)
+        return later
+
+    def _after_end(self, entry: Transaction) -> Later[Identity]:
+        later: Later[Identity] = Later()
+
+        def ended(identity: Identity | None) -> None:
+            if identity is None:
+                later.refuse(entry.ending())
+            else:
+                later.fill(identity)
+
+        if entry.busy:
+            self._wait(entry, ended)
+        else:
+            later.fill(entry.identity)
+        return later
+
+    def _fence(self, entry: Transaction) -> None:
+        """Abort, and let nobody who knows the present epoch go on."""
+        self._prepare(entry, commit=False, epoch=entry.epoch + 1, bumps=False)
+
+    def _prepare(self, entry: Transaction, *, commit: bool, epoch: int, bumps: bool) -> None:
+        self._endings.prepare(entry, commit=commit, epoch=epoch, bumps=bumps)
+        self._ongoing.pop(entry.name, None)
+
+    # Past the rules, and for those who look
+
+    def mark(self, who: Identity, at: Partition, *, commit: bool) -> Later[None]:
+        producer = self._store.get(at).producers.get(who.producer_id)
+        if producer is not None and who.epoch < producer.epoch:
+            raise ProducerFenced(
+                f"marker of producer {who.producer_id} with epoch {who.epoch} for {at}; "
+                f"accepted from {producer.epoch} on"
+            )
+        later: Later[None] = Later()
+
+        def settled(marker: Later[Appended]) -> None:
+            try:
+                _ = marker.value
+            except BrokerError as refusal:
+                later.refuse(refusal)
+            else:
+                later.fill(None)
+
+        self._endings.write_marker(at, who, commit=commit).then(settled)
+        return later
+
+    def all(self, pattern: str | None = None) -> Sequence[TransactionView]:
+        matches = patterns.pattern(pattern).matches if pattern else None
+        return [
+            _view(entry)
+            for entry in self._by_name.values()
+            if matches is None or matches(entry.name)
+        ]
+
+    def view(self, name: str) -> TransactionView:
+        return _view(self._named(name))
+
+    def writers(self, at: Partition) -> Sequence[WriterView]:
+        return [
+            WriterView(
+                Identity(producer_id, producer.epoch),
+                producer.batches[-1].sequence_last if producer.batches else -1,
+                producer.timestamp_ms,
+                producer.transaction_start,
+            )
+            for producer_id, producer in self._store.get(at).producers.all().items()
+        ]
+
+    # Waiting, writing, sweeping
+
+    def _wait(self, entry: Transaction, run: Callable[[Identity | None], None]) -> None:
+        if len(entry.waiting) >= WAITING_MAX:
+            raise entry.ending()
+        entry.waiting.append(run)
+
+    def _arm(self) -> None:
+        if self._sweep_timer is None and not self._closed:
+            self._sweep_timer = self._runtime.after(SWEEP_MS, self._sweep)
+
+    def _sweep(self) -> None:
+        self._sweep_timer = None
+        now_ms = self._runtime.now_ms()
+        for entry in list(self._ongoing.values()):
+            if now_ms - entry.started_ms >= entry.timeout_ms and not entry.busy:
+                self._time_out(entry)
+        if self._ongoing:
+            self._arm()
+
+    def _time_out(self, entry: Transaction) -> None:
+        try:
+            self._fence(entry)
+        except BrokerError as refusal:
+            _log.warning("cannot abort transaction %r yet: %s", entry.name, refusal)
+            return
+        _log.info("aborted transaction %r after %d ms", entry.name, entry.timeout_ms)
+
+    def _expire(self) -> None:
+        """Forget names nobody has used for long."""
+        before_ms = self._runtime.now_ms() - self._expiration_ms
+        for entry in list(self._by_name.values()):
+            idle = not entry.busy and entry.phase is not Phase.ONGOING
+            if idle and entry.updated_ms < before_ms:
+                del self._by_name[entry.name], self._by_producer[entry.producer_id]
+                self._state.write(DELETE, entry.name)
+        self._expiry_timer = self._runtime.after(EXPIRY_SWEEP_MS, self._expire)
+
+
+def _may_open(entry: Transaction, known: Identity | None) -> bool:
+    if known is None or entry.epoch < 0 or known == entry.identity:
+        return True
+    own = known.producer_id == entry.producer_id
+    rotated = known.producer_id == entry.previous_id and known.epoch >= EPOCH_LAST
+    return (own or rotated) and entry.last_epoch >= 0 and known.epoch == entry.last_epoch
+
+
+def _view(entry: Transaction) -> TransactionView:
+    return TransactionView(
+        entry.name,
+        entry.identity,
+        entry.phase.value,
+        entry.timeout_ms,
+        entry.started_ms,
+        tuple(entry.partitions),
+    )

@@ -1,0 +1,292 @@
+"""Kill the broker between every two steps of a transaction's end: it is all there, or nothing.
+
+A step is a callback, a call on another thread, or the news of its outcome.  The process is killed,
+or the power is cut; then everything is opened again and looked at, through another death in the
+middle of the recovery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.faults import FaultyFiles
+from tests.support.transactions import T0, T1, U0, Killed, TransactionBench
+
+from pentalog.log.files import Handle
+from pentalog.model.batch import build_marker
+from pentalog.model.errors import BrokerError
+from pentalog.model.types import Identity, Partition
+
+STEPS_MAX = 200
+PARTS: dict[str, tuple[tuple[Partition, ...], bool]] = {
+    "one": ((T0,), False),
+    "many": ((T0, T1, U0), False),
+    "one with offsets": ((T0,), True),
+    "many with offsets": ((T0, T1, U0), True),
+    "offsets": ((), True),
+}
+
+pytestmark = pytest.mark.crash
+
+
+@pytest.fixture(autouse=True)
+def _journal_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pentalog.log.flusher._JOURNAL_PAYS_AFTER", 1)
+
+
+def begin(bench: TransactionBench, parts: tuple[Partition, ...], offsets: bool) -> Identity:
+    """A first transaction that commits, and a second that is about to end."""
+    who = bench.identify("x", timeout_ms=60_000)
+    for at in parts:
+        bench.write(who, at, 0, b"first")
+    if offsets:
+        bench.stage("x", who, "g", U0, 1)
+    who = bench.end("x", who, commit=True)
+    for at in parts:
+        bench.write(who, at, 0, b"second", b"half")
+    if offsets:
+        bench.stage("x", who, "g", U0, 2)
+    return who
+
+
+def state_of(bench: TransactionBench, parts: tuple[Partition, ...], offsets: bool) -> set[str]:
+    """What a reader makes of the second transaction, in each place."""
+    found = set()
+    for at in parts:
+        seen = bench.committed(at)
+        assert seen[:1] == [b"first"]
+        assert seen[1:] in ([], [b"second", b"half"])
+        open_here = bench.store.get(at).producers.open_transaction_start is not None
+        found.add("open" if open_here else "seen" if seen[1:] else "hidden")
+    if offsets:
+        offset = bench.offset_of("g", U0)
+        assert offset in (1, 2)
+        unstable = bench.offsets.unstable("g", U0)
+        found.add("open" if unstable else "seen" if offset == 2 else "hidden")
+    return found
+
+
+def deaths(
+    tmp_path: Path, live: Callable[[TransactionBench], None], *, power: bool
+) -> Iterator[Path]:
+    """The directory after a death at step 0, 1, 2 ... of `live`, until it comes to its end."""
+    for number in range(STEPS_MAX):
+        directory = tmp_path / str(number)
+        bench = TransactionBench(directory)
+        bench.runtime.step()
+        bench.runtime.steps_left = 1 << 30
+        try:
+            live(bench)
+            bench.runtime.steps_left = number
+            bench.runtime.step()
+            finished = True
+        except Killed:
+            finished = False
+        bench.die(power=power)
+        yield directory
+        if finished:
+            return
+    raise AssertionError("it never ended")
+
+
+@pytest.mark.parametrize("power", [False, True], ids=["killed", "power cut"])
+@pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
+@pytest.mark.parametrize("kind", PARTS)
+def test_a_death_while_ending(tmp_path: Path, kind: str, commit: bool, power: bool) -> None:
+    parts, offsets = PARTS[kind]
+    asked: list[tuple[Identity, bool]] = []
+
+    def live(bench: TransactionBench) -> None:
+        who = begin(bench, parts, offsets)
+        later = bench.transactions.end("x", who, commit=commit, bump=True)
+        asked.append((who, False))
+        later.then(lambda _: asked.__setitem__(-1, (who, True)))
+
+    outcomes = set()
+    for directory in deaths(tmp_path, live, power=power):
+        who, answered = asked[-1]
+        bench = TransactionBench(directory)
+        bench.runtime.step()
+        found = state_of(bench, parts, offsets)
+        assert len(found) == 1, f"torn: {found}"
+        if answered:
+            assert found == {"seen" if commit else "hidden"}
+        outcomes |= found
+        # The producer asks again, as one does that got no answer, and goes on.
+        after = bench.end("x", who, commit=commit)
+        assert after.epoch == who.epoch + 1
+        assert state_of(bench, parts, offsets) == {"seen" if commit else "hidden"}
+        for at in parts:
+            bench.write(after, at, 0, b"third")
+        bench.end("x", after, commit=True) if parts else None
+        for at in parts:
+            assert bench.committed(at)[-1] == b"third"
+        bench.die()
+    ended = "seen" if commit else "hidden"
+    # The only marker of a lone partition is written at once, and a killed process leaves it.
+    assert outcomes == ({ended} if kind == "one" and not power else {"open", ended})
+
+
+@pytest.mark.parametrize("kind", ["many", "many with offsets"])
+def test_a_death_while_recovering_from_a_death(tmp_path: Path, kind: str) -> None:
+    parts, offsets = PARTS[kind]
+
+    def live(bench: TransactionBench) -> None:
+        who = begin(bench, parts, offsets)
+        bench.transactions.end("x", who, commit=True, bump=True)
+
+    decided = 0
+    for directory in deaths(tmp_path, live, power=False):
+        bench = TransactionBench(directory)
+        opened = bench.transactions.view("x").phase
+        bench.die()
+        if opened == "Ongoing":
+            continue
+        decided += 1
+        for steps in range(STEPS_MAX):
+            bench = TransactionBench(directory)
+            bench.runtime.steps_left = steps
+            try:
+                bench.runtime.step()
+                finished = True
+            except Killed:
+                finished = False
+            bench.die(power=steps % 2 == 1)
+            if finished:
+                break
+        bench = TransactionBench(directory)
+        bench.runtime.step()
+        assert state_of(bench, parts, offsets) == {"seen"}
+        assert bench.transactions.view("x").phase == "CompleteCommit"
+        bench.die()
+    assert decided > 2
+
+
+@pytest.mark.parametrize("power", [False, True], ids=["killed", "power cut"])
+def test_a_death_while_a_new_producer_takes_over(tmp_path: Path, power: bool) -> None:
+    parts, offsets = PARTS["many with offsets"]
+    given: list[Identity] = []
+
+    def live(bench: TransactionBench) -> None:
+        given.clear()
+        given.append(begin(bench, parts, offsets))
+        later = bench.transactions.identify("x", timeout_ms=1000)
+        later.then(lambda done: given.append(done.value))
+
+    for directory in deaths(tmp_path, live, power=power):
+        bench = TransactionBench(directory)
+        bench.runtime.step()
+        assert len(state_of(bench, parts, offsets)) == 1
+        new = bench.identify("x")
+        assert all(new.epoch > old.epoch for old in given), "an epoch was given twice"
+        assert state_of(bench, parts, offsets) == {"hidden"}
+        with pytest.raises(BrokerError):
+            bench.end("x", given[0], commit=True)
+        bench.die()
+
+
+def test_aborted_records_stay_hidden_after_a_power_cut(tmp_path: Path) -> None:
+    """The list of aborted transactions is on the disk before anything relies on it."""
+    bench = TransactionBench(tmp_path)
+    who = bench.identify("x")
+    for number in range(40):
+        bench.write(who, T0, 0, b"%d" % number)
+        who = bench.end("x", who, commit=number % 2 == 0)
+        if number % 7 == 6:
+            bench.runtime.advance(61_000)  # checkpoints and snapshots
+    expected = [b"%d" % number for number in range(0, 40, 2)]
+    assert bench.committed(T0) == expected
+    bench.die(power=True)
+    bench = TransactionBench(tmp_path)
+    assert bench.committed(T0) == expected
+    bench.die()
+
+
+def test_an_abort_whose_marker_was_lost_leaves_no_trace(tmp_path: Path) -> None:
+    """The index of aborted transactions may reach the disk before the marker it tells of."""
+    bench = TransactionBench(tmp_path)
+    who = bench.identify("x")
+    bench.write(who, T0, 0, b"a")
+    bench.write(who, T1, 0, b"b")
+    bench.store.get(T0).sync_all()
+    path = bench.store.get(T0).active.path(".txnindex")
+    bench.runtime.held_lanes = {"journal", "sync", "state"}
+    bench.log.append(T0, memoryview(build_marker(commit=False, timestamp_ms=1, **vars_of(who))))
+    bench.remembering.synced[path] = path.stat().st_size
+    bench.die(power=True)
+    assert path.stat().st_size
+    bench = TransactionBench(tmp_path)
+    bench.end("x", who, commit=True)
+    bench.die()
+    bench = TransactionBench(tmp_path)
+    assert bench.committed(T0) == [b"a"]
+    assert bench.committed(T1) == [b"b"]
+    bench.die()
+
+
+def vars_of(who: Identity) -> dict[str, int]:
+    return {"producer_id": who.producer_id, "producer_epoch": who.epoch}
+
+
+def test_an_index_of_aborted_transactions_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for restart in ("crash", "checkpoint", "stop"):
+        bench = TransactionBench(tmp_path / restart)
+        who = bench.identify("x")
+        write = bench.files.write
+
+        def failing(
+            file: Handle,
+            data: bytes | bytearray | memoryview,
+            position: int,
+            write: Callable[..., None] = write,
+        ) -> None:
+            if file.path.suffix == ".txnindex":
+                raise OSError(28, "no space", str(file.path))
+            write(file, data, position)
+
+        with monkeypatch.context() as broken:
+            broken.setattr(bench.files, "write", failing)
+            for number in range(6):
+                bench.write(who, T0, 0, b"%d" % number)
+                who = bench.end("x", who, commit=number % 2 == 0)
+        assert bench.committed(T0) == [b"0", b"2", b"4"]
+        if restart == "checkpoint":
+            bench.runtime.advance(6000)
+        if restart == "stop":
+            bench.stop()
+        else:
+            bench.die()
+        bench = TransactionBench(tmp_path / restart)
+        assert bench.committed(T0) == [b"0", b"2", b"4"]
+        bench.die()
+
+
+@pytest.mark.parametrize("kind", ["EIO", "ENOSPC", "short"])
+def test_a_disk_that_fails_once_tears_nothing(tmp_path: Path, kind: str) -> None:
+    """Call n of those an end makes of the disk fails, for n = 1, 2, 3 ... until none does."""
+    parts, offsets = PARTS["many with offsets"]
+    refused = 0
+    for number in range(1, STEPS_MAX):
+        files = FaultyFiles(kind=kind)
+        bench = TransactionBench(tmp_path / str(number), files=files)
+        who = begin(bench, parts, offsets)
+        files.calls, files.fail_at = 0, number
+        try:
+            bench.end("x", who, commit=True)
+            answered = True
+        except BrokerError:
+            answered = False
+            refused += 1
+        bench.die()
+        again = TransactionBench(tmp_path / str(number))
+        again.runtime.step()
+        found = state_of(again, parts, offsets)
+        assert found == {"seen"} or (not answered and found == {"open"})
+        again.die()
+        if not files.failed:
+            break
+    assert refused
