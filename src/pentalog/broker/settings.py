@@ -287,6 +287,11 @@ def listing(defaults: Mapping[str, str], overrides: Mapping[str, str]) -> tuple[
     )
 
 
+def default_text(name: str) -> str:
+    """What a setting is where nobody says anything else."""
+    return _default(DEFINITIONS[name], {})
+
+
 def _default(each: Definition, defaults: Mapping[str, str]) -> str:
     if each.name in defaults:
         return _spell(each, defaults[each.name])
