@@ -48,6 +48,9 @@ class Replies(Protocol):
     def hang_up(self) -> None:
         """Close the connection after what is queued before this."""
 
+    def mute(self, delay_ms: int) -> None:
+        """Be full for a while, whatever is queued: the peer is over its quota.  Answers leave."""
+
 
 class Session(Protocol):
     """One connection's protocol state."""

@@ -52,6 +52,10 @@ class Limits:
         """Receive memory of all connections."""
         return self._receive_bytes
 
+    def reconfigure(self, config: Config) -> None:
+        """The broker's settings have changed; those who are connected stay."""
+        self._config = config
+
     def admit(self, host: str, receive_bytes: int) -> bool:
         config = self._config
         if self._connections >= config.connections_max:

@@ -52,6 +52,10 @@ class Listeners:
         """Where each listener is, by its name, in the order they were opened."""
         return self._addresses
 
+    def reconfigure(self, config: Config) -> None:
+        """The broker's settings have changed."""
+        self._limits.reconfigure(config)
+
     async def open(self, listen: Sequence[tuple[Listen, Endpoint]]) -> None:
         """Open all of them or none."""
         opened: list[tuple[Endpoint, socket.socket]] = []

@@ -79,6 +79,7 @@ class Outbox:
         "_memory_bytes",
         "_memory_bytes_max",
         "_metrics",
+        "_muted",
         "_places",
         "_places_max",
         "_ready",
@@ -122,12 +123,14 @@ class Outbox:
         self._closed = False
         self._ending = False
         self._gave_up = False
+        self._muted: asyncio.TimerHandle | None = None
         self._scheduled = False
 
     @property
     def full(self) -> bool:
         return (
-            self._memory_bytes > self._memory_bytes_max
+            self._muted is not None
+            or self._memory_bytes > self._memory_bytes_max
             or self._places >= self._places_max
             or self._file_bytes > _FILE_BYTES_MAX
         )
@@ -195,6 +198,16 @@ class Outbox:
             self._ending = False
         self.hang_up()
 
+    def mute(self, delay_ms: int) -> None:
+        if self._closed:
+            return
+        until = self._loop.time() + delay_ms / 1000
+        if self._muted is not None:
+            if self._muted.when() >= until:
+                return
+            self._muted.cancel()
+        self._muted = self._loop.call_at(until, self._unmute)
+
     def await_room(self) -> None:
         """Call `room` as soon as half of what made this connection full has left."""
         self._awaiting_room = True
@@ -218,6 +231,8 @@ class Outbox:
         self._ready.clear()
         self._line.clear()
         self._memory_bytes = self._file_bytes = 0
+        if self._muted is not None:
+            self._muted.cancel()
         self._disarm()
         self._socket.close()
 
@@ -242,10 +257,15 @@ class Outbox:
 
     def _has_room(self) -> bool:
         return (
-            self._memory_bytes * 2 <= self._memory_bytes_max
+            self._muted is None
+            and self._memory_bytes * 2 <= self._memory_bytes_max
             and self._places * 2 <= self._places_max
             and self._file_bytes * 2 <= _FILE_BYTES_MAX
         )
+
+    def _unmute(self) -> None:
+        self._muted = None
+        self._tell_room()
 
     def _schedule(self) -> None:
         # Answers that become ready in the same turn (one sync serves many) leave in one call.

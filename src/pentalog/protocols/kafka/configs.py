@@ -1,7 +1,7 @@
 """Settings as Kafka's clients see them: resources, sources, synonyms, types.
 
-The broker's settings carry Kafka's topic names already; here are the names the same settings have
-on a Kafka broker, and the broker's own settings under the names Kafka's tools look for.
+The broker's settings of topics carry Kafka's names already; here are the names the same settings
+have on a Kafka broker.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
+from pentalog.broker.operation import Layer
 from pentalog.broker.port import Setting
 from pentalog.protocols.kafka.administration import answer_settled, error_fields, repeated
 from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused
@@ -23,9 +24,18 @@ class Resource(IntEnum):
 
 class Source(IntEnum):
     DYNAMIC_TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
 
+
+SOURCES: Final = {
+    Layer.BROKER: Source.DYNAMIC_BROKER,
+    Layer.CLUSTER: Source.DYNAMIC_DEFAULT_BROKER,
+    Layer.GIVEN: Source.STATIC_BROKER,
+    Layer.DEFAULT: Source.DEFAULT,
+}
 
 TYPES: Final = {"boolean": 1, "string": 2, "int": 3, "short": 4, "long": 5, "double": 6, "list": 7}
 
@@ -89,74 +99,28 @@ def topic_entries(call: Call, settings: Sequence[Setting]) -> list[Entry]:
 
 
 def _topic_entry(call: Call, setting: Setting) -> Entry:
-    synonym = (SYNONYMS[setting.name], setting.default, _default_source(call, setting.name))
-    own = (setting.name, setting.value, Source.DYNAMIC_TOPIC)
+    synonyms = synonyms_of(call, SYNONYMS[setting.name], setting.name)
+    if setting.overridden:
+        synonyms = ((setting.name, setting.value, Source.DYNAMIC_TOPIC), *synonyms)
     return Entry(
         name=setting.name,
         value=setting.value,
-        source=own[2] if setting.overridden else synonym[2],
+        source=synonyms[0][2],
         kind=setting.kind,
         documentation=setting.documentation,
-        synonyms=(own, synonym) if setting.overridden else (synonym,),
+        synonyms=synonyms,
     )
 
 
-def _default_source(call: Call, name: str) -> Source:
-    given = name in call.context.config.topic_defaults
-    return Source.STATIC_BROKER if given else Source.DEFAULT
-
-
-def broker_entries(call: Call) -> list[Entry]:
-    """The broker's own settings; none of them can be changed while it runs."""
-    config = call.context.config
-    static = Source.STATIC_BROKER
-    own = (
-        ("auto.create.topics.enable", _word(config.auto_create_topics), "boolean"),
-        ("broker.id", str(config.node_id), "int"),
-        ("default.replication.factor", "1", "int"),
-        ("delete.topic.enable", "true", "boolean"),
-        ("log.dirs", str(config.data), "string"),
-        ("log.retention.check.interval.ms", str(config.housekeeping_interval_ms), "long"),
-        ("max.connections", str(config.connections_max), "int"),
-        ("max.connections.per.ip", str(config.connections_per_address_max), "int"),
-        ("node.id", str(config.node_id), "int"),
-        ("num.partitions", str(config.default_partitions), "int"),
-        ("producer.id.expiration.ms", str(config.producer_expiration_ms), "int"),
-        ("socket.request.max.bytes", str(config.frame_bytes_max), "int"),
-    )
-    entries = [
-        Entry(name, value, static, kind, "", ((name, value, static),), read_only=True)
-        for name, value, kind in own
-    ]
-    for setting in call.context.broker.topics.defaults():
-        name, source = SYNONYMS[setting.name], _default_source(call, setting.name)
-        entries.append(
-            Entry(
-                name=name,
-                value=setting.value,
-                source=source,
-                kind=setting.kind,
-                documentation=setting.documentation,
-                synonyms=((name, setting.value, source),),
-                read_only=True,
-            )
-        )
-    return entries
-
-
-def _word(value: bool) -> str:
-    return "true" if value else "false"
+def synonyms_of(call: Call, name: str, setting: str) -> tuple[tuple[str, str, Source], ...]:
+    """Every value a setting of the broker has, the one in force first."""
+    values = call.context.broker.settings.values(setting)
+    return tuple((name, value.text, SOURCES[value.layer]) for value in values)
 
 
 def check_alterable(resource: Any, keys: Iterable[str]) -> None:
     """Raise unless settings of this kind of resource can be changed, each named once."""
-    if resource.resource_type == Resource.BROKER:
-        raise Refused(
-            ErrorCode.invalid_request,
-            "this broker's own settings cannot be changed while it runs: change its configuration "
-            "and restart it; topic settings can be changed",
-        )
-    if resource.resource_type != Resource.TOPIC:
+    if resource.resource_type not in (Resource.TOPIC, Resource.BROKER):
         raise Refused(ErrorCode.invalid_request, unknown_resource(resource.resource_type))
     for key in repeated(keys):
         raise Refused(ErrorCode.invalid_request, f"setting {key!r} is named twice: name it once")

@@ -210,6 +210,13 @@ def _read_duration(data: bytes, position: int) -> tuple[timedelta, int]:
     return timedelta(milliseconds=number), position + 4
 
 
+def _read_long_duration(data: bytes, position: int) -> tuple[timedelta, int]:
+    (number,) = struct.unpack_from(">q", data, position)
+    # More than a timedelta can hold means for ever; nobody lives to see the difference.
+    bounded = max(-_DURATION_MS_MAX, min(_DURATION_MS_MAX, number))
+    return timedelta(milliseconds=bounded), position + 8
+
+
 _NUMBERS: Final = {
     "int8": ">b",
     "int16": ">h",
@@ -223,4 +230,10 @@ _NUMBERS: Final = {
     "bool": ">?",
 }
 
-_CONVERTED: Final[dict[str, Read]] = {"uuid": _read_id, "timedelta_i32": _read_duration}
+_DURATION_MS_MAX: Final = 999_999_999 * 24 * 3600 * 1000
+
+_CONVERTED: Final[dict[str, Read]] = {
+    "uuid": _read_id,
+    "timedelta_i32": _read_duration,
+    "timedelta_i64": _read_long_duration,
+}

@@ -48,6 +48,7 @@ def frame(
     session_id: int,
     outcomes: Sequence[Outcome],
     committed: bool,
+    throttle_ms: int = 0,
 ) -> list[Piece]:
     """The pieces of a whole response, length in front."""
     pieces: list[Piece] = []
@@ -55,7 +56,7 @@ def frame(
     head = bytearray(_HEAD.pack(correlation_id))
     if flexible:
         head += b"\0"
-    head += b"\0\0\0\0"  # throttle time
+    head += _HEAD.pack(throttle_ms)
     if version >= 7:
         head += struct.pack(">hi", error, session_id)
     topics = [

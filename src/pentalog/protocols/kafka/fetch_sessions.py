@@ -93,6 +93,10 @@ class FetchSessions:
             return Plan([], error=ErrorCode.fetch_session_topic_id_error)
         return self._go_on(session, listed, forgotten, now_ms)
 
+    def close(self, session_id: int) -> None:
+        """Forget a session its client will not hear of."""
+        self._sessions.pop(session_id, None)
+
     def _open(self, listed: list[Cursor], by_id: bool, now_ms: int) -> Plan:
         if len(listed) > PARTITIONS_MAX or not self._room(now_ms):
             return Plan(listed)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pentalog.broker.port import Waiting
     from pentalog.model.types import Piece
     from pentalog.protocols.kafka.door import Door
+    from pentalog.protocols.kafka.throttling import Allowance
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,10 @@ class Call:
     door: Door
     """What all Kafka connections of this broker share."""
     line: Line
+    allowance: Allowance | None = None
+    """What the client may use; None while nobody has a quota."""
+    throttle_ms: int = 0
+    """How long it is muted for what it used before, or to send this request."""
 
     def field(self, name: str, default: Any) -> Any:
         """A field of the request that some versions lack."""

@@ -8,7 +8,7 @@ from typing import Final
 
 from pentalog import kernels
 from pentalog.kernels import Facts
-from pentalog.model.errors import BatchCorrupt, InvalidRecord, TransactionState
+from pentalog.model.errors import BatchCorrupt, InvalidRecord
 from pentalog.protocols.kafka.errors import ErrorCode, Refused
 
 TRANSACTIONAL: Final = 0x10
@@ -48,8 +48,6 @@ def rules(facts: Facts, requests: int, version: int) -> Exception | None:
         )
     if facts.attributes_any & CONTROL:
         return InvalidRecord("a control batch; clients may send records only")
-    if facts.attributes_any & TRANSACTIONAL:
-        return TransactionState("a transactional batch, but no transaction is open")
     return None
 
 

@@ -18,7 +18,8 @@ from pentalog.protocols.kafka import codec, frames
 from pentalog.protocols.kafka.api import APIS, k00_produce, k18_api_versions
 from pentalog.protocols.kafka.door import door_of
 from pentalog.protocols.kafka.entities import Undecodable
-from pentalog.protocols.kafka.messages import Call
+from pentalog.protocols.kafka.messages import Call, Line
+from pentalog.protocols.kafka.throttling import Allowance, ThrottledLine
 from pentalog.session import Context, Place, Replies
 
 _log: Final = logging.getLogger(__name__)
@@ -38,6 +39,8 @@ class KafkaSession:
         self._context = context
         self._replies = replies
         self._door = door_of(context.broker)
+        self._quotas = context.broker.quotas
+        self._allowance = Allowance(context, replies)
         self._queue: list[Piece] = []
         self._queue_bytes = 0
         self._ended = False
@@ -46,6 +49,16 @@ class KafkaSession:
         self._left: Frames | None = None
 
     def receive(self, data: memoryview) -> int:
+        if not self._quotas.active:
+            return self._receive(data)
+        if self._left is None:
+            self._allowance.identify(data)
+        start_s = self._context.runtime.monotonic()
+        used = self._receive(data)
+        self._allowance.meter.worked(self._context.runtime.monotonic() - start_s)
+        return used
+
+    def _receive(self, data: memoryview) -> int:
         used = 0
         while not self._ended:
             split, self._left = self._left, None
@@ -96,11 +109,17 @@ class KafkaSession:
     def _serve(self, data: memoryview, split: Frames) -> int:
         """Serve what was split; returns -1, or where it stopped because the replies are full."""
         context = self._context
+        metered = self._quotas.active
         self.wanted = split.wanted
         for number, item in enumerate(split.items):
             if isinstance(item, ProduceRun):
+                line: Line = self
+                if metered:
+                    if self._replies.full:
+                        return self._keep(split, number, item.start)
+                    line = self._metered(item)
                 context.metrics.requests += len(item.requests) >> 3
-                if not k00_produce.serve_run(item, data, context.broker.log, self._door, self):
+                if not k00_produce.serve_run(item, data, context.broker.log, self._door, line):
                     self._violation("a Produce without acks was refused")
             else:
                 if self._replies.full:
@@ -113,6 +132,12 @@ class KafkaSession:
             size_max = context.config.frame_bytes_max
             self._violation(f"a frame of {split.refused} bytes; accepted are 0..{size_max}")
         return -1
+
+    def _metered(self, run: ProduceRun) -> Line:
+        """Count a run; the line for its answers."""
+        key = k00_produce.API.key
+        delay_ms = self._allowance.received(key, run.end - run.start)
+        return ThrottledLine(self, key, run.version, delay_ms) if delay_ms else self
 
     def _keep(self, split: Frames, number: int, used: int) -> int:
         """Remember what is left from this item on, relative to where it will lie next time."""
@@ -156,6 +181,11 @@ class KafkaSession:
         call = Call(
             key, version, correlation_id, client_id, decoded, self._context, self._door, self
         )
+        if self._quotas.active:
+            call.allowance = self._allowance
+            call.throttle_ms = self._allowance.received(key, end - start)
+            if call.throttle_ms:
+                call.line = ThrottledLine(self, key, version, call.throttle_ms)
         try:
             api.serve(call)
         except BrokerError as refusal:

@@ -15,11 +15,16 @@ from unittest.mock import patch
 
 from kafka_world import Line
 
+from pentalog.broker.consumers import LocalConsumers
+from pentalog.broker.groups import LocalGroups
+from pentalog.broker.live_settings import LocalSettings
 from pentalog.broker.log import LocalLog
 from pentalog.broker.port import Broker
 from pentalog.broker.producers import LocalProducers
+from pentalog.broker.quotas import LocalQuotas
 from pentalog.broker.state import FILE_NAME, State
 from pentalog.broker.topics import LocalTopics
+from pentalog.broker.transactions import LocalTransactions
 from pentalog.config import Config
 from pentalog.log.files import RealFiles
 from pentalog.log.store import Store
@@ -99,15 +104,45 @@ class DiskBroker:
         self._state_of_random = self._dice.getstate()
         self.store = Store(directory, RealFiles(), self.runtime, self.metrics, self.config)
         self.state = State(directory / FILE_NAME, self.runtime)
-        self.topics = LocalTopics(self.store, self.state, self.runtime, self.config)
         producers = LocalProducers(self.state)
         with self.seeded():
             self.store.open()
             self.state.open()
+            self.settings = LocalSettings(self.state, self.config)
+            self.settings.open()
+            self.topics = LocalTopics(self.store, self.state, self.runtime, self.settings.live)
             self.topics.open()
+            self.settings.watch(self.topics.reconfigure, self.topics.check_defaults)
+            self.quotas = LocalQuotas(self.state, self.runtime)
+            self.quotas.open()
             producers.open()
             log = LocalLog(self.store, self.runtime, self.metrics)
-            self.broker = Broker("AAAAAAAAAAAAAAAAAAAAAA", log, self.topics, producers)
+            self.groups = LocalGroups(self.state, self.runtime, self.config)
+            self.groups.open()
+            self.topics.on_deleted.append(self.groups.topic_deleted)
+            consumers = LocalConsumers(self.groups, self.topics)
+            consumers.open()
+            self.transactions = LocalTransactions(
+                self.store,
+                log,
+                self.state,
+                producers,
+                self.groups.offsets,
+                self.runtime,
+                self.config,
+            )
+            self.transactions.open()
+            self.broker = Broker(
+                "AAAAAAAAAAAAAAAAAAAAAA",
+                log,
+                self.topics,
+                producers,
+                self.groups,
+                self.transactions,
+                consumers=consumers,
+                quotas=self.quotas,
+                settings=self.settings,
+            )
             self.runtime.run()
 
     @contextmanager
@@ -136,6 +171,9 @@ class DiskBroker:
         return KafkaSession(context, line)
 
     def close(self) -> None:
+        self.groups.stop_waiting()
+        self.groups.close()
+        self.transactions.close()
         self.state.close()
         self.runtime.run()
         self.store.close()

@@ -51,6 +51,9 @@ def _primitive(kind: str, dice: random.Random) -> tuple[Any, Any]:
     if kind in _UNSIGNED:
         number = dice.randrange(1 << _UNSIGNED[kind])
         return number, number
+    if kind == "float64":
+        share = dice.choice((0.0, -1.5, dice.random()))
+        return share, share
     if kind == "bool":
         truth = dice.random() < 0.5
         return truth, truth

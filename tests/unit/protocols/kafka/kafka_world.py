@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -11,7 +12,10 @@ from kio.index import load_response_schema
 from kio.serial import entity_reader
 
 from pentalog import kernels
+from pentalog.broker.groups import LocalGroups
+from pentalog.broker.operation import Fixed
 from pentalog.broker.port import Broker, Topic, TopicSpec, Waiting
+from pentalog.broker.state import State
 from pentalog.config import Config
 from pentalog.kernels import Facts
 from pentalog.metrics import Metrics
@@ -232,6 +236,7 @@ class Line:
         self.full = False
         self.sends = 0
         self.hung_up = False
+        self.muted = False
         self._places: list[KeptPlace] = []
 
     def send(self, *pieces: Piece) -> None:
@@ -245,6 +250,10 @@ class Line:
 
     def hang_up(self) -> None:
         self.hung_up = True
+
+    def mute(self, delay_ms: int) -> None:
+        assert delay_ms > 0
+        self.muted = True
 
     @property
     def waiting(self) -> int:
@@ -283,7 +292,19 @@ class World:
         self.clock = Clock()
         self.metrics = Metrics()
         self.config = Config(**config)
-        self.broker = Broker("cluster-0000000000000x", self.log, self.topics, self.producers)  # type: ignore[arg-type]
+        nobody: Any = None
+        # Never opened: there are no groups, and nobody can join without timers.
+        state = State(Path(":memory:"), self.clock)  # type: ignore[arg-type]
+        self.groups = LocalGroups(state, self.clock, self.config)  # type: ignore[arg-type]
+        self.broker = Broker(
+            "cluster-0000000000000x",
+            self.log,
+            self.topics,  # type: ignore[arg-type]
+            self.producers,
+            self.groups,
+            nobody,
+            settings=Fixed(self.config),
+        )
         self.line = Line()
         self.session = self.connect(self.line)
 

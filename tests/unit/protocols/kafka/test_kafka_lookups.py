@@ -217,7 +217,6 @@ def test_producers_get_an_identity(version: int) -> None:
     second = made.ask(22, version, identity(version))
     assert (first.error_code, first.producer_epoch) == (0, 0)
     assert first.producer_id != second.producer_id
-    assert made.ask(22, version, identity(version, "tx")).error_code == 35
     assert made.ask(22, version, identity(version, "")).error_code == 42
 
 

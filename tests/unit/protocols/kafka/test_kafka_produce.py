@@ -109,7 +109,7 @@ def with_attributes(bits: int) -> bytearray:
         (b"", 87),
         (None, 87),
         (with_attributes(0x20), 87),
-        (with_attributes(0x10), 48),
+        (with_attributes(0x10), 53),
         (bytes(records()) + bytes(records()), 87),
     ],
     ids=["crc", "magic", "empty", "null", "control", "transactional", "two batches"],

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from admin_line import AdminLine, QueueRuntime
 
+from pentalog.broker.live_settings import LocalSettings
 from pentalog.broker.log import LocalLog
 from pentalog.broker.port import Broker
 from pentalog.broker.producers import LocalProducers
@@ -30,10 +32,20 @@ def line(tmp_path: Path) -> Iterator[AdminLine]:
     store.open()
     state = State(tmp_path / FILE_NAME, runtime)
     state.open()
-    topics = LocalTopics(store, state, runtime, config)
+    settings = LocalSettings(state, config)
+    settings.open()
+    topics = LocalTopics(store, state, runtime, settings.live)
     topics.open()
+    settings.watch(topics.reconfigure, topics.check_defaults)
+    nobody: Any = None
     broker = Broker(
-        state.cluster_id, LocalLog(store, runtime, metrics), topics, LocalProducers(state)
+        state.cluster_id,
+        LocalLog(store, runtime, metrics),
+        topics,
+        LocalProducers(state),
+        nobody,
+        nobody,
+        settings=settings,
     )
     yield AdminLine(broker, state, runtime, config)
     state.close()

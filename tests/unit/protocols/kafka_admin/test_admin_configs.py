@@ -68,7 +68,8 @@ def test_synonyms_and_documentation_when_asked(line: AdminLine) -> None:
     }
     longest = str((1 << 63) - 1)
     assert found["flush.ms"] == [("flush.ms", "5", 1), ("log.flush.interval.ms", longest, 5)]
-    assert found["retention.ms"] == [("log.retention.ms", "9", 4)]
+    week = str(7 * 24 * 3600 * 1000)
+    assert found["retention.ms"] == [("log.retention.ms", "9", 4), ("log.retention.ms", week, 5)]
     assert all(each.documentation for each in result.configs)
 
 
@@ -80,14 +81,16 @@ def test_only_the_keys_asked_for(line: AdminLine, keys: list[str], expected: set
     assert {each.name for each in describe(line, TOPIC, "a", keys).configs} == expected
 
 
-def test_the_brokers_settings_are_read_only(line: AdminLine) -> None:
+def test_the_brokers_settings(line: AdminLine) -> None:
     result = describe(line, BROKER, "3", synonyms=True)
     found = {each.name: each for each in result.configs}
     assert found["num.partitions"].value == "2"
     assert found["log.retention.ms"].value == "9"
     assert found["auto.create.topics.enable"].value == "true"
     assert found["node.id"].value == "3"
-    assert all(each.read_only and each.synonyms for each in result.configs)
+    assert found["node.id"].read_only
+    assert not found["log.retention.ms"].read_only
+    assert all(each.synonyms for each in result.configs)
     assert len(found) == len(result.configs)
     assert describe(line, BROKER, "").configs == ()
 
@@ -142,7 +145,8 @@ def test_replacing_all_settings(line: AdminLine, version: int) -> None:
         (TOPIC, "a", {"flush_ms": "x"}, 40),
         (TOPIC, "a", {"no_such": "1"}, 40),
         (TOPIC, "a", {"flush_ms": None}, 42),
-        (BROKER, "3", {"log_retention_ms": "1"}, 42),
+        (BROKER, "3", {"node_id": "1"}, 42),
+        (BROKER, "4", {"log_retention_ms": "1"}, 42),
         (8, "3", {}, 42),
     ],
 )
@@ -220,7 +224,7 @@ def test_changes_refused(
 
 def test_only_topics_that_exist_can_be_changed(line: AdminLine) -> None:
     assert change(line, ("flush.ms", SET, "1"), name="b").error_code == 3
-    refused = change(line, ("log.retention.ms", SET, "1"), kind=BROKER, name="3")
+    refused = change(line, ("node.id", SET, "1"), kind=BROKER, name="3")
     assert refused.error_code == 42
     assert "restart" in refused.error_message
 

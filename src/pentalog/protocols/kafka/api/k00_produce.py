@@ -1,7 +1,8 @@
 """Produce: batches in, offsets out.
 
 3: transactional id.  5: log start offset.  7: zstd.  8: error messages.  9: flexible.
-10: leader and endpoints in tagged fields.  12: implicit transactions.  13: topics by id.
+10: leader and endpoints in tagged fields.  11: abortable errors.  12: implicit transactions.
+13: topics by id.
 
 Neighbouring requests for one partition come as one run and are appended by one call; requests
 for several partitions are walked where they lie.  Batches are never copied.
@@ -14,9 +15,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pentalog import kernels
 from pentalog.kernels import ProduceRun
-from pentalog.model.errors import BrokerError
+from pentalog.model.errors import (
+    BrokerError,
+    InvalidRecord,
+    TransactionBusy,
+    TransactionState,
+)
 from pentalog.model.later import Later
-from pentalog.model.types import Ack, Appended
+from pentalog.model.types import Ack, Appended, Identity, Partition
 from pentalog.protocols.kafka import records
 from pentalog.protocols.kafka.codec import uvarint
 from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused, code_of
@@ -29,6 +35,8 @@ if TYPE_CHECKING:
 
 _FLEXIBLE: Final = 9
 _BY_ID: Final = 13
+_ENLISTS: Final = 12
+_ABORTABLE: Final = 11
 _ACKS: Final = {-1: Ack.DURABLE, 0: Ack.NONE, 1: Ack.WRITTEN}
 _ENTRY_BYTES: Final = 8
 """Size of one request's entry in `ProduceRun.requests`."""
@@ -128,6 +136,8 @@ class Produce(NamedTuple):
 
     acks: int
     topics: list[tuple[bytes, list[Part]]]
+    transactional: bool = False
+    """A transactional id was given."""
 
 
 def decode(version: int, body: memoryview) -> Produce:
@@ -156,7 +166,7 @@ def decode(version: int, body: memoryview) -> Produce:
             walk.tags()
     if flexible:
         walk.tags()
-    return Produce(acks, topics)
+    return Produce(acks, topics, size >= 0)
 
 
 class _Answer:
@@ -254,12 +264,12 @@ def _count(out: bytearray, length: int, flexible: bool) -> None:
 
 def serve(call: Call) -> None:
     """A request that was no run: several partitions, or something to be refused."""
-    acks, topics = call.body
+    acks, topics, transactional = call.body
     answer = _Answer(call)
     for name, parts in topics:
         for part in parts:
             try:
-                answer.add(_append(call, acks, name, part))
+                answer.add(_append(call, acks, name, part, transactional=transactional))
             except REFUSALS as refusal:
                 answer.add(refusal)
     # The answer may come when the receive buffer holds something else.
@@ -271,7 +281,9 @@ def serve(call: Call) -> None:
         call.line.hang_up()
 
 
-def _append(call: Call, acks: int, name: bytes, part: Part) -> Later[Appended]:
+def _append(
+    call: Call, acks: int, name: bytes, part: Part, *, transactional: bool
+) -> Later[Appended]:
     ack = _ACKS.get(acks)
     if ack is None:
         raise _invalid_acks(acks)
@@ -280,9 +292,32 @@ def _append(call: Call, acks: int, name: bytes, part: Part) -> Later[Appended]:
         call.door.routes.check_copies(at)
     batches = part.batches if part.batches is not None else memoryview(b"")
     facts = records.judge(batches, 0, len(batches), call.version)
+    if facts.attributes_any & records.TRANSACTIONAL:
+        if not transactional:
+            raise Refused(
+                ErrorCode.transactional_id_authorization_failed,
+                "a transactional batch without a transactional id: name the id as well",
+            )
+        if facts.producer_id < 0:
+            raise InvalidRecord("a transactional batch without a producer id: ask for one first")
+        _admit(call, Identity(facts.producer_id, facts.producer_epoch), at)
     log = call.context.broker.log
     appended = log.append(at, batches, facts)
     return Later.now(appended) if ack is Ack.NONE else log.settle(appended, ack)
+
+
+def _admit(call: Call, who: Identity, at: Partition) -> None:
+    """Let the batch into its producer's transaction, or refuse in the words of the version."""
+    try:
+        call.context.broker.transactions.admit(who, at, enlists=call.version >= _ENLISTS)
+    except TransactionBusy as refusal:
+        if call.version >= _ENLISTS:
+            raise
+        raise Refused(ErrorCode.not_enough_replicas, str(refusal)) from refusal
+    except TransactionState as refusal:
+        if call.version < _ABORTABLE:
+            raise
+        raise Refused(ErrorCode.transaction_abortable, str(refusal)) from refusal
 
 
 API: Final = Api(0, "Produce", 3, 13, serve, advertised_min=0, decode=decode)

@@ -8,12 +8,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from pentalog.broker.port import Waiting
 from pentalog.model.errors import BrokerError
 from pentalog.model.later import Later
-from pentalog.model.types import Horizon, Offset, Partition, Slice
+from pentalog.model.types import Horizon, Offset, Partition, Piece, Slice
 from pentalog.protocols.kafka import fetch_answers
 from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, code_of
 from pentalog.protocols.kafka.fetch_answers import Outcome
@@ -73,13 +74,18 @@ class Fetching:
 
     def read(self) -> None:
         """Read every partition from the start, then answer or wait."""
-        self._bytes_left = max(0, min(self._call.body.bytes_max, _BYTES_MAX))
+        self._bytes_left = max(0, min(self._call.body.bytes_max, self._bytes_max()))
         self._outcomes: list[Outcome] = []
         self._positions: dict[Partition, Offset] = {}
         self._failed = False
         self._size = 0
         self._next = 0
         self._read_on()
+
+    def _bytes_max(self) -> int:
+        allowance = self._call.allowance
+        quota = None if allowance is None else allowance.meter.read_bytes_max
+        return _BYTES_MAX if quota is None else min(_BYTES_MAX, quota)
 
     def _read_on(self) -> None:
         cursors = self._plan.cursors
@@ -99,7 +105,7 @@ class Fetching:
                 # How much the next partition may give depends on what this one gave.
                 if self._place is None:
                     self._place = self._call.line.place()
-                later.then(lambda arrived, cursor=cursor: self._go_on(cursor, arrived))  # type: ignore[misc]
+                later.then(partial(self._go_on, cursor))
                 return
         self._decide()
 
@@ -138,7 +144,7 @@ class Fetching:
 
     def _decide(self) -> None:
         timeout_ms = self._call.body.wait_ms
-        bytes_min = min(self._call.body.bytes_min, _BYTES_MAX)
+        bytes_min = min(self._call.body.bytes_min, self._bytes_max())
         done = self._waited or self._failed or self._size >= bytes_min or timeout_ms <= 0
         if done or not self._positions:
             self._answer()
@@ -167,6 +173,11 @@ class Fetching:
         call = self._call
         outcomes = self._outcomes
         session = self._plan.session
+        if call.allowance is not None:
+            throttle_ms = call.throttle_ms or call.allowance.fetched(self._size)
+            if throttle_ms:
+                self._answer_nothing(throttle_ms)
+                return
         if session is not None:
             outcomes = [outcome for outcome in outcomes if _news(outcome)]
             # Those that gave records go to the back, so that all get their turn.
@@ -186,8 +197,28 @@ class Fetching:
             outcomes=outcomes,
             committed=self._committed,
         )
+        self._send(pieces)
+
+    def _answer_nothing(self, throttle_ms: int) -> None:
+        """The client is over its quota.  It knows by the time that this is not the truth."""
+        plan, call = self._plan, self._call
+        if plan.session is None and plan.session_id:
+            # Its client does not take an answer without partitions for the opening of a session.
+            call.door.fetch_sessions.close(plan.session_id)
+        pieces = fetch_answers.frame(
+            call.version,
+            call.correlation_id,
+            error=int(plan.error),
+            session_id=0 if plan.session is None else plan.session_id,
+            outcomes=(),
+            committed=self._committed,
+            throttle_ms=throttle_ms,
+        )
+        self._send(pieces)
+
+    def _send(self, pieces: list[Piece]) -> None:
         if self._place is None:
-            call.line.send(*pieces)
+            self._call.line.send(*pieces)
         else:
             self._place.fill(*pieces)
 

@@ -40,13 +40,14 @@ def serve(call: Call) -> None:
 
 
 def _asked(call: Call) -> tuple[str | UUID | None, ...] | None:
-    """Names, or ids where no name is given; None: every topic."""
+    """Ids where one is given, else names; None: every topic."""
     topics = call.body.topics
     if topics is None or (call.version == 0 and not topics):
         return None
     if call.version < 12:
         return tuple(topic.name for topic in topics)
-    return tuple(topic.name if topic.name is not None else topic.topic_id for topic in topics)
+    # Some clients leave the name out beside an id, others send an empty one.
+    return tuple(topic.name if topic.topic_id is None else topic.topic_id for topic in topics)
 
 
 def _create_missing(
@@ -54,7 +55,8 @@ def _create_missing(
 ) -> dict[str | UUID | None, int]:
     """Create what is missing and may be created: name to error code, 0 if it was created."""
     context = call.context
-    if not (context.config.auto_create_topics and call.field("allow_auto_topic_creation", True)):
+    allowed = context.broker.settings.live.auto_create_topics
+    if not (allowed and call.field("allow_auto_topic_creation", True)):
         return {}
     outcome: dict[str | UUID | None, int] = {}
     for name in asked:

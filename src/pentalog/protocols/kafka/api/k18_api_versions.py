@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from pentalog.protocols.kafka import codec
 from pentalog.protocols.kafka.errors import ErrorCode
+from pentalog.protocols.kafka.features import FEATURES
 from pentalog.protocols.kafka.messages import Api, Call
 
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
@@ -23,7 +24,10 @@ def serve(call: Call) -> None:
         named = (call.body.client_software_name, call.body.client_software_version)
         if not all(_SOFTWARE.fullmatch(text) for text in named):
             error = ErrorCode.invalid_request
-    call.answer({"error_code": int(error), "api_keys": [] if error else ranges()})
+    if error:
+        call.answer({"error_code": int(error), "api_keys": []})
+        return
+    call.answer({"api_keys": ranges(), **features(call.version)})
 
 
 def ranges() -> list[dict[str, Any]]:
@@ -31,6 +35,26 @@ def ranges() -> list[dict[str, Any]]:
     from pentalog.protocols.kafka.api import APIS  # the registry lists this module too
 
     return [_range(APIS[key]) for key in sorted(APIS)]
+
+
+def features(version: int) -> dict[str, Any]:
+    """The levels clients may rely on; older versions of the request cannot say "from 0 on"."""
+    least = 0 if version >= 4 else 1
+    return {
+        "supported_features": [
+            {
+                "name": name,
+                "min_version": max(feature.least, least),
+                "max_version": feature.level,
+            }
+            for name, feature in FEATURES.items()
+        ],
+        "finalized_features_epoch": 0,
+        "finalized_features": [
+            {"name": name, "max_version_level": feature.level, "min_version_level": feature.level}
+            for name, feature in FEATURES.items()
+        ],
+    }
 
 
 def unsupported(correlation_id: int) -> bytearray:

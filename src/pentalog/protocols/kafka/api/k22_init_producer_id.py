@@ -6,52 +6,43 @@ own error.  5: transactions that end with a new epoch.
 
 from __future__ import annotations
 
-import logging
 from typing import Any, Final
 
 from pentalog.model.errors import BrokerError
 from pentalog.model.later import Later
 from pentalog.model.types import Identity
-from pentalog.protocols.kafka.errors import ErrorCode, code_of
+from pentalog.protocols.kafka.codec import milliseconds
+from pentalog.protocols.kafka.errors import ErrorCode
 from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.protocols.kafka.transactions import answer_later, transaction_code
 
-_log: Final = logging.getLogger(__name__)
+_FENCED: Final = 4
 
 
 def serve(call: Call) -> None:
     name = call.body.transactional_id
-    if name is not None:
-        call.answer(_refused(_transactional(call, name)))
+    known = Identity(call.field("producer_id", -1), call.field("producer_epoch", -1))
+    if name == "" or (known.producer_id < 0) != (known.epoch < 0):
+        call.answer(_refused(int(ErrorCode.invalid_request)))
         return
-    try:
-        identified = call.context.broker.producers.identify()
-    except BrokerError as refusal:
-        call.answer(_refused(code_of(refusal)))
-        return
-    if identified.ready:
-        call.answer(_fields(identified))
-        return
-    place = call.place()
-    identified.then(lambda done: place.answer(_fields(done)))
+
+    def begin() -> Later[Identity]:
+        broker = call.context.broker
+        if name is None:
+            return broker.producers.identify()
+        return broker.transactions.identify(
+            name,
+            timeout_ms=milliseconds(call.body.transaction_timeout),
+            known=known if known.producer_id >= 0 else None,
+        )
+
+    def refused(refusal: BrokerError) -> dict[str, Any]:
+        return _refused(transaction_code(refusal, fenced=call.version >= _FENCED))
+
+    answer_later(call, begin, _fields, refused)
 
 
-def _transactional(call: Call, name: str) -> int:
-    if not name:
-        return int(ErrorCode.invalid_request)
-    _log.warning(
-        "%s: transactional id %r refused: transactions are not supported; "
-        "leave transactional.id unset and use an idempotent producer",
-        call.context.peer,
-        name,
-    )
-    return int(ErrorCode.unsupported_version)
-
-
-def _fields(identified: Later[Identity]) -> dict[str, Any]:
-    try:
-        identity = identified.value
-    except BrokerError as refusal:
-        return _refused(code_of(refusal))
+def _fields(identity: Identity) -> dict[str, Any]:
     return {"producer_id": identity.producer_id, "producer_epoch": identity.epoch}
 
 

@@ -10,13 +10,8 @@ from typing import Any
 
 from pentalog.model.errors import InvalidTopic, TopicNotFound
 from pentalog.protocols.kafka.administration import error_fields
-from pentalog.protocols.kafka.configs import (
-    Entry,
-    Resource,
-    broker_entries,
-    topic_entries,
-    unknown_resource,
-)
+from pentalog.protocols.kafka.broker_configs import broker_entries
+from pentalog.protocols.kafka.configs import Entry, Resource, topic_entries, unknown_resource
 from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused
 from pentalog.protocols.kafka.messages import Api, Call
 from pentalog.protocols.kafka.names import kafka_name_flaw
@@ -52,7 +47,7 @@ def _entries(call: Call, resource: Any) -> list[Entry]:
     if resource.resource_type == Resource.TOPIC:
         return _topic(call, resource.resource_name)
     if resource.resource_type == Resource.BROKER:
-        return _broker(call, resource.resource_name)
+        return broker_entries(call, resource.resource_name)
     raise Refused(ErrorCode.invalid_request, unknown_resource(resource.resource_type))
 
 
@@ -65,19 +60,6 @@ def _topic(call: Call, name: str) -> list[Entry]:
             raise
         raise InvalidTopic(flaw) from None
     return topic_entries(call, settings)
-
-
-def _broker(call: Call, name: str) -> list[Entry]:
-    if not name:
-        # Settings for all brokers at once: a broker alone has none.
-        return []
-    node_id = call.context.config.node_id
-    if name != str(node_id):
-        raise Refused(
-            ErrorCode.invalid_request,
-            f"there is no broker {name[:100]!r}: the only one is {node_id}",
-        )
-    return broker_entries(call)
 
 
 API = Api(32, "DescribeConfigs", 1, 4, serve)

@@ -1,4 +1,4 @@
-"""AlterConfigs: replace all settings of a topic by the ones given.
+"""AlterConfigs: replace all settings of a topic, or all changes of a broker's, by the ones given.
 
 v1 throttles before it answers; v2 is flexible.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pentalog.protocols.kafka.configs import alter, check_alterable, missing_value
+from pentalog.protocols.kafka import broker_configs
+from pentalog.protocols.kafka.configs import Resource, alter, check_alterable, missing_value
 from pentalog.protocols.kafka.messages import Api, Call
 
 
@@ -22,9 +23,11 @@ def _alter(call: Call, resource: Any) -> None:
         if config.value is None:
             raise missing_value(config.name)
         changes[config.name] = config.value
-    call.context.broker.topics.configure(
-        resource.resource_name, changes, replace=True, dry_run=call.body.validate_only
-    )
+    name, dry_run = resource.resource_name, call.body.validate_only
+    if resource.resource_type == Resource.BROKER:
+        broker_configs.change(call, name, changes, replace=True, dry_run=dry_run)
+    else:
+        call.context.broker.topics.configure(name, changes, replace=True, dry_run=dry_run)
 
 
 API = Api(33, "AlterConfigs", 0, 2, serve)

@@ -1,16 +1,24 @@
-"""IncrementalAlterConfigs: change some settings of a topic and leave the others.
+"""IncrementalAlterConfigs: change some settings of a topic or broker and leave the others.
 
 v1 is flexible.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any
 
 from pentalog.broker.port import Setting
 from pentalog.model.errors import InvalidConfig
-from pentalog.protocols.kafka.configs import alter, check_alterable, missing_value
+from pentalog.protocols.kafka import broker_configs
+from pentalog.protocols.kafka.configs import (
+    Entry,
+    Resource,
+    alter,
+    check_alterable,
+    missing_value,
+)
 from pentalog.protocols.kafka.errors import ErrorCode, Refused
 from pentalog.protocols.kafka.messages import Api, Call
 
@@ -28,15 +36,23 @@ def serve(call: Call) -> None:
 
 def _alter(call: Call, resource: Any) -> None:
     check_alterable(resource, (config.name for config in resource.configs))
-    topics = call.context.broker.topics
-    current = {setting.name: setting for setting in topics.settings(resource.resource_name)}
-    changes = {
-        config.name: _changed(config, current.get(config.name)) for config in resource.configs
-    }
-    topics.configure(resource.resource_name, changes, dry_run=call.body.validate_only)
+    name, dry_run = resource.resource_name, call.body.validate_only
+    current: Mapping[str, Setting | Entry]
+    if resource.resource_type == Resource.BROKER:
+        current = broker_configs.current(call, name)
+        changes = _changes(resource.configs, current)
+        broker_configs.change(call, name, changes, replace=False, dry_run=dry_run)
+    else:
+        topics = call.context.broker.topics
+        current = {setting.name: setting for setting in topics.settings(name)}
+        topics.configure(name, _changes(resource.configs, current), dry_run=dry_run)
 
 
-def _changed(config: Any, current: Setting | None) -> str | None:
+def _changes(configs: Any, current: Mapping[str, Setting | Entry]) -> dict[str, str | None]:
+    return {config.name: _changed(config, current.get(config.name)) for config in configs}
+
+
+def _changed(config: Any, current: Setting | Entry | None) -> str | None:
     """The value a setting gets; None for the default."""
     if config.config_operation not in tuple(Operation):
         raise Refused(

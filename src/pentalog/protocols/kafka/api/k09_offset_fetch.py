@@ -1,0 +1,131 @@
+"""OffsetFetch: where groups go on.
+
+2: no topics means all, and an error for the group.  3: throttle time.  5: leader epochs.  6:
+flexible.  7: offsets in open transactions are an error if the client asks so.  8: several groups
+at a time.  9: members of groups that the broker plans say who they are.  10: topics by their ids.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any, Final
+from uuid import UUID
+
+from pentalog.broker.port import Committed, Fence
+from pentalog.model.errors import BrokerError, TopicNotFound
+from pentalog.model.types import Partition
+from pentalog.protocols.kafka.coordination import group_code
+from pentalog.protocols.kafka.errors import ErrorCode
+from pentalog.protocols.kafka.messages import Api, Call
+
+_NOTHING: Final[Mapping[str, Any]] = {
+    "committed_offset": -1,
+    "committed_leader_epoch": -1,
+    "metadata": "",
+    "error_code": 0,
+}
+
+
+def serve(call: Call) -> None:
+    body = call.body
+    if call.version >= 8:
+        groups = [
+            _group(
+                call,
+                asked.group_id,
+                asked.topics,
+                Fence(getattr(asked, "member_id", None) or "", getattr(asked, "member_epoch", -1)),
+            )
+            for asked in body.groups
+        ]
+        call.answer({"groups": groups})
+        return
+    found = _group(call, body.group_id, body.topics, Fence())
+    if call.version < 2 and found["error_code"]:
+        found["topics"] = _refused(body.topics or (), found["error_code"])
+    call.answer(found)
+
+
+def _group(call: Call, group: str, asked: Any, fence: Fence) -> dict[str, Any]:
+    groups = call.context.broker.groups
+    try:
+        groups.check_fetch(group, fence)
+    except BrokerError as refusal:
+        return {"group_id": group, "topics": [], "error_code": group_code(refusal)}
+    topics = _all(call, group) if asked is None else [_topic(call, group, t) for t in asked]
+    return {"group_id": group, "topics": topics, "error_code": 0}
+
+
+def _all(call: Call, group: str) -> list[dict[str, Any]]:
+    by_topic: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for at, committed in call.context.broker.groups.offsets.committed(group).items():
+        by_topic[at.topic].append(_partition(call, group, at, committed))
+    found = []
+    for name, partitions in by_topic.items():
+        topic_id: UUID | None = None
+        if call.version >= 10:
+            try:
+                topic_id = call.context.broker.topics.get(name).topic_id
+            except TopicNotFound:
+                continue
+        found.append({"name": name, "topic_id": topic_id, "partitions": partitions})
+    return found
+
+
+def _topic(call: Call, group: str, asked: Any) -> dict[str, Any]:
+    topic_id = getattr(asked, "topic_id", None)
+    if call.version < 10:
+        name = asked.name
+    else:
+        try:
+            name = call.context.broker.topics.by_id(topic_id or UUID(int=0)).name
+        except TopicNotFound:
+            return _refused([asked], int(ErrorCode.unknown_topic_id))[0]
+    places = [Partition(name, index) for index in asked.partition_indexes]
+    committed = call.context.broker.groups.offsets.committed(group, places)
+    return {
+        "name": name,
+        "topic_id": topic_id,
+        "partitions": [_partition(call, group, at, committed.get(at)) for at in places],
+    }
+
+
+def _partition(
+    call: Call, group: str, at: Partition, committed: Committed | None
+) -> dict[str, Any]:
+    unstable = call.field("require_stable", False) and call.context.broker.groups.offsets.unstable(
+        group, at
+    )
+    if unstable:
+        return {
+            **_NOTHING,
+            "partition_index": at.index,
+            "error_code": int(ErrorCode.unstable_offset_commit),
+        }
+    if committed is None:
+        return {**_NOTHING, "partition_index": at.index}
+    return {
+        "partition_index": at.index,
+        "committed_offset": committed.offset,
+        "committed_leader_epoch": committed.leader_epoch,
+        "metadata": committed.metadata,
+        "error_code": 0,
+    }
+
+
+def _refused(asked: Any, code: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": getattr(topic, "name", None),
+            "topic_id": getattr(topic, "topic_id", None),
+            "partitions": [
+                {**_NOTHING, "partition_index": index, "error_code": code}
+                for index in topic.partition_indexes
+            ],
+        }
+        for topic in asked
+    ]
+
+
+API: Final = Api(9, "OffsetFetch", 1, 10, serve)

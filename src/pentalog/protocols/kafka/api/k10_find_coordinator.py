@@ -1,0 +1,48 @@
+"""FindCoordinator: who keeps a group or a transactional id; here always this broker.
+
+1: kind of key and a text to errors.  3: flexible.  4: several keys at a time.  5: an error that
+only a new dialect of transactions knows.  6: keys of share groups, which are not served.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pentalog.protocols.kafka.errors import ErrorCode
+from pentalog.protocols.kafka.messages import Api, Call
+
+_GROUP: Final = 0
+_TRANSACTION: Final = 1
+
+
+def serve(call: Call) -> None:
+    kind = call.field("key_type", _GROUP)
+    if call.version < 4:
+        call.answer(_coordinator(call, call.body.key, kind))
+        return
+    keys = call.body.coordinator_keys
+    call.answer({"coordinators": [_coordinator(call, key, kind) for key in keys]})
+
+
+def _coordinator(call: Call, key: str, kind: int) -> dict[str, Any]:
+    if kind not in (_GROUP, _TRANSACTION):
+        return {
+            "key": key,
+            "node_id": -1,
+            "host": "",
+            "port": -1,
+            "error_code": int(ErrorCode.invalid_request),
+            "error_message": f"keys of kind {kind}; accepted are 0 (group) and 1 (transaction)",
+        }
+    address = call.context.advertised("kafka")
+    return {
+        "key": key,
+        "node_id": call.context.config.node_id,
+        "host": address.host,
+        "port": address.port,
+        "error_code": 0,
+        "error_message": "" if call.version >= 4 else "NONE",
+    }
+
+
+API: Final = Api(10, "FindCoordinator", 0, 6, serve)

@@ -1,0 +1,50 @@
+"""LeaveGroup: members go, so that the others need not wait until they are missed.
+
+1: throttle time.  3: several members at a time, static ones by their names.  4: flexible.
+5: a reason.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pentalog.broker.port import Leaving
+from pentalog.model.errors import BrokerError
+from pentalog.protocols.kafka.coordination import group_code
+from pentalog.protocols.kafka.messages import Api, Call
+
+
+def serve(call: Call) -> None:
+    body = call.body
+    if call.version < 3:
+        leaving = [Leaving(body.member_id)]
+    else:
+        leaving = [
+            Leaving(
+                member.member_id,
+                member.group_instance_id,
+                getattr(member, "reason", None) or "",
+            )
+            for member in body.members
+        ]
+    try:
+        outcomes = call.context.broker.groups.leave(body.group_id, leaving)
+    except BrokerError as refusal:
+        outcomes = [refusal] * len(leaving)
+    codes = [0 if outcome is None else group_code(outcome) for outcome in outcomes]
+    call.answer(
+        {
+            "error_code": codes[0] if call.version < 3 else 0,
+            "members": [
+                {
+                    "member_id": who.member_id,
+                    "group_instance_id": who.instance_id,
+                    "error_code": code,
+                }
+                for who, code in zip(leaving, codes, strict=True)
+            ],
+        }
+    )
+
+
+API: Final = Api(13, "LeaveGroup", 0, 5, serve)

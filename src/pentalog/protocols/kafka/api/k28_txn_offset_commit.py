@@ -1,0 +1,99 @@
+"""TxnOffsetCommit: offsets of a group that become real when the transaction commits.
+
+2: leader epochs.  3: flexible, and the member is checked.  4: abortable errors.  5: the group
+takes part without having been added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pentalog.broker.port import Committed, Fence
+from pentalog.model.errors import BrokerError, TopicNotFound
+from pentalog.model.later import Later
+from pentalog.model.types import Identity, Partition
+from pentalog.protocols.kafka.errors import ErrorCode, code_of
+from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.protocols.kafka.transactions import answer_later
+
+_IMPLICIT: Final = 5
+_METADATA_BYTES_MAX: Final = 4096
+
+
+def serve(call: Call) -> None:
+    body = call.body
+    codes: dict[Partition, int] = {}
+    offsets: dict[Partition, Committed] = {}
+    for topic in body.topics:
+        for part in topic.partitions:
+            at = Partition(topic.name, part.partition_index)
+            codes[at] = _flaw(call, at, part)
+            if not codes[at]:
+                offsets[at] = Committed(
+                    part.committed_offset,
+                    getattr(part, "committed_leader_epoch", -1),
+                    part.committed_metadata or "",
+                )
+
+    def refused(refusal: BrokerError) -> dict[str, Any]:
+        code = code_of(refusal)
+        return _answer(body.topics, codes | dict.fromkeys(offsets, code))
+
+    answer_later(
+        call,
+        lambda: _stage(call, offsets),
+        lambda _: _answer(body.topics, codes),
+        refused,
+    )
+
+
+def _stage(call: Call, offsets: Mapping[Partition, Committed]) -> Later[None]:
+    if not offsets:
+        return Later.now(None)
+    body, broker = call.body, call.context.broker
+    fence = Fence(
+        call.field("member_id", ""),
+        call.field("generation_id", -1),
+        call.field("group_instance_id", None),
+    )
+    broker.groups.check_commit(body.group_id, fence, transactional=True)
+    return broker.transactions.stage(
+        body.transactional_id,
+        Identity(body.producer_id, body.producer_epoch),
+        body.group_id,
+        offsets,
+        enlists=call.version >= _IMPLICIT,
+    )
+
+
+def _flaw(call: Call, at: Partition, part: Any) -> int:
+    if len((part.committed_metadata or "").encode()) > _METADATA_BYTES_MAX:
+        return int(ErrorCode.offset_metadata_too_large)
+    try:
+        if 0 <= at.index < call.context.broker.topics.get(at.topic).partitions:
+            return 0
+    except TopicNotFound:
+        pass
+    return int(ErrorCode.unknown_topic_or_partition)
+
+
+def _answer(topics: Any, codes: Mapping[Partition, int]) -> dict[str, Any]:
+    return {
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [
+                    {
+                        "partition_index": part.partition_index,
+                        "error_code": codes[Partition(topic.name, part.partition_index)],
+                    }
+                    for part in topic.partitions
+                ],
+            }
+            for topic in topics
+        ]
+    }
+
+
+API: Final = Api(28, "TxnOffsetCommit", 0, 5, serve)

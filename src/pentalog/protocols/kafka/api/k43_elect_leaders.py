@@ -1,0 +1,50 @@
+"""ElectLeaders: every partition has the only broker there is as its leader already.
+
+v1 has the kind of election, and an error for the whole answer; v2 is flexible.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pentalog.model.errors import TopicNotFound
+from pentalog.protocols.kafka.administration import error_fields
+from pentalog.protocols.kafka.errors import ErrorCode, Refused
+from pentalog.protocols.kafka.messages import Api, Call
+
+_KINDS: Final = (0, 1)
+"""The preferred replica, or any that is there."""
+
+
+def serve(call: Call) -> None:
+    if call.field("election_type", 0) not in _KINDS:
+        call.answer({"error_code": int(ErrorCode.invalid_request), "replica_election_results": []})
+        return
+    asked = call.body.topic_partitions
+    # Asked about all partitions, Kafka names only those where something was to be done.
+    results = [] if asked is None else [_result(call, each) for each in asked]
+    call.answer({"error_code": 0, "replica_election_results": results})
+
+
+def _result(call: Call, asked: Any) -> dict[str, Any]:
+    try:
+        count = call.context.broker.topics.get(asked.topic).partitions
+    except TopicNotFound:
+        count = 0
+    parts = []
+    for index in asked.partitions:
+        if 0 <= index < count:
+            flaw = Refused(
+                ErrorCode.election_not_needed,
+                f"broker {call.context.config.node_id} leads {asked.topic}-{index} already",
+            )
+        else:
+            flaw = Refused(
+                ErrorCode.unknown_topic_or_partition,
+                f"there is no partition {asked.topic[:260]}-{index}: ask for metadata",
+            )
+        parts.append({"partition_id": index, **error_fields(flaw)})
+    return {"topic": asked.topic, "partition_result": parts}
+
+
+API = Api(43, "ElectLeaders", 0, 2, serve)

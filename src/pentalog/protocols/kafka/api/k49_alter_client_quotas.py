@@ -1,0 +1,58 @@
+"""AlterClientQuotas: set and remove quotas; they hold from the client's next request on.
+
+v1 is flexible.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pentalog.broker.operation import Quota
+from pentalog.model.errors import InvalidConfig
+from pentalog.protocols.kafka.administration import answer_settled, error_fields, repeated
+from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused
+from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.protocols.kafka.quotas import NOT_ENFORCED, QUOTAS, owner_of
+
+
+def serve(call: Call) -> None:
+    results = []
+    for entry in call.body.entries:
+        flaw: Exception | None = None
+        try:
+            _alter(call, entry)
+        except InvalidConfig as refusal:
+            flaw = Refused(ErrorCode.invalid_request, str(refusal))
+        except REFUSALS as refusal:
+            flaw = refusal
+        entity = [
+            {"entity_type": each.entity_type, "entity_name": each.entity_name}
+            for each in entry.entity
+        ]
+        results.append({**error_fields(flaw), "entity": entity})
+    answer_settled(call, {"entries": results}, results, changed=not call.body.validate_only)
+
+
+def _alter(call: Call, entry: Any) -> None:
+    owner = owner_of(entry.entity)
+    for key in repeated(each.key for each in entry.ops):
+        raise Refused(ErrorCode.invalid_request, f"quota {key!r} is named twice: name it once")
+    changes: dict[Quota, float | None] = {}
+    for each in entry.ops:
+        quota = QUOTAS.get(each.key)
+        if quota is None and each.remove:
+            continue
+        if quota is None:
+            raise Refused(ErrorCode.invalid_request, _unknown(each.key))
+        changes[quota] = None if each.remove else each.value
+    call.context.broker.quotas.change(owner, changes, dry_run=call.body.validate_only)
+
+
+def _unknown(key: str) -> str:
+    accepted = f"accepted are {', '.join(QUOTAS)}"
+    if key in NOT_ENFORCED:
+        return f"{key} is not enforced by this broker, so it is not taken either: {accepted}"
+    return f"there is no quota {key[:100]!r}: {accepted}"
+
+
+API = Api(49, "AlterClientQuotas", 0, 1, serve)

@@ -1,0 +1,45 @@
+"""DescribeProducers: which producers partitions remember, and what they have open."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pentalog.model.errors import BrokerError
+from pentalog.model.types import Partition
+from pentalog.protocols.kafka.administration import error_fields
+from pentalog.protocols.kafka.messages import Api, Call
+
+
+def serve(call: Call) -> None:
+    topics = [
+        {
+            "name": topic.name,
+            "partitions": [
+                _partition(call, Partition(topic.name, index)) for index in topic.partition_indexes
+            ],
+        }
+        for topic in call.body.topics
+    ]
+    call.answer({"topics": topics})
+
+
+def _partition(call: Call, at: Partition) -> dict[str, Any]:
+    try:
+        writers = call.context.broker.transactions.writers(at)
+    except BrokerError as refusal:
+        return {"partition_index": at.index, **error_fields(refusal), "active_producers": []}
+    producers = [
+        {
+            "producer_id": writer.who.producer_id,
+            "producer_epoch": writer.who.epoch,
+            "last_sequence": writer.last_sequence,
+            "last_timestamp": writer.timestamp_ms,
+            "coordinator_epoch": 0,
+            "current_txn_start_offset": writer.transaction_start,
+        }
+        for writer in writers
+    ]
+    return {"partition_index": at.index, **error_fields(None), "active_producers": producers}
+
+
+API: Final = Api(61, "DescribeProducers", 0, 0, serve)

@@ -1,0 +1,48 @@
+"""DescribeTransactions: how far the transactions of some ids have come."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any, Final
+
+from pentalog.model.errors import TransactionUnknown
+from pentalog.protocols.kafka.errors import ErrorCode
+from pentalog.protocols.kafka.messages import Api, Call
+
+
+def serve(call: Call) -> None:
+    names = call.body.transactional_ids
+    call.answer({"transaction_states": [_state(call, name) for name in names]})
+
+
+def _state(call: Call, name: str) -> dict[str, Any]:
+    try:
+        view = call.context.broker.transactions.view(name)
+    except TransactionUnknown:
+        error = ErrorCode.transactional_id_not_found if name else ErrorCode.invalid_request
+        return {
+            "error_code": int(error),
+            "transactional_id": name,
+            "transaction_state": "",
+            "transaction_timeout": 0,
+            "transaction_start_time": 0,
+            "producer_id": -1,
+            "producer_epoch": -1,
+            "topics": [],
+        }
+    topics: dict[str, list[int]] = defaultdict(list)
+    for at in view.partitions:
+        topics[at.topic].append(at.index)
+    return {
+        "error_code": 0,
+        "transactional_id": name,
+        "transaction_state": view.phase,
+        "transaction_timeout": view.timeout_ms,
+        "transaction_start_time": view.started_ms,
+        "producer_id": view.who.producer_id,
+        "producer_epoch": view.who.epoch,
+        "topics": [{"topic": topic, "partitions": at} for topic, at in topics.items()],
+    }
+
+
+API: Final = Api(65, "DescribeTransactions", 0, 0, serve)
