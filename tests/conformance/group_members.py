@@ -14,14 +14,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
-SESSION_MS = 6000
+SESSION_MS = 2000
 
 
 class GroupMember(Protocol):
     """Polls on a thread of its own from the start until it is closed."""
 
-    read: list[tuple[int, int, bytes]]
-    """Partition, offset and value."""
+    @property
+    def read(self) -> list[tuple[int, int, bytes]]:
+        """Partition, offset and value."""
 
     @property
     def assigned(self) -> set[int]: ...
@@ -29,11 +30,56 @@ class GroupMember(Protocol):
     def close(self) -> None: ...
 
 
-class ConfluentMember:
+class PollingMember:
+    """A member whose client must be used from one thread."""
+
+    def __init__(self) -> None:
+        self.read: list[tuple[int, int, bytes]] = []
+        self.assigned: set[int] = set()
+        self._over = threading.Event()
+        self._commit_wanted = threading.Event()
+        self._committed = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def commit(self) -> None:
+        self._committed.clear()
+        self._commit_wanted.set()
+        assert self._committed.wait(60), "the commit was not answered"
+        if self._failure is not None:
+            raise self._failure
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            self._poll()
+            if self._commit_wanted.is_set():
+                self._commit_wanted.clear()
+                try:
+                    self._commit()
+                except Exception as failure:
+                    self._failure = failure
+                self._committed.set()
+        self._end()
+
+    def _poll(self) -> None:
+        raise NotImplementedError
+
+    def _commit(self) -> None:
+        raise NotImplementedError
+
+    def _end(self) -> None:
+        raise NotImplementedError
+
+
+class ConfluentMember(PollingMember):
     def __init__(self, address: str, group: str, topic: str, **settings: Any) -> None:
         from confluent_kafka import Consumer
 
-        self.read: list[tuple[int, int, bytes]] = []
         self._consumer = Consumer(
             {
                 "bootstrap.servers": address,
@@ -47,34 +93,25 @@ class ConfluentMember:
             }
         )
         self._consumer.subscribe([topic])
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._poll, daemon=True)
-        self._thread.start()
-
-    @property
-    def assigned(self) -> set[int]:
-        return {part.partition for part in self._consumer.assignment()}
-
-    def commit(self) -> None:
-        self._consumer.commit(asynchronous=False)
-
-    def close(self) -> None:
-        self._over.set()
-        self._thread.join()
-        self._consumer.close()
+        super().__init__()
 
     def _poll(self) -> None:
-        while not self._over.is_set():
-            message = self._consumer.poll(0.05)
-            if message is not None and message.error() is None:
+        for message in self._consumer.consume(500, timeout=0.05):
+            if message.error() is None:
                 self.read.append((message.partition(), message.offset(), message.value()))
+        self.assigned = {part.partition for part in self._consumer.assignment()}
+
+    def _commit(self) -> None:
+        self._consumer.commit(asynchronous=False)
+
+    def _end(self) -> None:
+        self._consumer.close()
 
 
-class KafkaPythonMember:
+class KafkaPythonMember(PollingMember):
     def __init__(self, address: str, group: str, topic: str, **settings: Any) -> None:
         from kafka import KafkaConsumer
 
-        self.read: list[tuple[int, int, bytes]] = []
         self._consumer = KafkaConsumer(
             topic,
             bootstrap_servers=address,
@@ -85,32 +122,18 @@ class KafkaPythonMember:
             heartbeat_interval_ms=500,
             **settings,
         )
-        self._lock = threading.Lock()
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._poll, daemon=True)
-        self._thread.start()
-
-    @property
-    def assigned(self) -> set[int]:
-        with self._lock:
-            return {part.partition for part in self._consumer.assignment()}
-
-    def commit(self) -> None:
-        with self._lock:
-            self._consumer.commit()
-
-    def close(self) -> None:
-        self._over.set()
-        self._thread.join()
-        self._consumer.close(autocommit=False)
+        super().__init__()
 
     def _poll(self) -> None:
-        while not self._over.is_set():
-            with self._lock:
-                found = self._consumer.poll(timeout_ms=50)
-            for records in found.values():
-                self.read += [(r.partition, r.offset, r.value) for r in records]
-            time.sleep(0.01)
+        for records in self._consumer.poll(timeout_ms=500).values():
+            self.read += [(r.partition, r.offset, r.value) for r in records]
+        self.assigned = {part.partition for part in self._consumer.assignment()}
+
+    def _commit(self) -> None:
+        self._consumer.commit()
+
+    def _end(self) -> None:
+        self._consumer.close(autocommit=False)
 
 
 class AiokafkaMember:

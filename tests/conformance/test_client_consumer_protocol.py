@@ -11,10 +11,11 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
-import brokers
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+
+import brokers
 
 pytestmark = pytest.mark.clients
 
@@ -157,16 +158,20 @@ def test_a_pattern_follows_new_topics(quick: str, topic: str) -> None:
         assert read(5, reader) == [*range(5)]
 
 
+def poll_for_error(consumer: Consumer) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end:
+        record = consumer.poll(0.2)
+        if record is not None and record.error():
+            raise KafkaException(record.error())
+
+
 def test_a_pattern_that_is_none_is_refused(quick: str, topic: str) -> None:
     with closing(member(quick, topic)) as reader:
-        reader.subscribe(["^("])
-        with pytest.raises(KafkaException) as refused:
-            end = time.monotonic() + PATIENCE_S
-            while time.monotonic() < end:
-                record = reader.poll(0.2)
-                if record is not None and record.error():
-                    raise KafkaException(record.error())
-        assert "INVALID_REGULAR_EXPRESSION" in str(refused.value)
+        # The client checks patterns too, but lets this one pass.
+        reader.subscribe(["^a**"])
+        with pytest.raises(KafkaException, match="regular expression is not valid"):
+            poll_for_error(reader)
 
 
 def test_a_static_member_comes_back_to_its_partitions(quick: str, topic: str) -> None:
@@ -262,17 +267,17 @@ def test_members_go_on_after_the_broker_was_killed(tmp_path: Path, topic: str) -
     port = int(started.address.rpartition(":")[2])
     with ExitStack() as stack:
         create(started.address, topic)
-        produce(started.address, topic, range(12))
         members = [stack.enter_context(closing(member(started.address, topic))) for _ in range(2)]
         for consumer in members:
             consumer.subscribe([topic])
         poll(*members, until=shared(*members))
-        assert set(read(12, *members)) == {*range(12)}
+        produce(started.address, topic, range(12))
+        assert read(12, *members) == [*range(12)]
         held = [places(consumer) for consumer in members]
         for consumer in members:
             consumer.commit(asynchronous=False)
-        os.kill(started.process.pid, signal.SIGKILL)
-        started.process.wait()
+        started.process.kill()
+        started.process.communicate()
         again = brokers.start_pentalog(tmp_path / "killed", settings=SETTINGS, port=port)
         stack.enter_context(brokers.stopping(again))
         produce(again.address, topic, range(12, 24))

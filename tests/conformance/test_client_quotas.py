@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import apache_kafka
 import pytest
 import raw
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -21,10 +20,12 @@ from confluent_kafka.admin import (
     ConfigResource,
     ResourceType,
 )
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import NewTopic
 from kio.schema.alter_client_quotas.v1 import request as altering
 from kio.serial import entity_writer
+
+import apache_kafka
 
 pytestmark = [
     pytest.mark.clients,
@@ -114,9 +115,7 @@ def drain(address: str, topic: str, **settings: Any) -> tuple[int, list[int]]:
 def test_a_producer_over_its_quota_is_slowed_down(broker: str, topic: str, client_id: str) -> None:
     AdminClient({"bootstrap.servers": broker}).list_topics(topic, timeout=TIMEOUT_S)
     with quota(broker, client_id, "producer_byte_rate"):
-        started = time.monotonic()
-        assert fill(broker, topic, **{"client.id": client_id})
-        assert time.monotonic() - started > 1.0
+        assert max(fill(broker, topic, **{"client.id": client_id})) > 500
         assert fill(broker, topic, **{"client.id": "somebody-else"}) == []
     assert drain(broker, topic) == (RECORDS, [])
 
@@ -132,10 +131,7 @@ def test_a_consumer_over_its_quota_is_slowed_down(broker: str, topic: str, clien
 
 
 def test_kafka_python_gets_everything_through(broker: str, topic: str, client_id: str) -> None:
-    with (
-        quota(broker, client_id, "producer_byte_rate"),
-        quota(broker, client_id + "-c", "consumer_byte_rate"),
-    ):
+    with quota(broker, client_id, "producer_byte_rate"):
         producer = KafkaProducer(
             bootstrap_servers=broker, client_id=client_id, batch_size=1, retries=0
         )
@@ -143,21 +139,7 @@ def test_kafka_python_gets_everything_through(broker: str, topic: str, client_id
             producer.send(topic, VALUE)
         producer.flush(TIMEOUT_S)
         producer.close()
-        consumer = KafkaConsumer(
-            topic,
-            bootstrap_servers=broker,
-            client_id=client_id + "-c",
-            group_id=None,
-            auto_offset_reset="earliest",
-            consumer_timeout_ms=15_000,
-        )
-        found = 0
-        for _ in consumer:
-            found += 1
-            if found == RECORDS:
-                break
-        consumer.close()
-    assert found == RECORDS
+    assert drain(broker, topic) == (RECORDS, [])
 
 
 def node_id(address: str) -> str:
@@ -172,35 +154,36 @@ def alter(admin: AdminClient, name: str, key: str, value: str | None) -> None:
     admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
 
 
-def described(admin: AdminClient, kind: ResourceType, name: str, key: str) -> ConfigEntry:
+def described(
+    admin: AdminClient, kind: ResourceType, name: str, key: str, *, value: str
+) -> ConfigEntry:
+    """A setting once it has a value: Kafka answers for a change before it has made it."""
     resource = ConfigResource(kind, name)
     deadline = time.monotonic() + TIMEOUT_S
     while True:
         try:
             found: ConfigEntry = admin.describe_configs([resource])[resource].result(TIMEOUT_S)[key]
-            return found
         except KafkaException:
-            # A fresh topic is not known everywhere at once on a real Kafka.
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.1)
+            found = ConfigEntry(key, None)
+        if found.value == value or time.monotonic() > deadline:
+            return found
+        time.sleep(0.1)
 
 
 def test_broker_settings_change_while_it_runs(broker: str, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": broker})
     name = node_id(broker)
     admin.list_topics(topic, timeout=TIMEOUT_S)
-    key = "log.segment.delete.delay.ms"
+    key = "log.index.interval.bytes"
     alter(admin, name, key, "54321")
     try:
-        entry = described(admin, ResourceType.BROKER, name, key)
+        entry = described(admin, ResourceType.BROKER, name, key, value="54321")
         assert (entry.value, entry.source, entry.is_read_only) == ("54321", 2, False)
-        assert [(each.value, each.source) for each in entry.synonyms.values()][:1] == [("54321", 2)]
-        follows = described(admin, ResourceType.TOPIC, topic, "file.delete.delay.ms")
+        follows = described(admin, ResourceType.TOPIC, topic, "index.interval.bytes", value="54321")
         assert (follows.value, follows.source) == ("54321", 2)
     finally:
         alter(admin, name, key, None)
-    assert described(admin, ResourceType.BROKER, name, key).source == 5
+    assert described(admin, ResourceType.BROKER, name, key, value="4096").source == 5
     with pytest.raises(KafkaException):
         alter(admin, name, "node.id", "17")
 
