@@ -97,7 +97,13 @@ class Config:
         1 << 30, "Receive buffers of all connections together.", least=1 << 20
     )
     housekeeping_interval_ms: int = _setting(
-        30_000, "How often retention and compaction look for work.", least=1, most=_INT32_MAX
+        30_000, "How often compaction looks for work.", least=1, most=_INT32_MAX
+    )
+    retention_interval_ms: int = _setting(
+        300_000,
+        "How often retention looks for work, 30 s after the start at first.",
+        least=1,
+        most=_INT32_MAX,
     )
     shutdown_timeout_ms: int = _setting(
         10_000, "How long a stop waits for accepted requests to finish.", most=_INT32_MAX

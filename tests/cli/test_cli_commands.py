@@ -60,12 +60,12 @@ def test_json_feeds_back_byte_for_byte(run: Run, topic: str) -> None:
         {"key_base64": "/w==", "value_base64": "/wA=", "headers": [["b", {"base64": "/w=="}]]},
     ]
     text = "".join(json.dumps(record) + "\n" for record in sent).encode()
-    run("topic", "create", topic)
+    run("topic", "create", topic, "--set", "retention.ms=-1")  # they are years old
     summary = json.loads(run("produce", topic, "--json", stdin=text).stdout)
     assert summary == {"topic": topic, "records": 3, "offsets": {"0": 3}}
     first = run("consume", topic, "--json").stdout
 
-    run("topic", "create", f"{topic}-copy")
+    run("topic", "create", f"{topic}-copy", "--set", "retention.ms=-1")
     run("produce", f"{topic}-copy", "--json", stdin=first)
     second = run("consume", f"{topic}-copy", "--json").stdout
     assert second.replace(f"{topic}-copy".encode(), topic.encode()) == first
@@ -78,7 +78,7 @@ def test_where_to_start_and_to_stop(run: Run, topic: str) -> None:
         {"value": str(number), "timestamp": 1_700_000_000_000 + number} for number in range(20)
     ]
     text = "".join(json.dumps(record) + "\n" for record in records).encode()
-    run("topic", "create", topic)
+    run("topic", "create", topic, "--set", "retention.ms=-1")  # they are years old
     run("produce", topic, "--json", stdin=text)
 
     def values(*arguments: str) -> list[int]:

@@ -20,6 +20,8 @@ from pentalog.runtime import Runtime, Timer
 log = logging.getLogger("pentalog.log")
 
 _FIRST_DELAY_MS: Final = 1_000
+_FIRST_RETENTION_MS: Final = 30_000
+"""Not at once: whoever opens an old log may want to look at it before it is cut."""
 _PARTITIONS_PER_TURN: Final = 16
 
 
@@ -28,6 +30,9 @@ class Housekeeping:
         self._store = store
         self._runtime = runtime
         self._interval_ms = config.housekeeping_interval_ms
+        self._retention_interval_ms = config.retention_interval_ms
+        self._retention_due_s = 0.0
+        self._retaining = False
         self._producer_expiration_ms = config.producer_expiration_ms
         self._timer: Timer | None = None
         self._running = False
@@ -40,6 +45,8 @@ class Housekeeping:
     def start(self) -> None:
         """The store is open, and its partitions have their settings."""
         self._running = True
+        delay_ms = min(_FIRST_RETENTION_MS, self._retention_interval_ms)
+        self._retention_due_s = self._runtime.monotonic() + delay_ms / 1000
         self._arm(min(_FIRST_DELAY_MS, self._interval_ms))
 
     def stop(self) -> None:
@@ -57,6 +64,10 @@ class Housekeeping:
 
     def _walk(self) -> None:
         self._timer = None
+        now_s = self._runtime.monotonic()
+        self._retaining = now_s >= self._retention_due_s
+        if self._retaining:
+            self._retention_due_s = now_s + self._retention_interval_ms / 1000
         self._ahead.extend(self._store.all())
         self._due.clear()
         self._turn()
@@ -82,7 +93,8 @@ class Housekeeping:
         partition.producers.expire(now_ms - self._producer_expiration_ms)
         if self._compaction is not None and self._compaction.partition is partition:
             return  # dropping segments now would waste the work; the next walk will do it
-        apply_retention(partition, now_ms)
+        if self._retaining:
+            apply_retention(partition, now_ms)
         found = self._plan(partition)
         if found is not None:
             self._due.append(found)

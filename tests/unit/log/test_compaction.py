@@ -526,7 +526,9 @@ def test_a_checkpoint_that_cannot_be_right_counts_as_none(tmp_path: Path) -> Non
 
 
 def test_the_dirtiest_comes_first_and_all_get_their_turn(tmp_path: Path) -> None:
-    bench = LogBench(tmp_path, flush_interval_ms=0, housekeeping_interval_ms=10_000)
+    bench = LogBench(
+        tmp_path, flush_interval_ms=0, housekeeping_interval_ms=10_000, retention_interval_ms=10_000
+    )
     ats = [Partition("events", index) for index in range(3)]
     for at in ats:
         bench.partition(at, **COMPACTED)

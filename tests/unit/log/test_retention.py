@@ -149,7 +149,9 @@ def test_records_without_a_time_go_by_that_of_their_file(tmp_path: Path) -> None
 
 
 def test_the_walk_reaches_every_partition_and_comes_back(tmp_path: Path) -> None:
-    bench = LogBench(tmp_path, flush_interval_ms=0, housekeeping_interval_ms=5_000)
+    bench = LogBench(
+        tmp_path, flush_interval_ms=0, housekeeping_interval_ms=5_000, retention_interval_ms=5_000
+    )
     partitions = [Partition("events", index) for index in range(50)]
     for at in partitions:
         bench.partition(at, segment_bytes=2048, retention_ms=MINUTE_MS)
@@ -166,8 +168,26 @@ def test_the_walk_reaches_every_partition_and_comes_back(tmp_path: Path) -> None
     assert bench.store.get(AT).start_offset == 1
 
 
-def test_one_turn_of_the_walk_leaves_the_rest_for_later(tmp_path: Path) -> None:
+def test_records_with_old_timestamps_are_not_taken_at_once(tmp_path: Path) -> None:
     bench = LogBench(tmp_path, flush_interval_ms=0)
+    partition = bench.partition()
+    bench.append(b"from long ago", timestamp_ms=1)
+    house = Housekeeping(bench.store, bench.runtime, bench.config)
+    house.start()
+    bench.runtime.advance(25_000)
+    assert partition.start_offset == 0
+    bench.runtime.advance(bench.config.housekeeping_interval_ms * 2)
+    assert partition.start_offset == 1
+    bench.append(b"from long ago", timestamp_ms=1)
+    bench.runtime.advance(bench.config.retention_interval_ms // 2)
+    assert partition.start_offset == 1
+    bench.runtime.advance(bench.config.retention_interval_ms)
+    assert partition.start_offset == 2
+    house.stop()
+
+
+def test_one_turn_of_the_walk_leaves_the_rest_for_later(tmp_path: Path) -> None:
+    bench = LogBench(tmp_path, flush_interval_ms=0, retention_interval_ms=1_000)
     for index in range(50):
         bench.partition(Partition("events", index), retention_ms=0)
         bench.append(b"old", at=Partition("events", index), timestamp_ms=1)
@@ -193,6 +213,7 @@ def test_silent_producers_are_forgotten(tmp_path: Path) -> None:
         flush_interval_ms=0,
         producer_expiration_ms=MINUTE_MS,
         housekeeping_interval_ms=5_000,
+        retention_interval_ms=5_000,
     )
     partition = bench.partition()
     bench.append(b"x", producer_id=5, producer_epoch=0, base_sequence=0)

@@ -26,7 +26,7 @@ _COUNTERPARTS: Final = {
     "group.max.size": "group_size_max",
     "group.min.session.timeout.ms": "group_session_timeout_ms_min",
     "log.dirs": "data",
-    "log.retention.check.interval.ms": "housekeeping_interval_ms",
+    "log.retention.check.interval.ms": "retention_interval_ms",
     "max.connections": "connections_max",
     "max.connections.per.ip": "connections_per_address_max",
     "node.id": "node_id",
