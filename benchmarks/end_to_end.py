@@ -19,8 +19,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+)
 
 import apache_kafka
 import machine
@@ -33,9 +40,11 @@ RESULTS = machine.CACHE / "results.jsonl"
 # more records than the client reads ahead.
 BEYOND = 400_000
 CONTROL = "kafka-again"
+# How long a new group waits for more members is a setting, nothing to measure.
+KAFKA_SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
 PENTALOG_SETTINGS: dict[Durability, dict[str, str]] = {
-    Durability.PAGE_CACHE: {"flush_interval_ms": "0"},
-    Durability.FSYNC: {},
+    Durability.PAGE_CACHE: {"flush_interval_ms": "0", "group_initial_rebalance_delay_ms": "0"},
+    Durability.FSYNC: {"group_initial_rebalance_delay_ms": "0"},
 }
 
 
@@ -120,7 +129,11 @@ def _subjects(
         def kafka(name: str) -> Subject:
             # As many processes as ours: a synced row must not inherit another row's leftovers.
             nodes = {
-                durability: kept(apache_kafka.start(directory / f"{name}-{durability.name}"))
+                durability: kept(
+                    apache_kafka.start(
+                        directory / f"{name}-{durability.name}", settings=KAFKA_SETTINGS
+                    )
+                )
                 for durability in wanted
             }
             return Subject(name, nodes, synced_topic={"flush.messages": "1"})
@@ -158,31 +171,43 @@ def _run_rounds(
 def _warm(subjects: Sequence[Subject], *, share: float) -> None:
     """Many small requests: Java compiles what runs often, and a round alone is not enough."""
     for subject in subjects:
-        for broker in subject.brokers.values():
+        for durability, broker in subject.brokers.items():
             for row in WARM_UP:
                 topic = f"warm-{row.name}"
                 _create(broker, [topic], partitions=row.partitions, settings={})
-                _load(broker, row.scaled(share), [topic])
+                _load(broker, row.scaled(share), [topic], identity=topic)
                 _delete(broker, [topic])
+            if durability is Durability.FSYNC and subject.synced_topic:
+                # It exists since the first transaction; a commit is only as safe as this log.
+                _change(broker, "__transaction_state", subject.synced_topic)
 
 
 def _run(subject: Subject, row: Row, number: int) -> dict[str, Any]:
     broker = subject.brokers[row.durability]
     settings = subject.synced_topic if row.durability is Durability.FSYNC else {}
     topics = [f"{row.name}-{number}-{i}" for i in range(row.topics)]
-    if row.load is Load.CONSUME:
+    identity = f"{row.name}-{number}"
+    consuming = row.load in (Load.CONSUME, Load.GROUP)
+    if consuming:
         topics = [_filled_topic(subject, broker, row)]
     else:
         _create(broker, topics, partitions=row.partitions, settings=settings)
     machine.settle()
     cpu_before = broker.cpu_s
-    measured = _load(broker, row, topics)
+    measured = _load(broker, row, topics, identity=identity)
     cpu_s = broker.cpu_s - cpu_before
-    if row.load is not Load.CONSUME:
-        _check_all_there(broker, topics, row.partitions, measured["messages"])
+    if row.load is Load.GROUP:
+        _check_committed(broker, identity, topics[0], row.count)
+    if not consuming:
+        expected = measured.get("offsets", measured["messages"])
+        _check_all_there(broker, topics, row.partitions, expected)
         _delete(broker, topics)
         # Deleted segments must be gone, or the next run starts while their memory is freed.
         time.sleep(1.5)
+    if row.load is Load.TRANSACTIONS:
+        done = measured["transactions"]
+        measured["transaction_rate"] = done / measured["seconds"]
+        measured["broker_cpu_s_per_thousand"] = cpu_s / done * 1e3
     return {
         "row": row.name,
         "broker": subject.name,
@@ -197,7 +222,8 @@ def _run(subject: Subject, row: Row, number: int) -> dict[str, Any]:
     }
 
 
-def _load(broker: Broker, row: Row, topics: Sequence[str]) -> dict[str, Any]:
+def _load(broker: Broker, row: Row, topics: Sequence[str], *, identity: str) -> dict[str, Any]:
+    """Run the load generator; `identity` names the group or the transactional producer."""
     host, _, port = broker.address.rpartition(":")
     seconds = str(row.seconds)
     if row.load in (Load.PARTITIONS, Load.TINY):
@@ -205,8 +231,12 @@ def _load(broker: Broker, row: Row, topics: Sequence[str]) -> dict[str, Any]:
         arguments = [topics[0], seconds, str(number), str(row.size)]
         command = [str(machine.compiled("pipelined.c")), host, port, row.load.value, *arguments]
     else:
-        number = row.count if row.load is Load.CONSUME else row.size
-        arguments = [",".join(topics), seconds, str(number), *row.settings]
+        number = row.count if row.load in (Load.CONSUME, Load.GROUP) else row.size
+        arguments = [",".join(topics), seconds, str(number)]
+        if row.load in (Load.GROUP, Load.TRANSACTIONS):
+            key = "group.id" if row.load is Load.GROUP else "transactional.id"
+            arguments += [str(row.commit_every), f"{key}={identity}"]
+        arguments += row.settings
         client = [str(machine.compiled("load.c")), str(machine.librdkafka())]
         command = [*client, broker.address, row.load.value, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
@@ -257,8 +287,34 @@ def _check_all_there(broker: Broker, topics: Sequence[str], partitions: int, exp
     """A rate counts only if every acknowledged record is in the log, once."""
     admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 4})
     found = _records(admin, topics, partitions)
+    # Kafka answers a commit before its last control record is in the topic.
+    deadline = time.monotonic() + 10
+    while (found is None or found < expected) and time.monotonic() < deadline:
+        time.sleep(0.1)
+        found = _records(admin, topics, partitions)
     if found != expected:
         raise SystemExit(f"{broker.name} acknowledged {expected} records and holds {found}")
+
+
+def _check_committed(broker: Broker, group: str, topic: str, expected: int) -> None:
+    """A group's rate counts only if its last commit is what the broker remembers."""
+    admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 4})
+    asked = [ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0)])]
+    (answer,) = admin.list_consumer_group_offsets(asked).values()
+    found = answer.result(60).topic_partitions[0].offset
+    if found != expected:
+        raise SystemExit(f"{broker.name} took a commit of {expected} and remembers {found}")
+
+
+def _change(broker: Broker, topic: str, settings: dict[str, str]) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 4})
+    entries = [
+        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        for name, value in settings.items()
+    ]
+    asked = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
+    for changed in admin.incremental_alter_configs([asked]).values():
+        changed.result(60)
 
 
 def _delete(broker: Broker, topics: Sequence[str]) -> None:

@@ -1,12 +1,17 @@
-/* Load generator on librdkafka: produce, consume, or measure one-in-flight latency.
+/* Load generator on librdkafka: produce, consume, one-in-flight latency, groups, transactions.
  *
  *   load LIBRARY ADDRESS produce TOPIC SECONDS SIZE [NAME=VALUE ...]
  *   load LIBRARY ADDRESS fill    TOPIC COUNT SIZE [NAME=VALUE ...]
  *   load LIBRARY ADDRESS consume TOPIC SECONDS COUNT [NAME=VALUE ...]
  *   load LIBRARY ADDRESS latency TOPIC SECONDS SIZE [NAME=VALUE ...]
+ *   load LIBRARY ADDRESS group   TOPIC SECONDS COUNT EVERY [NAME=VALUE ...]
+ *   load LIBRARY ADDRESS transactions TOPIC SECONDS SIZE EVERY [NAME=VALUE ...]
  *
  * `produce` sends for that long and then waits for what is in flight; `consume` reads the first
  * COUNT records again and again until the time is over; `latency` keeps one record in flight.
+ * `group` consumes like `consume`, but as the one member of a group, and waits for a commit after
+ * EVERY records; each pass is timed from its first record.  `transactions` commits a transaction
+ * after EVERY records and has one at a time.
  * LIBRARY is the path of a librdkafka shared library; it is opened at run time and the few
  * functions needed are declared here, so neither headers nor a development package are required.
  * TOPIC may be several names separated by commas: produce deals messages out in turn.
@@ -24,6 +29,7 @@
 #define TOPICS_MAX 64
 #define CONSUME_BATCH 4096
 #define LATENCY_TIMEOUT_MS 10000
+#define COORDINATOR_TIMEOUT_MS 60000
 #define SAMPLES_MAX 4000000
 
 enum { RD_KAFKA_PRODUCER = 0, RD_KAFKA_CONSUMER = 1 };
@@ -42,6 +48,23 @@ struct message {
     void *opaque;
 };
 
+/* rd_kafka_topic_partition_t and its list, as far as they are public. */
+struct place {
+    char *topic;
+    int32_t partition;
+    int64_t offset;
+    void *metadata;
+    size_t metadata_size;
+    void *opaque;
+    int error;
+    void *private;
+};
+
+struct places {
+    int count, capacity;
+    struct place *places;
+};
+
 static void *(*conf_new)(void);
 static int (*conf_set)(void *, const char *, const char *, char *, size_t);
 static void (*conf_set_delivery)(void *, void (*)(void *, const struct message *, void *));
@@ -57,9 +80,21 @@ static int (*consume_start)(void *, int32_t, int64_t);
 static int (*consume_stop)(void *, int32_t);
 static ssize_t (*consume_batch)(void *, int32_t, int, struct message **, size_t);
 static void (*message_destroy)(struct message *);
+static struct places *(*places_new)(int);
+static struct place *(*places_add)(struct places *, const char *, int32_t);
+static int (*poll_set_consumer)(void *);
+static int (*subscribe)(void *, const struct places *);
+static void *(*consumer_queue)(void *);
+static ssize_t (*consume_queue)(void *, int, struct message **, size_t);
+static int (*commit)(void *, const struct places *, int);
+static int (*seek)(void *, int32_t, int64_t, int);
+static void *(*init_transactions)(void *, int);
+static void *(*begin_transaction)(void *);
+static void *(*commit_transaction)(void *, int);
+static const char *(*error_string)(void *);
 
 static int64_t delivered, failed;
-static int first_failure;
+static int first_failure, idempotent;
 
 static void die(const char *what, const char *why)
 {
@@ -110,6 +145,18 @@ static void open_library(const char *path)
     consume_stop = symbol(library, "rd_kafka_consume_stop");
     consume_batch = symbol(library, "rd_kafka_consume_batch");
     message_destroy = symbol(library, "rd_kafka_message_destroy");
+    places_new = symbol(library, "rd_kafka_topic_partition_list_new");
+    places_add = symbol(library, "rd_kafka_topic_partition_list_add");
+    poll_set_consumer = symbol(library, "rd_kafka_poll_set_consumer");
+    subscribe = symbol(library, "rd_kafka_subscribe");
+    consumer_queue = symbol(library, "rd_kafka_queue_get_consumer");
+    consume_queue = symbol(library, "rd_kafka_consume_batch_queue");
+    commit = symbol(library, "rd_kafka_commit");
+    seek = symbol(library, "rd_kafka_seek");
+    init_transactions = symbol(library, "rd_kafka_init_transactions");
+    begin_transaction = symbol(library, "rd_kafka_begin_transaction");
+    commit_transaction = symbol(library, "rd_kafka_commit_transaction");
+    error_string = symbol(library, "rd_kafka_error_string");
 }
 
 static void on_delivery(void *client, const struct message *message, void *opaque)
@@ -135,6 +182,7 @@ static void *connect_to(int kind, const char *address, int count, char **setting
         *value++ = 0;
         if (conf_set(conf, settings[i], value, why, sizeof why) != CONF_OK)
             die(settings[i], why);
+        idempotent |= !strcmp(settings[i], "enable.idempotence") && !strcmp(value, "true");
     }
     if (kind == RD_KAFKA_PRODUCER)
         conf_set_delivery(conf, on_delivery);
@@ -174,13 +222,29 @@ static char *noise(size_t size)
     return bytes;
 }
 
+static void await_delivered(void *client, int64_t count)
+{
+    double patience = now() + 120;
+    while (delivered < count) {
+        client_poll(client, 100);
+        if (now() > patience)
+            die("produce", "not all messages were acknowledged within 120 s");
+    }
+}
+
 /* Until `seconds` are over, or `count` messages are sent. */
 static void run_produce(void *client, void **topics, int topic_count, double seconds,
                         int64_t count, size_t size)
 {
     size_t spread = 1 << 16;
     char *bytes = noise(size + spread);
-    int64_t sent = 0;
+    int64_t sent = 0, early = 0;
+    if (idempotent) {
+        /* The library may sleep half a second before it asks for its producer id. */
+        if (produce(topics[0], 0, MSG_F_COPY, bytes, size, NULL, 0, NULL))
+            die("produce", error_text(last_error()));
+        await_delivered(client, ++early);
+    }
     double cpu_before = cpu(), start = now();
     while (sent < count) {
         void *topic = topics[topic_count == 1 ? 0 : sent % topic_count];
@@ -196,17 +260,12 @@ static void run_produce(void *client, void **topics, int topic_count, double sec
                 break;
         }
     }
-    double patience = now() + 120;
-    while (delivered < sent) {
-        client_poll(client, 100);
-        if (now() > patience)
-            die("produce", "not all messages were acknowledged within 120 s");
-    }
+    await_delivered(client, sent + early);
     double took = now() - start;
     if (failed)
         die("delivery", error_text(first_failure));
-    printf("{\"messages\": %lld, \"seconds\": %.6f, \"client_cpu_s\": %.3f}\n",
-           (long long)sent, took, cpu() - cpu_before);
+    printf("{\"messages\": %lld, \"offsets\": %lld, \"seconds\": %.6f, \"client_cpu_s\": %.3f}\n",
+           (long long)sent, (long long)(sent + early), took, cpu() - cpu_before);
 }
 
 static void run_consume(void *topic, double seconds, int64_t count)
@@ -252,6 +311,16 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* The end of a line of JSON. */
+static void print_percentiles(double *took, size_t count)
+{
+    qsort(took, count, sizeof *took, ascending);
+    printf(", \"p50_us\": %.1f, \"p90_us\": %.1f, \"p99_us\": %.1f, \"p999_us\": %.1f,"
+           " \"max_us\": %.1f}\n",
+           took[count / 2] * 1e6, took[count * 90 / 100] * 1e6, took[count * 99 / 100] * 1e6,
+           took[count * 999 / 1000] * 1e6, took[count - 1] * 1e6);
+}
+
 static void run_latency(void *client, void *topic, double seconds, size_t size)
 {
     char *bytes = noise(size);
@@ -272,29 +341,131 @@ static void run_latency(void *client, void *topic, double seconds, size_t size)
     double whole = now() - begin;
     if (failed)
         die("delivery", error_text(first_failure));
-    qsort(took, count, sizeof *took, ascending);
-    printf("{\"messages\": %zu, \"seconds\": %.6f, \"client_cpu_s\": %.3f, \"p50_us\": %.1f,"
-           " \"p90_us\": %.1f, \"p99_us\": %.1f, \"p999_us\": %.1f, \"max_us\": %.1f}\n",
-           count, whole, cpu() - cpu_before, took[count / 2] * 1e6, took[count * 90 / 100] * 1e6,
-           took[count * 99 / 100] * 1e6, took[count * 999 / 1000] * 1e6, took[count - 1] * 1e6);
+    printf("{\"messages\": %zu, \"seconds\": %.6f, \"client_cpu_s\": %.3f", count, whole,
+           cpu() - cpu_before);
+    print_percentiles(took, count);
+}
+
+/* One pass of a group's only member: COUNT records, a commit awaited after every `every`. */
+static double group_pass(void *client, void *queue, struct places *at, int64_t count,
+                         int64_t every, int64_t *commits)
+{
+    static struct message *messages[CONSUME_BATCH];
+    int64_t seen = 0, committed = 0;
+    double asked = now(), start = 0;
+    while (seen < count) {
+        /* The first record alone starts the clock: before it, members join and positions move. */
+        int64_t wanted = (committed + every < count ? committed + every : count) - seen;
+        wanted = !seen ? 1 : wanted < CONSUME_BATCH ? wanted : CONSUME_BATCH;
+        ssize_t got = consume_queue(queue, 1000, messages, (size_t)wanted);
+        if (got < 0)
+            die("consume", error_text(last_error()));
+        for (ssize_t i = 0; i < got; i++) {
+            if (messages[i]->error)
+                die("message", error_text(messages[i]->error));
+            if (messages[i]->offset != seen)
+                die("consume", "offsets are not in order");
+            if (!seen++)
+                start = now();
+            message_destroy(messages[i]);
+        }
+        if (seen == committed + every || seen == count) {
+            at->places[0].offset = seen;
+            int error = commit(client, at, 0);
+            if (error)
+                die("commit", error_text(error));
+            committed = seen;
+            ++*commits;
+        }
+        if (now() - asked > 120)
+            die("consume", "the records asked for did not come within 120 s");
+    }
+    return now() - start;
+}
+
+static void run_group(void *client, void *topic, const char *name, double seconds, int64_t count,
+                      int64_t every)
+{
+    struct places *wanted = places_new(1), *at = places_new(1);
+    places_add(wanted, name, -1);
+    places_add(at, name, 0);
+    poll_set_consumer(client);
+    int error = subscribe(client, wanted);
+    if (error)
+        die("subscribe", error_text(error));
+    void *queue = consumer_queue(client);
+    int64_t commits = 0;
+    int passes = 0;
+    double cpu_before = cpu(), took = 0;
+    while (took < seconds) {
+        if (passes && (error = seek(topic, 0, 0, COORDINATOR_TIMEOUT_MS)))
+            die("seek", error_text(error));
+        took += group_pass(client, queue, at, count, every, &commits);
+        passes++;
+    }
+    printf("{\"messages\": %lld, \"commits\": %lld, \"seconds\": %.6f, \"client_cpu_s\": %.3f}\n",
+           (long long)((count - 1) * passes), (long long)commits, took, cpu() - cpu_before);
+}
+
+static void must(const char *what, void *error)
+{
+    if (error)
+        die(what, error_string(error));
+}
+
+static void run_transactions(void *client, void *topic, double seconds, size_t size, int64_t every)
+{
+    size_t spread = 1 << 16;
+    char *bytes = noise(size + spread);
+    double *took = malloc(SAMPLES_MAX * sizeof *took);
+    size_t count = 0;
+    int64_t sent = 0;
+    must("init transactions", init_transactions(client, COORDINATOR_TIMEOUT_MS));
+    double cpu_before = cpu(), begin = now();
+    while (count < SAMPLES_MAX && now() - begin < seconds) {
+        double start = now();
+        must("begin", begin_transaction(client));
+        for (int64_t i = 0; i < every; i++, sent++) {
+            char *payload = bytes + (sent * 31) % spread;
+            if (produce(topic, 0, MSG_F_COPY, payload, size, NULL, 0, NULL))
+                die("produce", error_text(last_error()));
+        }
+        must("commit", commit_transaction(client, COORDINATOR_TIMEOUT_MS));
+        took[count++] = now() - start;
+    }
+    double whole = now() - begin;
+    client_poll(client, 0);
+    if (failed)
+        die("delivery", error_text(first_failure));
+    /* Each commit leaves a control record, and those take offsets too. */
+    printf("{\"messages\": %lld, \"transactions\": %zu, \"offsets\": %lld, \"seconds\": %.6f,"
+           " \"client_cpu_s\": %.3f",
+           (long long)sent, count, (long long)sent + (long long)count, whole, cpu() - cpu_before);
+    print_percentiles(took, count);
 }
 
 int main(int argc, char **argv)
 {
     if (argc < 7)
-        die("usage", "load LIBRARY ADDRESS MODE TOPIC SECONDS|COUNT SIZE|COUNT [NAME=VALUE ...]");
+        die("usage", "load LIBRARY ADDRESS MODE TOPIC SECONDS|COUNT SIZE|COUNT [EVERY]"
+                     " [NAME=VALUE ...]");
     const char *mode = argv[3];
     double seconds = atof(argv[5]);
     int64_t number = atoll(argv[6]);
-    if (seconds <= 0 || number < 1)
-        die("usage", "SECONDS, COUNT and SIZE are above 0");
+    int grouped = !strcmp(mode, "group"), transactional = !strcmp(mode, "transactions");
+    int used = grouped || transactional ? 8 : 7;
+    int64_t every = used == 8 && argc > 7 ? atoll(argv[7]) : 1;
+    if (seconds <= 0 || number < 1 || every < 1 || argc < used)
+        die("usage", "SECONDS, COUNT, SIZE and EVERY are above 0");
     open_library(argv[1]);
-    int consuming = !strcmp(mode, "consume");
+    int consuming = grouped || !strcmp(mode, "consume");
     void *client = connect_to(consuming ? RD_KAFKA_CONSUMER : RD_KAFKA_PRODUCER, argv[2],
-                              argc - 7, argv + 7);
+                              argc - used, argv + used);
     void *topics[TOPICS_MAX];
     int topic_count = open_topics(client, argv[4], topics);
-    if (consuming)
+    if (grouped)
+        run_group(client, topics[0], argv[4], seconds, number, every);
+    else if (consuming)
         run_consume(topics[0], seconds, number);
     else if (!strcmp(mode, "produce"))
         run_produce(client, topics, topic_count, seconds, INT64_MAX, (size_t)number);
@@ -302,8 +473,10 @@ int main(int argc, char **argv)
         run_produce(client, topics, topic_count, 600, atoll(argv[5]), (size_t)number);
     else if (!strcmp(mode, "latency"))
         run_latency(client, topics[0], seconds, (size_t)number);
+    else if (transactional)
+        run_transactions(client, topics[0], seconds, (size_t)number, every);
     else
-        die(mode, "is no mode; accepted are produce, fill, consume, latency");
+        die(mode, "is no mode; accepted are produce, fill, consume, latency, group, transactions");
     fflush(stdout);
     /* The broker's CPU time is read when this process ends: no slow farewell. */
     _Exit(0);

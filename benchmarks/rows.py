@@ -23,6 +23,8 @@ class Load(Enum):
     LATENCY = "latency"
     PARTITIONS = "partitions"
     TINY = "tiny"
+    GROUP = "group"
+    TRANSACTIONS = "transactions"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,8 @@ class Row:
     """Records to consume in one pass."""
     window: int = 0
     """Requests in flight."""
+    commit_every: int = 0
+    """Records between two commits of offsets or of transactions."""
 
     def scaled(self, share: float) -> Row:
         """The same row with a share of the work."""
@@ -50,6 +54,9 @@ class Row:
 
 _SMALL = ("acks=1", "batch.num.messages=10", "linger.ms=0")
 _ONE_IN_FLIGHT = ("acks=all", "linger.ms=0")
+_IDEMPOTENT = ("acks=all", "enable.idempotence=true")
+# A process that ends without a word must not keep its membership for long.
+_MEMBER = ("auto.offset.reset=earliest", "enable.auto.commit=false", "session.timeout.ms=6000")
 
 ROWS: tuple[Row, ...] = (
     Row(
@@ -138,6 +145,38 @@ ROWS: tuple[Row, ...] = (
         window=1000,
     ),
     Row(
+        name="group-consume",
+        title="one group member, 100 B, a commit awaited after every 1,000 records"
+        " (pentalog syncs these)",
+        load=Load.GROUP,
+        size=100,
+        settings=_MEMBER,
+        count=1_000_000,
+        commit_every=1_000,
+    ),
+    Row(
+        name="idempotent-100",
+        title="idempotent producer, 100 B, acks=all",
+        load=Load.PRODUCE,
+        size=100,
+        settings=_IDEMPOTENT,
+    ),
+    Row(
+        name="idempotent-1k",
+        title="idempotent producer, 1 KB, acks=all",
+        load=Load.PRODUCE,
+        size=1000,
+        settings=_IDEMPOTENT,
+    ),
+    Row(
+        name="transactions-100",
+        title="one transactional producer, 100 records of 100 B per transaction"
+        " (pentalog syncs the decision)",
+        load=Load.TRANSACTIONS,
+        size=100,
+        commit_every=100,
+    ),
+    Row(
         name="latency-100-fsync",
         title="one in flight, 100 B, acks=all",
         load=Load.LATENCY,
@@ -160,6 +199,14 @@ ROWS: tuple[Row, ...] = (
         size=100,
         durability=Durability.FSYNC,
         partitions=64,
+    ),
+    Row(
+        name="transactions-100-fsync",
+        title="one transactional producer, 100 records of 100 B per transaction",
+        load=Load.TRANSACTIONS,
+        size=100,
+        durability=Durability.FSYNC,
+        commit_every=100,
     ),
 )
 
@@ -187,6 +234,14 @@ WARM_UP: tuple[Row, ...] = (
         size=100,
         partitions=64,
         seconds=10.0,
+    ),
+    Row(
+        name="transactions",
+        title="transactions",
+        load=Load.TRANSACTIONS,
+        size=100,
+        seconds=5.0,
+        commit_every=10,
     ),
 )
 """Thrown away; both brokers get it on every process before the first round."""

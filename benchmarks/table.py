@@ -12,7 +12,7 @@ from rich.table import Table
 
 from rows import Load, Row
 
-_LATENCY = (Load.LATENCY, Load.PARTITIONS)
+_LATENCY = (Load.LATENCY, Load.PARTITIONS, Load.TRANSACTIONS)
 _PERCENTILES = ("p50", "p90", "p99", "p999", "max")
 _PROCESS = (
     ("start", "start_s", "start to first Metadata answer", 1.0, "s"),
@@ -56,8 +56,12 @@ def show(
     console = Console()
     if console.width < _WIDTH_MIN and not console.is_terminal:
         console = Console(width=_WIDTH_MIN)
-    if rows:
-        console.print(_rates(comparison, rows))
+    others = [row for row in rows if row.load is not Load.TRANSACTIONS]
+    if others:
+        console.print(_rates(comparison, others))
+    transactional = [row for row in rows if row.load is Load.TRANSACTIONS]
+    if transactional:
+        console.print(_transactions(comparison, transactional))
     delayed = [row for row in rows if row.load in _LATENCY]
     if delayed:
         console.print(_latencies(comparison, delayed))
@@ -69,29 +73,47 @@ def show(
 
 
 def _rates(comparison: Comparison, rows: Sequence[Row]) -> Table:
+    table = _rate_table(comparison, "Throughput", unit="msg/s")
+    table.caption = "CPU is broker seconds, all threads, per million messages"
+    _add_rates(table, comparison, rows, rate="rate", cost="broker_cpu_s_per_million")
+    return table
+
+
+def _transactions(comparison: Comparison, rows: Sequence[Row]) -> Table:
+    table = _rate_table(comparison, "Transactions", unit="txn/s")
+    table.caption = "CPU is broker seconds, all threads, per thousand transactions"
+    _add_rates(table, comparison, rows, rate="transaction_rate", cost="broker_cpu_s_per_thousand")
+    return table
+
+
+def _rate_table(comparison: Comparison, title: str, *, unit: str) -> Table:
     first, second = comparison.first, comparison.second
-    table = Table(title=f"Throughput: medians and spread; ratios are {first} : {second}")
+    table = Table(title=f"{title}: medians and spread; ratios are {first} : {second}")
     table.add_column("row", no_wrap=True)
     table.add_column("durability", no_wrap=True)
-    for name in (f"{first} msg/s", f"{second} msg/s", "rate", f"{first} CPU", f"{second} CPU"):
+    for name in (f"{first} {unit}", f"{second} {unit}", "rate", f"{first} CPU", f"{second} CPU"):
         table.add_column(name, justify="right")
     table.add_column("CPU", justify="right")
-    table.caption = "CPU is broker seconds, all threads, per million messages"
+    return table
+
+
+def _add_rates(
+    table: Table, comparison: Comparison, rows: Sequence[Row], *, rate: str, cost: str
+) -> None:
     for row in rows:
-        rates = comparison.medians(row.name, "rate")
-        costs = comparison.medians(row.name, "broker_cpu_s_per_million")
+        rates = comparison.medians(row.name, rate)
+        costs = comparison.medians(row.name, cost)
         table.add_row(
             row.name,
             row.durability.value,
             *(
-                f"{rate:,.0f} {_spread(comparison.values(row.name, broker, 'rate'))}"
-                for rate, broker in zip(rates, (first, second), strict=True)
+                f"{value:,.0f} {_spread(comparison.values(row.name, broker, rate))}"
+                for value, broker in zip(rates, (comparison.first, comparison.second), strict=True)
             ),
             f"{rates[0] / rates[1]:.2f}",
-            *(f"{cost:.3f}" for cost in costs),
+            *(f"{value:.3f}" for value in costs),
             f"{costs[0] / costs[1]:.2f}",
         )
-    return table
 
 
 def _spread(values: Sequence[float]) -> str:
