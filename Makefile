@@ -40,6 +40,7 @@ fuzz: $(STAMP) ## feed damaged bytes to the kernels and to the Kafka door (FRAME
 
 torture: $(STAMP) ## kill brokers for a long time and look for losses
 	PENTALOG_TORTURE=1 $(BIN)/pytest tests/crash --timeout 7200
+	$(BIN)/python -m tests.history --runs 200
 
 lock: $(STAMP) ## renew the hash-locked requirements from pyproject.toml
 	$(BIN)/pip install --quiet uv
