@@ -144,6 +144,26 @@ def test_a_torn_last_chunk_is_ignored(tmp_path: Path) -> None:
         assert found == entries[: 9 if cut > padding else 10]
 
 
+def test_a_journal_cut_at_every_byte_gives_whole_entries_only(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal", RealFiles(), 64 << 10)
+    journal.start(journal.create())
+    entries = [
+        Entry(PLACE_ID, 0, number, 0, bytes([number]) * (37 * number % 500)) for number in range(30)
+    ]
+    ends: list[int] = []
+    for entry in entries:
+        chunk = journal.place([entry])
+        assert chunk is not None
+        RealFiles().write(journal.file, chunk.data, chunk.position)
+        ends.append(chunk.position + 64 + len(entry.payload))
+    whole = (tmp_path / "journal").read_bytes()
+    cut = tmp_path / "cut"
+    for size in range(ends[-1] - 4096, ends[-1] + 1):
+        cut.write_bytes(whole[:size])
+        found = Journal(cut, RealFiles(), 64 << 10).recover()
+        assert found == entries[: sum(end <= size for end in ends)]
+
+
 def test_space_is_reused_only_when_given_up(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal", RealFiles(), 64 << 10)
     journal.start(journal.create())

@@ -202,10 +202,13 @@ def test_a_peer_that_never_reads_costs_no_more_than_its_queue(serve: Run) -> Non
     async def test(bench: Bench) -> None:
         reader, writer = await bench.connect()
         writer.write(frame(b"A%d" % 100_000) * 1000)
-        await until(lambda: bool(bench.sessions) and bench.sessions[0].replies.full)
+        # Being full is a moment: the socket may still take a little.  Half full it stays.
+        await until(
+            lambda: any(one.queued_bytes > limit / 2 for one in bench.listeners._connections)
+        )
         await asyncio.sleep(0.1)
         (connection,) = bench.listeners._connections
-        assert limit / 2 < connection.queued_bytes < limit + 200_000
+        assert connection.queued_bytes < limit + 200_000
         assert bench.served < 200
         # Once it reads it gets everything, although it sends nothing more.
         for _ in range(1000):
