@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final, cast
 
 from pentalog import kernels
-from pentalog.broker.port import Waiting
+from pentalog.broker.opening import open_slice
+from pentalog.broker.port import Opened, Waiting
 from pentalog.kernels import Facts
 from pentalog.log.partition import PartitionLog
 from pentalog.log.segment import Cold
@@ -19,6 +20,7 @@ from pentalog.model.types import (
     Ack,
     Appended,
     Edge,
+    FilePiece,
     Horizon,
     Marks,
     Offset,
@@ -26,6 +28,9 @@ from pentalog.model.types import (
     Slice,
 )
 from pentalog.runtime import Runtime, Timer
+
+if TYPE_CHECKING:
+    from pentalog.log.files import Handle
 
 READ_LANE: Final = "read"
 
@@ -90,6 +95,36 @@ class LocalLog:
             return later
         except OSError as error:
             raise _unreadable(partition, error) from error
+
+    def open(
+        self, at: Partition, offset: Offset, *, bytes_max: int, horizon: Horizon
+    ) -> Later[Opened]:
+        read = self.read(at, offset, bytes_max=bytes_max, horizon=horizon)
+        if read.ready:
+            return Later.now(self._open_slice(at, bytes_max, read.value))
+        later: Later[Opened] = Later()
+        read.then(partial(self._open_read, later, at, bytes_max))
+        return later
+
+    def _open_read(
+        self, later: Later[Opened], at: Partition, bytes_max: int, read: Later[Slice]
+    ) -> None:
+        try:
+            later.fill(self._open_slice(at, bytes_max, read.value))
+        except BrokerError as refusal:
+            later.refuse(refusal)
+
+    def _open_slice(self, at: Partition, bytes_max: int, found: Slice) -> Opened:
+        try:
+            return open_slice(found, bytes_max=bytes_max, read_piece=self._read_piece)
+        except OSError as error:
+            raise _unreadable(self._store.get(at), error) from error
+
+    def _read_piece(self, piece: FilePiece) -> bytes:
+        data = self._store.files.read(cast("Handle", piece.file), piece.length, piece.position)
+        if len(data) != piece.length:
+            raise OSError(0, f"the file ends before byte {piece.position + piece.length}")
+        return data
 
     def _warm(self, cold: Cold, again: partial[None]) -> None:
         """Have another thread wait for the disk, so that nobody else does."""

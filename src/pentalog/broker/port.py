@@ -62,6 +62,16 @@ class Log(Protocol):
         the bytes must come from a slow disk.
         """
 
+    def open(
+        self, at: Partition, offset: Offset, *, bytes_max: int, horizon: Horizon
+    ) -> Later[Opened]:
+        """Like `read`, for protocols that look inside batches.
+
+        The first batch comes whole; the others only while they fit into `bytes_max` opened.  If
+        all of it must stay hidden, nothing comes, but `next_offset` has moved.  A batch that
+        cannot be opened is refused with `BatchCorrupt` once it is the first.
+        """
+
     def wait(
         self,
         positions: Mapping[Partition, Offset],
@@ -82,6 +92,17 @@ class Log(Protocol):
 
     def size_bytes(self, at: Partition) -> int:
         """Bytes of the partition's segments on disk."""
+
+
+class Opened(NamedTuple):
+    """Batches of one partition as a reader of records wants them."""
+
+    batches: bytes | bytearray | memoryview
+    """Whole batches one behind another, uncompressed; control batches and those of aborted
+    transactions left out.  The first may begin before the offset asked for."""
+    marks: Marks
+    next_offset: Offset
+    """Where to go on: behind everything looked at, what was left out included."""
 
 
 class Waiting(Later[bool]):

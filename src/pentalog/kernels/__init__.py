@@ -29,6 +29,7 @@ from pentalog.kernels.facts import (
     Scan,
 )
 from pentalog.kernels.pure.batch import (
+    attributes_in,
     batch_header,
     check_batches,
     find_batch,
@@ -67,6 +68,7 @@ __all__ = [
     "Malformed",
     "ProduceRun",
     "Scan",
+    "attributes_in",
     "batch_header",
     "check_batches",
     "check_records",
@@ -89,6 +91,7 @@ __all__ = [
 FUNCTIONS: Final[dict[str, tuple[str, ...]]] = {
     "crc32c": ("crc32c",),
     "batch": (
+        "attributes_in",
         "batch_header",
         "check_batches",
         "find_batch",

@@ -71,6 +71,7 @@ def test_walks_agree(data: bytes, number: int, mended: bool) -> None:
         ("find_batch", (), {"offset_min": 1, "offset_max": number}),
         ("locate_offset", (number,), {}),
         ("locate_time", (number,), {}),
+        ("attributes_in", (), {}),
         ("fit_batches", (number, 25), {}),
         ("fit_batches", (1_000, number), {}),
     ]

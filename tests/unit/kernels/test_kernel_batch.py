@@ -375,6 +375,15 @@ def test_fit_batches(twin: SimpleNamespace) -> None:
     assert twin.fit_batches(data, 1, end, 3 * size, 2) == (1, -1)
 
 
+def test_attributes_in(twin: SimpleNamespace) -> None:
+    first, second = batch(1, codec=1), batch(2)
+    data = b"-" + stored(first, second)
+    assert twin.attributes_in(data, 1, len(data)) == (1, len(data))
+    assert twin.attributes_in(data, 1 + len(first), len(data)) == (0, len(data))
+    assert twin.attributes_in(data, 1, len(data) - 1) == (1, 1 + len(first))
+    assert twin.attributes_in(data, 1, 1) == (0, 1)
+
+
 def test_locate_time(twin: SimpleNamespace) -> None:
     first, second = batch(3, timestamp=1_000), batch(3, timestamp=3_000)
     data = stored(first, second)

@@ -50,6 +50,7 @@ def test_ranges_outside_the_buffer_are_our_mistake(
         lambda: twin.stamp_append_time(data, start, end, 0),
         lambda: twin.locate_offset(data, start, end, 0),
         lambda: twin.fit_batches(data, start, end, 10, 10),
+        lambda: twin.attributes_in(data, start, end),
         lambda: twin.locate_time(data, start, end, 0),
         lambda: twin.find_batch(data, start, end, offset_min=0, offset_max=9),
         lambda: twin.decode_records(data, start, end, 0, 0, 0, -1),

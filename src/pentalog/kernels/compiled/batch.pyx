@@ -487,6 +487,28 @@ def fit_batches(
         PyBuffer_Release(&view)
 
 
+def attributes_in(data, Py_ssize_t start, Py_ssize_t end):
+    """(all attribute words of the whole batches, or-ed; where the walk stopped)."""
+    cdef Py_buffer view
+    cdef const unsigned char* bytes_
+    cdef Py_ssize_t position = start
+    cdef Py_ssize_t size
+    cdef int64_t last = 0
+    cdef int attributes = 0
+    _lend(data, &view, PyBUF_SIMPLE, start, end)
+    try:
+        bytes_ = <const unsigned char*>view.buf
+        while position < end:
+            size = _step(bytes_ + position, end - position, &last)
+            if size == 0 or size > end - position:
+                break
+            attributes |= i16_at(bytes_ + position + 21) & 0xFFFF
+            position += size
+    finally:
+        PyBuffer_Release(&view)
+    return attributes, position
+
+
 def locate_time(data, Py_ssize_t start, Py_ssize_t end, int64_t timestamp):
     """(position, size) of the first batch that holds a record of `timestamp` or later.
 

@@ -421,6 +421,19 @@ def fit_batches(
     return position, next_offset
 
 
+def attributes_in(data: Buffer, start: int, end: int) -> tuple[int, int]:
+    """(all attribute words of the whole batches, or-ed; where the walk stopped)."""
+    view = _view(data, start, end)
+    position, attributes = start, 0
+    while position < end:
+        size, _ = _step(view, position, end)
+        if not 0 < size <= end - position:
+            break
+        attributes |= _header(view, position).attributes & 0xFFFF
+        position += size
+    return attributes, position
+
+
 def locate_time(data: Buffer, start: int, end: int, timestamp: int) -> tuple[int, int]:
     """(position, size) of the first batch that holds a record of `timestamp` or later.
 
