@@ -48,6 +48,12 @@ class Replies(Protocol):
     def hang_up(self) -> None:
         """Close the connection after what is queued before this."""
 
+    def when_room(self, run: Callable[[], None]) -> None:
+        """Call `run` once, in a later turn, as soon as this is not full: for pushed streams.
+
+        Never, if the connection goes first.
+        """
+
     def mute(self, delay_ms: int) -> None:
         """Be full for a while, whatever is queued: the peer is over its quota.  Answers leave."""
 

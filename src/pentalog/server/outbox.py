@@ -80,6 +80,7 @@ class Outbox:
         "_memory_bytes_max",
         "_metrics",
         "_muted",
+        "_patient",
         "_places",
         "_places_max",
         "_ready",
@@ -124,6 +125,7 @@ class Outbox:
         self._ending = False
         self._gave_up = False
         self._muted: asyncio.TimerHandle | None = None
+        self._patient: deque[Callable[[], None]] = deque()
         self._scheduled = False
 
     @property
@@ -208,6 +210,13 @@ class Outbox:
             self._muted.cancel()
         self._muted = self._loop.call_at(until, self._unmute)
 
+    def when_room(self, run: Callable[[], None]) -> None:
+        if self._ending or self._closed:
+            return
+        self._patient.append(run)
+        if self._has_room():
+            self._schedule()
+
     def await_room(self) -> None:
         """Call `room` as soon as half of what made this connection full has left."""
         self._awaiting_room = True
@@ -230,6 +239,7 @@ class Outbox:
         self._closed = True
         self._ready.clear()
         self._line.clear()
+        self._patient.clear()
         self._memory_bytes = self._file_bytes = 0
         if self._muted is not None:
             self._muted.cancel()
@@ -294,6 +304,10 @@ class Outbox:
         if self._awaiting_room and not self._closed and self._has_room():
             self._awaiting_room = False
             self.room()
+        for _ in range(len(self._patient)):
+            if self._closed or not self._has_room():
+                break
+            self._patient.popleft()()
 
     def _drain(self) -> bool:
         """Send what is ready, up to this turn's share; False if the socket is full."""
