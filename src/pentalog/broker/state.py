@@ -11,17 +11,20 @@ import base64
 import sqlite3
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from pentalog.model.errors import Overloaded, StorageFailed, StorageFull
 from pentalog.model.later import Later
-from pentalog.runtime import Runtime
+from pentalog.runtime import Runtime, Turns
 
 FILE_NAME: Final = "pentalog.sqlite"
 CHANGES_MAX: Final = 100_000
 """Changes that may wait for a commit; about 50 MB at their worst."""
 RETRY_MS: Final = 1_000
+TOLD_PER_TURN: Final = 32
+"""Waits that are ended in one turn after a commit: each may be a group's answers."""
 
 Value: TypeAlias = str | int | float | bytes | None
 Row: TypeAlias = tuple[Any, ...]
@@ -100,12 +103,22 @@ def _create_consumer_tables(database: sqlite3.Connection) -> None:
         database.execute(sql)
 
 
+def _create_rules(database: sqlite3.Connection) -> None:
+    database.execute(
+        "CREATE TABLE rules (kind TEXT NOT NULL, name TEXT NOT NULL, prefixed INTEGER NOT NULL,"
+        " principal TEXT NOT NULL, host TEXT NOT NULL, operation TEXT NOT NULL,"
+        " allowed INTEGER NOT NULL,"
+        " PRIMARY KEY (kind, name, prefixed, principal, host, operation, allowed)) WITHOUT ROWID"
+    )
+
+
 MIGRATIONS: Final[tuple[Callable[[sqlite3.Connection], None], ...]] = (
     _create_first_tables,
     _create_group_tables,
     _create_operation_tables,
     _create_transactions,
     _create_consumer_tables,
+    _create_rules,
 )
 """Step n brings a file from version n to n + 1.  Steps are never changed once released."""
 
@@ -134,6 +147,7 @@ class State:
         self._scheduled = False
         self._refusal: StorageFailed | None = None
         self._closed: Later[None] | None = None
+        self._turns = Turns(runtime, TOLD_PER_TURN)
 
     def open(self) -> None:
         """Open or make the file and bring it to the newest version; reads and writes at once."""
@@ -255,7 +269,7 @@ class State:
         if error is None:
             self._refusal = None
             for later in waiting:
-                later.fill(None)
+                self._turns.do(partial(later.fill, None))
             if self._queued:
                 self._schedule()
             else:

@@ -1,0 +1,257 @@
+"""The part of the contract that says who may do what: principals, rules, and the one question.
+
+Every protocol asks the same question, `Access.check`, before it does anything for anybody.  The
+answers are kept per connection until a rule changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from enum import Enum
+from typing import Final, NamedTuple, Protocol
+
+from pentalog.model.errors import Unauthorized
+from pentalog.model.later import Later
+
+
+class Operation(Enum):
+    """What somebody wants to do with a resource."""
+
+    READ = "read"
+    WRITE = "write"
+    CREATE = "create"
+    DELETE = "delete"
+    ALTER = "alter"
+    DESCRIBE = "describe"
+    ADMINISTER = "administer"
+    """What brokers do for each other, and those who clean up after them."""
+    DESCRIBE_SETTINGS = "describe settings"
+    ALTER_SETTINGS = "alter settings"
+    WRITE_IDEMPOTENTLY = "write idempotently"
+    CREATE_TOKENS = "create tokens"
+    DESCRIBE_TOKENS = "describe tokens"
+    COMMIT_IN_TWO_PHASES = "commit in two phases"
+
+
+class Kind(Enum):
+    """What can be protected."""
+
+    TOPIC = "topic"
+    GROUP = "group"
+    CLUSTER = "cluster"
+    TRANSACTION = "transaction"
+    TOKEN = "token"
+    USER = "user"
+
+
+CLUSTER_NAME: Final = "kafka-cluster"
+"""The name of the one resource of its kind, as every tool that makes rules spells it."""
+ANY: Final = "*"
+
+OPERATIONS: Final[dict[Kind, frozenset[Operation]]] = {
+    Kind.TOPIC: frozenset(
+        {
+            Operation.READ,
+            Operation.WRITE,
+            Operation.CREATE,
+            Operation.DELETE,
+            Operation.ALTER,
+            Operation.DESCRIBE,
+            Operation.DESCRIBE_SETTINGS,
+            Operation.ALTER_SETTINGS,
+        }
+    ),
+    Kind.GROUP: frozenset(
+        {
+            Operation.READ,
+            Operation.DELETE,
+            Operation.DESCRIBE,
+            Operation.DESCRIBE_SETTINGS,
+            Operation.ALTER_SETTINGS,
+        }
+    ),
+    Kind.CLUSTER: frozenset(
+        {
+            Operation.CREATE,
+            Operation.ALTER,
+            Operation.DESCRIBE,
+            Operation.ADMINISTER,
+            Operation.DESCRIBE_SETTINGS,
+            Operation.ALTER_SETTINGS,
+            Operation.WRITE_IDEMPOTENTLY,
+        }
+    ),
+    Kind.TRANSACTION: frozenset(
+        {Operation.WRITE, Operation.DESCRIBE, Operation.COMMIT_IN_TWO_PHASES}
+    ),
+    Kind.TOKEN: frozenset({Operation.DESCRIBE}),
+    Kind.USER: frozenset({Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS}),
+}
+"""Which operations make sense for each kind."""
+
+
+class Principal(NamedTuple):
+    """Who somebody is."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}"
+
+    @classmethod
+    def parse(cls, text: str) -> Principal:
+        """`User:alice`; raises `ValueError`."""
+        kind, colon, name = text.partition(":")
+        if not (kind and colon and name):
+            raise ValueError(f"{text!r} is not KIND:NAME, for example User:alice")
+        return cls(kind, name)
+
+
+ANONYMOUS: Final = Principal("User", "ANONYMOUS")
+
+
+class Rule(NamedTuple):
+    """One line of the rule book."""
+
+    kind: Kind
+    name: str
+    """Of the resource; `*` stands for all, and with `prefixed` the beginning of names."""
+    prefixed: bool
+    principal: Principal
+    """The name `*` stands for everybody of this kind."""
+    host: str
+    """An address, or `*`."""
+    operation: Operation | None
+    """None: all of them."""
+    allowed: bool
+
+    def __str__(self) -> str:
+        verb = "allow" if self.allowed else "deny"
+        what = "all" if self.operation is None else self.operation.value
+        end = "*" if self.prefixed else ""
+        return f"{verb} {self.principal} from {self.host} {what} {self.kind.value} {self.name}{end}"
+
+
+class Verdict(NamedTuple):
+    allowed: bool
+    reason: str
+    """The rule that decided, or why none did."""
+
+
+class Rules(Protocol):
+    """The rule book."""
+
+    enforced: bool
+    """False: everybody may do everything, and no rule can be added."""
+    version: int
+    """Grows with every change: verdicts given before it are out of date."""
+
+    def judge(
+        self, who: Principal, host: str, operation: Operation, kind: Kind, name: str
+    ) -> Verdict: ...
+
+    def judge_any(self, who: Principal, host: str, operation: Operation, kind: Kind) -> bool:
+        """Is there any resource of this kind for which it is allowed?"""
+
+    def all(self) -> Collection[Rule]: ...
+
+    def add(self, rules: Sequence[Rule]) -> None:
+        """Durable with `settle`; one that is there already stays as it is."""
+
+    def remove(self, rules: Sequence[Rule]) -> None: ...
+
+    def settle(self) -> Later[None]:
+        """Ready as soon as every change made so far is on the disk."""
+
+
+class Unguarded:
+    """The rules of a broker that has none: everybody may do everything."""
+
+    enforced = False
+    version = 0
+
+    def judge(
+        self, who: Principal, host: str, operation: Operation, kind: Kind, name: str
+    ) -> Verdict:
+        return Verdict(True, "nothing is guarded")
+
+    def judge_any(self, who: Principal, host: str, operation: Operation, kind: Kind) -> bool:
+        return True
+
+    def all(self) -> Collection[Rule]:
+        return ()
+
+    def add(self, rules: Sequence[Rule]) -> None:
+        raise Unauthorized("this broker keeps no rules: ask one with a data directory")
+
+    def remove(self, rules: Sequence[Rule]) -> None:
+        raise Unauthorized("this broker keeps no rules: ask one with a data directory")
+
+    def settle(self) -> Later[None]:
+        return Later.now(None)
+
+
+UNGUARDED: Final = Unguarded()
+
+Denied = Callable[[Principal, str, Operation, Kind, str, Verdict], None]
+_KEPT_MAX: Final = 10_000
+
+
+class Access:
+    """What one connection may do; asked by every handler of every protocol."""
+
+    __slots__ = ("_denied", "_host", "_kept", "_rules", "_version", "who")
+
+    def __init__(self, rules: Rules, who: Principal, host: str, denied: Denied) -> None:
+        self.who = who
+        self._rules = rules
+        self._host = host
+        self._denied = denied
+        self._version = rules.version
+        self._kept: dict[tuple[Operation, Kind, str], bool] = {}
+
+    def become(self, who: Principal) -> None:
+        """The connection has logged in."""
+        self.who = who
+        self._kept.clear()
+
+    def allows(self, operation: Operation, kind: Kind, name: str = CLUSTER_NAME) -> bool:
+        """May it?  A denial is written to the audit, once per question and rule book."""
+        if not self._rules.enforced:
+            return True
+        if self._version != self._rules.version:
+            self._version = self._rules.version
+            self._kept.clear()
+        question = (operation, kind, name)
+        kept = self._kept.get(question)
+        if kept is None:
+            verdict = self._rules.judge(self.who, self._host, operation, kind, name)
+            kept = verdict.allowed
+            if not kept:
+                self._denied(self.who, self._host, operation, kind, name, verdict)
+            if len(self._kept) >= _KEPT_MAX:
+                self._kept.clear()
+            self._kept[question] = kept
+        return kept
+
+    def sees(self, kind: Kind, name: str) -> bool:
+        """May it know that this is there?  Asked by listings, so a no is not worth a line."""
+        if not self._rules.enforced:
+            return True
+        verdict = self._rules.judge(self.who, self._host, Operation.DESCRIBE, kind, name)
+        return verdict.allowed
+
+    def allows_any(self, operation: Operation, kind: Kind) -> bool:
+        """May it do this with any resource of this kind at all?"""
+        return not self._rules.enforced or self._rules.judge_any(
+            self.who, self._host, operation, kind
+        )
+
+    def check(self, operation: Operation, kind: Kind, name: str = CLUSTER_NAME) -> None:
+        """Raise `Unauthorized` unless it may."""
+        if not self.allows(operation, kind, name):
+            raise Unauthorized(
+                f"{self.who} may not {operation.value} {kind.value} {name!r}: "
+                "ask an administrator for a rule that allows it"
+            )
