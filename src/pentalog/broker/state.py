@@ -112,6 +112,17 @@ def _create_rules(database: sqlite3.Connection) -> None:
     )
 
 
+def _create_users(database: sqlite3.Connection) -> None:
+    for sql in (
+        "CREATE TABLE verifiers (name TEXT NOT NULL, mechanism TEXT NOT NULL, salt BLOB NOT NULL,"
+        " stored_key BLOB NOT NULL, server_key BLOB NOT NULL, iterations INTEGER NOT NULL,"
+        " PRIMARY KEY (name, mechanism)) WITHOUT ROWID",
+        "CREATE TABLE keys (digest TEXT PRIMARY KEY, name TEXT NOT NULL, label TEXT NOT NULL,"
+        " created_ms INTEGER NOT NULL) WITHOUT ROWID",
+    ):
+        database.execute(sql)
+
+
 MIGRATIONS: Final[tuple[Callable[[sqlite3.Connection], None], ...]] = (
     _create_first_tables,
     _create_group_tables,
@@ -119,6 +130,7 @@ MIGRATIONS: Final[tuple[Callable[[sqlite3.Connection], None], ...]] = (
     _create_transactions,
     _create_consumer_tables,
     _create_rules,
+    _create_users,
 )
 """Step n brings a file from version n to n + 1.  Steps are never changed once released."""
 

@@ -97,6 +97,9 @@ class InvalidTransactionTimeout(BrokerError): ...
 class Unauthorized(BrokerError): ...
 
 
+class UserNotFound(BrokerError): ...
+
+
 class Overloaded(BrokerError): ...
 
 
@@ -175,3 +178,10 @@ class UnsupportedVersion(BrokerError):
 
 class InvalidPattern(BrokerError):
     """A regular expression that cannot be understood, or that asks for too much."""
+
+
+class SmartModuleNotFound(BrokerError): ...
+
+
+class SmartModuleInvalid(BrokerError):
+    """A program that cannot be run here, or that does not want to start."""

@@ -38,6 +38,7 @@ ERROR_CODES: Final[Mapping[type[errors.BrokerError], ErrorCode]] = {
     errors.TransactionBusy: ErrorCode.concurrent_transactions,
     errors.InvalidTransactionTimeout: ErrorCode.invalid_transaction_timeout,
     errors.Unauthorized: ErrorCode.topic_authorization_failed,
+    errors.UserNotFound: ErrorCode.resource_not_found,
     errors.Overloaded: ErrorCode.throttling_quota_exceeded,
     errors.InvalidGroup: ErrorCode.invalid_group_id,
     errors.GroupNotFound: ErrorCode.group_id_not_found,
@@ -59,6 +60,8 @@ ERROR_CODES: Final[Mapping[type[errors.BrokerError], ErrorCode]] = {
     errors.UnsupportedAssignor: ErrorCode.unsupported_assignor,
     errors.UnsupportedVersion: ErrorCode.unsupported_version,
     errors.InvalidPattern: ErrorCode.invalid_regular_expression,
+    errors.SmartModuleNotFound: ErrorCode.invalid_config,
+    errors.SmartModuleInvalid: ErrorCode.invalid_config,
 }
 
 

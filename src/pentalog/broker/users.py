@@ -1,0 +1,315 @@
+"""Users and what proves who they are; no secret itself is kept, only what a proof is checked by.
+
+A password becomes one salted verifier per mechanism (RFC 5802), which also serves where a client
+shows the password itself.  Keys are long and random, so a plain hash of them is enough.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Collection, Mapping
+from enum import Enum
+from functools import partial
+from typing import Final, NamedTuple, Protocol
+
+from scramp import ScramException, ScramMechanism  # type: ignore[import-untyped]
+
+from pentalog.broker.state import State
+from pentalog.model.errors import BrokerError, InvalidConfig, UserNotFound
+from pentalog.model.later import Later
+from pentalog.runtime import Runtime
+
+ITERATIONS: Final = 4096
+ITERATIONS_MAX: Final = 16_384
+"""More would let a client that claims a password occupy a thread for long."""
+PASSWORD_BYTES_MAX: Final = 1024
+NAME_BYTES_MAX: Final = 249
+LANE: Final = "passwords"
+_KEY_BYTES: Final = 32
+_KEY_PREFIX: Final = "pk_"
+_SALT_BYTES: Final = 16
+_SALT_BYTES_MIN: Final = 12
+
+
+class Mechanism(Enum):
+    """How a password is turned into a verifier."""
+
+    SHA_256 = "SCRAM-SHA-256"
+    SHA_512 = "SCRAM-SHA-512"
+
+    @property
+    def digest(self) -> str:
+        return "sha256" if self is Mechanism.SHA_256 else "sha512"
+
+    @property
+    def digest_bytes(self) -> int:
+        return 32 if self is Mechanism.SHA_256 else 64
+
+
+class Verifier(NamedTuple):
+    """Checks a password without knowing it."""
+
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+
+
+class KeyView(NamedTuple):
+    """A key, for those who list them."""
+
+    user: str
+    label: str
+    created_ms: int
+    fingerprint: str
+    """The first characters of its hash: enough to tell keys apart, of no use to log in."""
+
+
+class Users(Protocol):
+    version: int
+    """Grows with every change."""
+
+    def names(self) -> Collection[str]: ...
+
+    def mechanisms(self, name: str) -> Mapping[Mechanism, int]:
+        """The iterations of each verifier of a user; raises `UserNotFound`."""
+
+    def verifier(self, name: str, mechanism: Mechanism) -> Verifier | None: ...
+
+    def verify(self, name: str, password: str) -> Later[bool]:
+        """Is this the user's password?  Takes as long for users that do not exist."""
+
+    def set_password(self, name: str, password: str) -> Later[None]:
+        """Make the user, or change its password; ready when it is on the disk."""
+
+    def set_verifier(self, name: str, mechanism: Mechanism, verifier: Verifier) -> None:
+        """Take a verifier that somebody else made of the password; durable with `settle`."""
+
+    def drop_verifier(self, name: str, mechanism: Mechanism) -> None:
+        """Raises `UserNotFound`.  A user without verifiers and keys is gone."""
+
+    def drop(self, name: str) -> None: ...
+
+    def add_key(self, name: str, label: str) -> str:
+        """A new key of a user; this is the only time it can be seen."""
+
+    def drop_key(self, fingerprint: str) -> None: ...
+
+    def keys(self) -> Collection[KeyView]: ...
+
+    def owner_of_key(self, key: bytes) -> str | None: ...
+
+    def settle(self) -> Later[None]:
+        """Ready as soon as every change made so far is on the disk."""
+
+
+class LocalUsers:
+    def __init__(self, state: State, runtime: Runtime) -> None:
+        self._state = state
+        self._runtime = runtime
+        self._verifiers: dict[str, dict[Mechanism, Verifier]] = {}
+        self._keys: dict[str, KeyView] = {}
+        # Somebody who does not exist must look like somebody who does.
+        self._nobody = secrets.token_bytes(_SALT_BYTES)
+        self.version = 1
+
+    def open(self) -> None:
+        columns = "name, mechanism, salt, stored_key, server_key, iterations"
+        for name, mechanism, *verifier in self._state.rows(f"SELECT {columns} FROM verifiers"):
+            self._verifiers.setdefault(name, {})[Mechanism(mechanism)] = Verifier(*verifier)
+        columns = "digest, name, label, created_ms"
+        for digest, name, label, created_ms in self._state.rows(f"SELECT {columns} FROM keys"):
+            self._keys[digest] = KeyView(name, label, created_ms, digest[:12])
+
+    def names(self) -> Collection[str]:
+        return sorted({*self._verifiers, *(key.user for key in self._keys.values())})
+
+    def mechanisms(self, name: str) -> Mapping[Mechanism, int]:
+        self._require(name)
+        found = self._verifiers.get(name, {})
+        return {mechanism: verifier.iterations for mechanism, verifier in found.items()}
+
+    def verifier(self, name: str, mechanism: Mechanism) -> Verifier | None:
+        return self._verifiers.get(name, {}).get(mechanism)
+
+    def verify(self, name: str, password: str) -> Later[bool]:
+        found = self._verifiers.get(name, {})
+        mechanism = next(iter(found), Mechanism.SHA_256)
+        verifier = found.get(mechanism) or Verifier(self._nobody, b"", b"", ITERATIONS)
+        later: Later[bool] = Later()
+
+        def done(right: bool | None, error: BaseException | None) -> None:
+            later.fill(error is None and bool(right))
+
+        self._runtime.offload(LANE, partial(_matches, mechanism, verifier, password), done)
+        return later
+
+    def set_password(self, name: str, password: str) -> Later[None]:
+        _check_name(name)
+        _check_password(name, password)
+        self._state.check()
+        later: Later[None] = Later()
+
+        def done(made: dict[Mechanism, Verifier] | None, error: BaseException | None) -> None:
+            if made is None:
+                later.refuse(_refused(name, error))
+                return
+            for mechanism, verifier in made.items():
+                self._put(name, mechanism, verifier)
+            self._state.settle().then(partial(_pass_on, later))
+
+        self._runtime.offload(LANE, partial(make_verifiers, password), done)
+        return later
+
+    def set_verifier(self, name: str, mechanism: Mechanism, verifier: Verifier) -> None:
+        _check_name(name)
+        size = mechanism.digest_bytes
+        if (len(verifier.stored_key), len(verifier.server_key)) != (size, size):
+            raise InvalidConfig(f"a verifier of {mechanism.value} has two keys of {size} bytes")
+        if len(verifier.salt) < _SALT_BYTES_MIN:
+            raise InvalidConfig(
+                f"a salt of {len(verifier.salt)} bytes was refused; "
+                f"accepted are at least {_SALT_BYTES_MIN}"
+            )
+        if not ITERATIONS <= verifier.iterations <= ITERATIONS_MAX:
+            raise InvalidConfig(
+                f"{verifier.iterations} iterations were refused; accepted is "
+                f"{ITERATIONS} to {ITERATIONS_MAX}"
+            )
+        self._state.check()
+        self._put(name, mechanism, verifier)
+
+    def drop_verifier(self, name: str, mechanism: Mechanism) -> None:
+        if self.verifier(name, mechanism) is None:
+            raise UserNotFound(f"user {name!r} has no verifier of {mechanism.value}")
+        self._state.check()
+        del self._verifiers[name][mechanism]
+        if not self._verifiers[name]:
+            del self._verifiers[name]
+        self._state.write(
+            "DELETE FROM verifiers WHERE name = ? AND mechanism = ?", name, mechanism.value
+        )
+        self.version += 1
+
+    def drop(self, name: str) -> None:
+        self._require(name)
+        self._state.check()
+        self._verifiers.pop(name, None)
+        self._keys = {digest: key for digest, key in self._keys.items() if key.user != name}
+        self._state.write("DELETE FROM verifiers WHERE name = ?", name)
+        self._state.write("DELETE FROM keys WHERE name = ?", name)
+        self.version += 1
+
+    def add_key(self, name: str, label: str) -> str:
+        _check_name(name)
+        self._state.check()
+        key = _KEY_PREFIX + secrets.token_urlsafe(_KEY_BYTES)
+        digest, now_ms = digest_of(key.encode()), self._runtime.now_ms()
+        self._keys[digest] = KeyView(name, label, now_ms, digest[:12])
+        self._state.write(
+            "INSERT INTO keys (digest, name, label, created_ms) VALUES (?, ?, ?, ?)",
+            digest,
+            name,
+            label,
+            now_ms,
+        )
+        self.version += 1
+        return key
+
+    def drop_key(self, fingerprint: str) -> None:
+        found = [digest for digest, key in self._keys.items() if key.fingerprint == fingerprint]
+        if not found:
+            raise UserNotFound(f"there is no key {fingerprint!r}; list them to see which are")
+        self._state.check()
+        for digest in found:
+            del self._keys[digest]
+            self._state.write("DELETE FROM keys WHERE digest = ?", digest)
+        self.version += 1
+
+    def keys(self) -> Collection[KeyView]:
+        return sorted(self._keys.values())
+
+    def owner_of_key(self, key: bytes) -> str | None:
+        # Looked up by its hash: how long that takes says nothing of the keys that exist.
+        found = self._keys.get(digest_of(key))
+        return None if found is None else found.user
+
+    def settle(self) -> Later[None]:
+        return self._state.settle()
+
+    def _require(self, name: str) -> None:
+        if name not in self._verifiers and all(key.user != name for key in self._keys.values()):
+            raise UserNotFound(f"there is no user {name!r}; list the users to see who is")
+
+    def _put(self, name: str, mechanism: Mechanism, verifier: Verifier) -> None:
+        self._verifiers.setdefault(name, {})[mechanism] = verifier
+        self._state.write(
+            "INSERT OR REPLACE INTO verifiers"
+            " (name, mechanism, salt, stored_key, server_key, iterations)"
+            " VALUES (?, ?, ?, ?, ?, ?)",
+            name,
+            mechanism.value,
+            *verifier,
+        )
+        self.version += 1
+
+
+def make_verifiers(password: str) -> dict[Mechanism, Verifier]:
+    """What is kept of a password; takes milliseconds."""
+    return {
+        mechanism: Verifier(
+            *ScramMechanism(mechanism.value).make_auth_info(password, iteration_count=ITERATIONS)
+        )
+        for mechanism in Mechanism
+    }
+
+
+def digest_of(key: bytes) -> str:
+    return hashlib.sha256(key).hexdigest()
+
+
+def _matches(mechanism: Mechanism, verifier: Verifier, password: str) -> bool:
+    if len(password.encode()) > PASSWORD_BYTES_MAX:
+        return False
+    try:
+        _, stored_key, _, _ = ScramMechanism(mechanism.value).make_auth_info(
+            password, iteration_count=verifier.iterations, salt=verifier.salt
+        )
+    except ScramException:  # not a text that could be a password
+        return False
+    return hmac.compare_digest(stored_key, verifier.stored_key)
+
+
+def _check_name(name: str) -> None:
+    if not name or len(name.encode()) > NAME_BYTES_MAX or not name.isprintable():
+        raise InvalidConfig(
+            f"user name {name!r} was refused; accepted are 1 to {NAME_BYTES_MAX} bytes of "
+            "printable text"
+        )
+
+
+def _check_password(name: str, password: str) -> None:
+    size = len(password.encode())
+    if not 0 < size <= PASSWORD_BYTES_MAX:
+        raise InvalidConfig(
+            f"a password of {size} bytes for {name!r} was refused; "
+            f"accepted are 1 to {PASSWORD_BYTES_MAX}"
+        )
+
+
+def _refused(name: str, error: BaseException | None) -> InvalidConfig:
+    # What the library says of a password may quote it.
+    kind = "unknown" if error is None else type(error).__name__
+    return InvalidConfig(
+        f"the password for {name!r} was refused ({kind}); give printable text without "
+        "unassigned characters"
+    )
+
+
+def _pass_on(later: Later[None], settled: Later[None]) -> None:
+    try:
+        later.fill(settled.value)
+    except BrokerError as refusal:
+        later.refuse(refusal)
