@@ -146,6 +146,33 @@ def test_kafka_configs_keeps_quotas(run: Run, topic: str) -> None:
     run(CONFIGS, *who, "--alter", "--delete-config", "producer_byte_rate")
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "setting"),
+    [
+        ("clients", "maker", "controller_mutation_rate=2.5"),
+        ("ips", "10.9.8.7", "connection_creation_rate=5"),
+        ("groups", "readers", "consumer.session.timeout.ms=50000"),
+    ],
+)
+def test_kafka_configs_keeps_what_else_can_be_set(
+    run: Run, kind: str, name: str, setting: str
+) -> None:
+    where = ("--entity-type", kind, "--entity-name", name)
+    run(CONFIGS, *where, "--alter", "--add-config", setting)
+    key = setting.partition("=")[0]
+    # By its name, and as one of all that have any.
+    for asked in (where, where[:2]):
+        shown = until(
+            lambda asked=asked: run(CONFIGS, *asked, "--describe"),  # type: ignore[misc]
+            lambda text: setting in text,
+        )
+        assert setting in shown
+        assert name in shown
+    run(CONFIGS, *where, "--alter", "--delete-config", key)
+    shown = until(lambda: run(CONFIGS, *where, "--describe"), lambda text: key not in text)
+    assert key not in shown
+
+
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_kafka_consumer_groups(run: Run, clients: Clients, topic: str, protocol: str) -> None:
     filled(clients, topic)

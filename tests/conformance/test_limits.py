@@ -63,6 +63,7 @@ def seconds_for_writing(address: str, topic: str) -> float:
     return time.monotonic() - started
 
 
+@pytest.mark.alone
 def test_idle_peers_and_peers_that_never_read(tmp_path: Path, topic: str) -> None:
     broker = subjects.start(tmp_path)
     with brokers.stopping(broker), contextlib.ExitStack() as stack:

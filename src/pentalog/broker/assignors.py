@@ -2,12 +2,14 @@
 
 Pure functions.  An assignor is given the members, the partitions of the topics they subscribed to
 and the plan before this one; it gives each partition of a subscribed topic to exactly one member.
+It works in steps, and yields how much it has done since the last one, so that the plan of a large
+group can be made over several turns; `whole` does them all.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -19,6 +21,8 @@ Plan: TypeAlias = Mapping[str, Share]
 NOTHING: Final[Share] = {}
 _MOVES_PER_PARTITION: Final = 2
 """Bounds the search for a better balance where members subscribed to different topics."""
+_TOPIC_WORK: Final = 20
+"""What a topic costs, whoever reads it, beside one for each member or partition looked at."""
 
 
 class Planned(NamedTuple):
@@ -29,17 +33,30 @@ class Planned(NamedTuple):
     instance_id: str | None = None
 
 
-Assignor: TypeAlias = Callable[[Mapping[str, Planned], Mapping[UUID, int], Plan], Plan]
+Steps: TypeAlias = Generator[int, None, Plan]
+Assignor: TypeAlias = Callable[[Mapping[str, Planned], Mapping[UUID, int], Plan], Steps]
 
 
-def ranges(members: Mapping[str, Planned], partitions: Mapping[UUID, int], before: Plan) -> Plan:
+def whole(steps: Steps) -> Plan:
+    """Do all steps at once."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            plan: Plan = end.value
+            return plan
+
+
+def ranges(members: Mapping[str, Planned], partitions: Mapping[UUID, int], before: Plan) -> Steps:
     """Neighbouring partitions together, topics of the same size split in the same way.
 
     `before` is not asked: the order of members alone decides, static members by their instance.
     """
     order = sorted(members, key=lambda member_id: _seat(member_id, members[member_id]))
     shares: dict[str, dict[UUID, frozenset[int]]] = {member_id: {} for member_id in order}
-    for topic, readers in _readers(members, order).items():
+    readers_of = yield from _readers(members, order)
+    for topic in sorted(partitions.keys() & set().union(*_subscriptions(members))):
+        readers = readers_of[topic.int]
         count, more = divmod(partitions[topic], len(readers))
         start = 0
         for number, member_id in enumerate(readers):
@@ -48,20 +65,20 @@ def ranges(members: Mapping[str, Planned], partitions: Mapping[UUID, int], befor
                 break
             shares[member_id][topic] = frozenset(range(start, end))
             start = end
+        yield _TOPIC_WORK + min(partitions[topic], len(readers))
     return shares
 
 
-def uniform(members: Mapping[str, Planned], partitions: Mapping[UUID, int], before: Plan) -> Plan:
+def uniform(members: Mapping[str, Planned], partitions: Mapping[UUID, int], before: Plan) -> Steps:
     """As many partitions for one as for the other, and as few as possible change hands."""
     if not members:
         return {}
     order = sorted(members, key=lambda member_id: _seat(member_id, members[member_id]))
-    held, free = _kept(members, partitions, before, order)
-    subscriptions = {planned.topics for planned in members.values()}
-    if len(subscriptions) == 1:
+    held, free = yield from _kept(members, partitions, before, order)
+    if len(_subscriptions(members)) == 1:
         _level(held, free, order)
     else:
-        _balance(held, free, members, order)
+        yield from _balance(held, free, members, order)
     return {member_id: _share(held[member_id]) for member_id in members}
 
 
@@ -78,16 +95,31 @@ def _seat(member_id: str, planned: Planned) -> tuple[bool, str]:
     return False, planned.instance_id
 
 
-def _readers(members: Mapping[str, Planned], order: Iterable[str]) -> dict[UUID, list[str]]:
-    """Who subscribed to each topic, in order.  The lists may be shared."""
-    alike = {planned.topics for planned in members.values()}
+def _subscriptions(members: Mapping[str, Planned]) -> set[frozenset[UUID]]:
+    return {each.topics for each in members.values()}
+
+
+def _readers(
+    members: Mapping[str, Planned], order: Iterable[str]
+) -> Generator[int, None, dict[int, list[str]]]:
+    """Who subscribed to each topic, in order.  The lists may be shared.
+
+    By the number of the id, whose hash is much cheaper than that of the id itself.
+    """
+    alike = _subscriptions(members)
     if len(alike) == 1:
         everybody = list(order)
-        return dict.fromkeys(alike.pop(), everybody)
-    readers: dict[UUID, list[str]] = {}
+        return {topic.int: everybody for topic in alike.pop()}
+    readers: dict[int, list[str]] = {}
     for member_id in order:
-        for topic in members[member_id].topics:
-            readers.setdefault(topic, []).append(member_id)
+        topics = members[member_id].topics
+        for topic in topics:
+            known = readers.get(topic.int)
+            if known is None:
+                readers[topic.int] = [member_id]
+            else:
+                known.append(member_id)
+        yield len(topics)
     return readers
 
 
@@ -103,11 +135,14 @@ def _kept(
     partitions: Mapping[UUID, int],
     before: Plan,
     order: Iterable[str],
-) -> tuple[dict[str, list[_Place]], list[_Place]]:
+) -> Generator[int, None, tuple[dict[str, list[_Place]], list[_Place]]]:
     """What each member may keep of the plan before, and what is nobody's."""
     wanted: set[UUID] = set()
     wanted.update(*{planned.topics for planned in members.values()})
-    left = {topic: set(range(partitions[topic])) for topic in wanted}
+    left: dict[UUID, set[int]] = {}
+    for topic in sorted(wanted):
+        left[topic] = set(range(partitions[topic]))
+        yield _TOPIC_WORK + partitions[topic]
     held: dict[str, list[_Place]] = {}
     for member_id in order:
         mine = held[member_id] = []
@@ -117,7 +152,8 @@ def _kept(
                 kept = indexes & left[topic]
                 left[topic] -= kept
                 mine += [(topic, index) for index in sorted(kept)]
-    free = [(topic, index) for topic in sorted(left) for index in sorted(left[topic])]
+                yield _TOPIC_WORK + len(kept)
+    free = [(topic, index) for topic, indexes in left.items() for index in sorted(indexes)]
     return held, free
 
 
@@ -151,30 +187,44 @@ def _balance(
     free: list[_Place],
     members: Mapping[str, Planned],
     order: list[str],
-) -> None:
+) -> Generator[int, None, None]:
     """Members read different topics: free partitions to the least busy, then move some."""
-    readers = _readers(members, order)
+    readers = yield from _readers(members, order)
     by_topic: dict[UUID, list[_Place]] = {}
     for place in free:
         by_topic.setdefault(place[0], []).append(place)
     # Topics with few readers first: those with many can still even things out.
-    for topic in sorted(by_topic, key=lambda topic: (len(readers[topic]), topic)):
-        heap = [(len(held[member_id]), member_id) for member_id in readers[topic]]
+    for topic in sorted(by_topic, key=lambda topic: (len(readers[topic.int]), topic)):
+        heap = [(len(held[member_id]), member_id) for member_id in readers[topic.int]]
         heapq.heapify(heap)
         for place in by_topic[topic]:
             load, member_id = heap[0]
             held[member_id].append(place)
             heapq.heapreplace(heap, (load + 1, member_id))
+        yield _TOPIC_WORK + len(heap) + len(by_topic[topic])
     owned = {member_id: _by_topic(places) for member_id, places in held.items()}
     loads = {member_id: len(places) for member_id, places in held.items()}
+    holders: dict[UUID, set[str]] = {}
+    for member_id, topics in owned.items():
+        for topic in topics:
+            holders.setdefault(topic, set()).add(member_id)
     moves = _MOVES_PER_PARTITION * sum(loads.values())
+    yield len(loads) + sum(loads.values())
     moved = True
     while moved and moves > 0:
         moved = False
-        for topic, interested in readers.items():
+        # Moving never makes anybody less busy than the least busy one is.
+        idlest = min(loads.values())
+        for topic, givers in holders.items():
+            if max(loads[member_id] for member_id in givers) - idlest < 2:
+                yield _TOPIC_WORK
+                continue
+            interested = readers[topic.int]
             done = _even_out(topic, interested, owned, loads)
+            holders[topic] = {one for one in interested if owned[one].get(topic)}
             moves -= done
             moved = moved or done > 0
+            yield _TOPIC_WORK + len(interested)
     for member_id, topics in owned.items():
         held[member_id] = [(topic, index) for topic, indexes in topics.items() for index in indexes]
 

@@ -8,7 +8,9 @@ from dataclasses import replace
 from typing import ClassVar, Final, TypeVar
 
 from pentalog.broker import consumer_rows
+from pentalog.broker.drafting import Drafting
 from pentalog.broker.group import Surroundings
+from pentalog.broker.group_settings import HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS
 from pentalog.broker.patterns import pattern
 from pentalog.broker.planning import AWAY, Consumer, Planning
 from pentalog.broker.port import Beat, Beaten, ConsumersView, Fence, GroupView, MemberView, Topics
@@ -21,6 +23,7 @@ from pentalog.model.errors import (
     MemberEpochFenced,
     MemberEpochStale,
     StaleGeneration,
+    Stopping,
     TopicNotFound,
     UnknownMember,
     UnsupportedVersion,
@@ -53,6 +56,9 @@ class ConsumerCore:
         self._state = surroundings.state
         self._runtime = surroundings.runtime
         self._config = surroundings.config
+        self._settings = surroundings.settings
+        self._turns = surroundings.turns
+        self._drafting = Drafting(self.planning, self._runtime, self._turns)
         self._lost = lost
         self._closed = False
 
@@ -73,14 +79,17 @@ class ConsumerCore:
             pattern(beat.pattern)
         member = self._dynamic(beat) if beat.instance_id is None else self._static(beat)
         resubscribed = self._update(member, beat)
-        held = member.standing.held
-        planning = self.planning
-        if resubscribed or planning.epoch == 0:
-            planning.bump()
-        planning.refresh()
-        planning.replan()
-        planning.reconcile(member, beat.owned, resubscribed=resubscribed)
+        if resubscribed or self.planning.epoch == 0:
+            self.planning.bump()
         self._watch(member)
+        return self._when_planned(
+            member, lambda: self._answer(member, beat, resubscribed=resubscribed)
+        )
+
+    def _answer(self, member: Consumer, beat: Beat, *, resubscribed: bool) -> Later[Beaten]:
+        """Bring a member nearer to the plan and tell it."""
+        held = member.standing.held
+        self.planning.reconcile(member, beat.owned, resubscribed=resubscribed)
         self._watch_revocation(member)
         share = None
         if beat.epoch == JOIN or beat.whole or member.standing.held != held:
@@ -89,10 +98,31 @@ class ConsumerCore:
             Beaten(
                 member.member_id,
                 member.standing.epoch,
-                self._config.consumer_heartbeat_interval_ms,
+                self._settings.value(self.name, HEARTBEAT_INTERVAL_MS),
                 share,
             )
         )
+
+    def _when_planned(self, member: Consumer, answer: Callable[[], Later[T]]) -> Later[T]:
+        """Answer a member when the plan is one for it: at once, unless that is a lot of work."""
+        if self._drafting.catch_up():
+            return answer()
+        later: Later[T] = Later()
+
+        def go_on() -> None:
+            if self._closed:
+                later.refuse(Stopping(f"group {self.name!r} is not planned here: join it again"))
+                return
+            if self.planning.members.get(member.member_id) is not member:
+                later.refuse(self._unknown(member.member_id))
+                return
+            try:
+                answer().then(lambda found: pass_over(found, later))
+            except BrokerError as refusal:
+                later.refuse(refusal)
+
+        self._drafting.wait(go_on)
+        return later
 
     def _dynamic(self, beat: Beat) -> Consumer:
         member = self.planning.members.get(beat.member_id)
@@ -249,6 +279,7 @@ class ConsumerCore:
 
     def close(self) -> None:
         self._closed = True
+        self._drafting.close()
         for member in self.planning.members.values():
             self._cancel_timers(member)
 
@@ -288,7 +319,7 @@ class ConsumerCore:
     def _session_timeout_ms(self, member: Consumer) -> int:
         if member.classic is not None:
             return member.classic.session_timeout_ms
-        return self._config.consumer_session_timeout_ms
+        return self._settings.value(self.name, SESSION_TIMEOUT_MS)
 
     def _arm(self, member: Consumer, delay_ms: float) -> None:
         def look() -> None:
@@ -299,6 +330,11 @@ class ConsumerCore:
             if left_ms > 0.5:
                 self._arm(member, left_ms)
             else:
+                self._turns.do(give_up)
+
+        def give_up() -> None:
+            known = self.planning.members.get(member.member_id) is member
+            if known and member.session_timer is None and not self._closed:
                 self.remove([member])
 
         member.session_timer = self._runtime.after(delay_ms, look)
@@ -420,6 +456,16 @@ def _facts(member: Consumer) -> tuple[object, ...]:
         member.assignor,
         member.classic,
     )
+
+
+def pass_over(found: Later[T], later: Later[T]) -> None:
+    """Fill one by what came in the other."""
+    try:
+        value = found.value
+    except BrokerError as refusal:
+        later.refuse(refusal)
+    else:
+        later.fill(value)
 
 
 def pass_on(settled: Later[None], later: Later[T], answer: T) -> None:

@@ -7,13 +7,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from pentalog.broker.group_settings import LocalGroupSettings
 from pentalog.broker.port import Fence, GroupView, Joined, Joining, Leaving, Synced
 from pentalog.broker.state import State
 from pentalog.config import Config
 from pentalog.model.errors import BrokerError
 from pentalog.model.later import Later
 from pentalog.model.types import Partition
-from pentalog.runtime import Runtime
+from pentalog.runtime import Runtime, Turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,9 @@ class Surroundings:
     state: State
     runtime: Runtime
     config: Config
+    settings: LocalGroupSettings
+    turns: Turns
+    """For what happens to many members at once."""
 
 
 class Group(ABC):

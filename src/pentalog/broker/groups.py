@@ -8,6 +8,7 @@ from typing import Final
 
 from pentalog.broker import roster_rows
 from pentalog.broker.group import Group, Surroundings
+from pentalog.broker.group_settings import LocalGroupSettings
 from pentalog.broker.offsets import LocalOffsets
 from pentalog.broker.port import (
     Committed,
@@ -35,9 +36,11 @@ from pentalog.model.errors import (
 )
 from pentalog.model.later import Later
 from pentalog.model.types import Partition
-from pentalog.runtime import Runtime, Timer
+from pentalog.runtime import Runtime, Timer, Turns
 
 SWEEP_INTERVAL_MS: Final = 600_000
+MEMBERS_PER_TURN: Final = 32
+"""Members that are answered, or found to be gone, in one turn, of all groups together."""
 _SWEPT_AT_ONCE: Final = 20
 """Groups looked at in one turn, so that a sweep over many does not hold up the others."""
 _MINUTE_MS: Final = 60_000
@@ -52,17 +55,22 @@ class LocalGroups:
 
     def __init__(self, state: State, runtime: Runtime, config: Config) -> None:
         self.offsets = LocalOffsets(state, runtime)
-        self.surroundings = Surroundings(state, runtime, config)
+        self.settings = LocalGroupSettings(state, config)
+        turns = Turns(runtime, MEMBERS_PER_TURN)
+        self.surroundings = Surroundings(state, runtime, config, self.settings, turns)
         self._state = state
         self._runtime = runtime
         self._config = config
         self._groups: dict[str, Group] = {}
         self._sweep_timer: Timer | None = None
         self._stopping = False
+        self.reads_elsewhere: Callable[[str, str], bool] = lambda group, topic: False
+        """Has the group members of another kind that read this topic?"""
 
     def open(self) -> None:
         """Read what the last life left; members get one session timeout to show up again."""
         self.offsets.open()
+        self.settings.open()
         for row, members in roster_rows.load(self._state):
             roster = Roster(row.name, self.surroundings, self._abandoned)
             roster.restore(row, members)
@@ -267,7 +275,9 @@ class LocalGroups:
             gone = [
                 at
                 for at, committed in self.offsets.committed(name).items()
-                if expired(at, committed) and not self.offsets.unstable(name, at)
+                if expired(at, committed)
+                and not self.offsets.unstable(name, at)
+                and not self.reads_elsewhere(name, at.topic)
             ]
             if gone:
                 self.offsets.forget(name, gone)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pentalog.broker.port import Joined, Joining, Proposal, Synced
 from pentalog.model.errors import BrokerError, InstanceFenced, UnknownMember
 from pentalog.model.later import Later
-from pentalog.runtime import Runtime, Timer
+from pentalog.runtime import Runtime, Timer, Turns
 
 
 class Member:
@@ -74,8 +74,9 @@ class Member:
 class Attendance:
     """Notices members that are not heard of in time; one that waits for an answer is alive."""
 
-    def __init__(self, runtime: Runtime, overdue: Callable[[Member], None]) -> None:
+    def __init__(self, runtime: Runtime, turns: Turns, overdue: Callable[[Member], None]) -> None:
         self._runtime = runtime
+        self._turns = turns
         self._overdue = overdue
 
     def expect(self, member: Member, timeout_ms: int) -> None:
@@ -100,6 +101,10 @@ class Attendance:
         elif left_ms >= 1:
             self._arm(member, left_ms)
         else:
+            self._turns.do(lambda: self._give_up(member))
+
+    def _give_up(self, member: Member) -> None:
+        if member.timer is None:  # not heard of since
             self._overdue(member)
 
 

@@ -45,14 +45,19 @@ class ConsumerGroup(ConsumerCore, Group):
         told = embedded.subscription(joining.proposals[0].metadata)
         member = self._joining(joining)
         resubscribed = self._adopt(member, joining, told)
-        planning = self.planning
-        if resubscribed or planning.epoch == 0:
-            planning.bump()
-        planning.refresh()
-        planning.replan()
-        planning.reconcile(member, self._by_id(told.owned), resubscribed=resubscribed)
+        if resubscribed or self.planning.epoch == 0:
+            self.planning.bump()
         self._watch(member)
         self._expect(member, member.rebalance_timeout_ms)
+
+        def answer() -> Later[Joined]:
+            owned = self._by_id(told.owned)
+            self.planning.reconcile(member, owned, resubscribed=resubscribed)
+            return self._joined(member, joining)
+
+        return self._when_planned(member, answer)
+
+    def _joined(self, member: Consumer, joining: Joining) -> Later[Joined]:
         joined = Joined(
             member.member_id,
             member.standing.epoch,
@@ -93,7 +98,7 @@ class ConsumerGroup(ConsumerCore, Group):
     def heartbeat(self, fence: Fence) -> None:
         member, _ = self._classic(fence)
         self._watch(member)
-        self.planning.refresh()
+        self._drafting.catch_up()
         self.save()
         standing = member.standing
         if (

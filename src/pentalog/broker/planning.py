@@ -7,7 +7,7 @@ plan's says for which of them the plan was made, a member's which plan it has co
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
@@ -75,6 +75,8 @@ class Planning:
         self._version = -1
         self._resolved: dict[_Subscription, frozenset[UUID]] = {}
         self._owners: dict[tuple[UUID, int], str] = {}
+        self._renamed: dict[str, str] | None = None
+        """While a plan is made: static members that came back under another id."""
 
     @property
     def state(self) -> str:
@@ -118,6 +120,7 @@ class Planning:
     def replace(self, before: Consumer, after: Consumer) -> None:
         """A static member is back under another id: everything it had is its own again."""
         self._take_out(before)
+        self._rename(before.member_id, after.member_id)
         share = self.plan.pop(before.member_id, None)
         if share is not None:
             self.plan[after.member_id] = share
@@ -128,26 +131,75 @@ class Planning:
         self.epoch += 1
         self.changed = True
 
-    def refresh(self) -> None:
-        """Plan again if topics that members read have come, gone or grown."""
-        if self._version == self._topics.version:
-            return
-        self._version = self._topics.version
-        self._resolved.clear()
-        if self.epoch == self.plan_epoch and self._sizes_now() != self.sizes:
-            self.bump()
+    @property
+    def behind(self) -> bool:
+        """Is the plan not known to be the one for the members and topics there are now?"""
+        return self.epoch != self.plan_epoch or self._version != self._topics.version
 
-    def replan(self) -> None:
-        if self.epoch == self.plan_epoch:
-            return
-        planned = {
-            member_id: Planned(self.topics_of(member), member.instance_id)
-            for member_id, member in self.members.items()
+    @property
+    def work(self) -> int:
+        """Roughly how much there is to be done for a plan: topics, of each member."""
+        every = len(self._topics.all())
+        members = self.members.values()
+        return sum(len(member.topics) + (every if member.pattern else 0) for member in members)
+
+    def catch_up(self) -> None:
+        """Plan again if there is reason to, at once."""
+        for _ in self.steps():
+            pass
+
+    def steps(self) -> Iterator[int]:
+        """Plan again if there is reason to, in steps; each yields how much it has done.
+
+        The reasons: the epoch has grown, or topics that members read have come, gone or grown.
+        Members may come and go between steps: they find the plan that was begun before, and
+        an epoch that has grown beyond it.
+        """
+        self._renamed = {}
+        try:
+            yield from self._plan_in_steps(self._renamed)
+        finally:
+            self._renamed = None
+
+    def _plan_in_steps(self, renamed: Mapping[str, str]) -> Iterator[int]:
+        planned, sizes, epoch = yield from self._survey()
+        if epoch == self.plan_epoch:
+            if sizes == self.sizes:
+                return
+            # Should the epoch have grown meanwhile, it is ahead of this plan also after this.
+            self.bump()
+            epoch += 1
+        plan = yield from ASSIGNORS[self.assignor](planned, sizes, dict(self.plan))
+        self.plan = {
+            now: share
+            for member_id, share in plan.items()
+            if (now := renamed.get(member_id, member_id)) in self.members
         }
-        self.sizes = self._sizes_now()
-        self.plan = dict(ASSIGNORS[self.assignor](planned, self.sizes, self.plan))
-        self.plan_epoch = self.epoch
+        self.sizes = sizes
+        self.plan_epoch = epoch
         self.changed = True
+
+    def _survey(self) -> Generator[int, None, tuple[dict[str, Planned], dict[UUID, int], int]]:
+        """The members as assignors see them, the sizes of the topics they read, and the epoch."""
+        while True:
+            version, epoch = self._topics.version, self.epoch
+            if self._version != version:
+                self._resolved.clear()
+                self._version = version
+            planned: dict[str, Planned] = {}
+            sizes: dict[UUID, int] = {}
+            seen: set[UUID] = set()
+            for member_id, member in tuple(self.members.items()):
+                topics = self.topics_of(member)
+                planned[member_id] = Planned(topics, member.instance_id)
+                for topic_id in topics - seen:
+                    sizes[topic_id] = self._topics.by_id(topic_id).partitions
+                seen |= topics
+                yield 1 + len(topics)
+                if self._topics.version != version:
+                    break
+            else:
+                return planned, sizes, epoch
 
     def topics_of(self, member: Consumer) -> frozenset[UUID]:
         """The topics a member is subscribed to, of those that exist."""
@@ -222,14 +274,12 @@ class Planning:
                 if matches(topic.name):
                     yield topic.topic_id
 
-    def _sizes_now(self) -> dict[UUID, int]:
-        wanted: set[UUID] = set()
-        seen: set[_Subscription] = set()
-        for member in self.members.values():
-            if member.subscription not in seen:
-                seen.add(member.subscription)
-                wanted |= self.topics_of(member)
-        return {topic_id: self._topics.by_id(topic_id).partitions for topic_id in wanted}
+    def _rename(self, before: str, after: str) -> None:
+        if self._renamed is not None:
+            for first, now in self._renamed.items():
+                if now == before:
+                    self._renamed[first] = after
+            self._renamed[before] = after
 
     def _take_out(self, member: Consumer) -> None:
         del self.members[member.member_id]

@@ -2,7 +2,8 @@
 
 A rate is measured over the last eleven seconds, second by second.  The first ten seconds count
 as whole even when they have not passed yet, so a client may use ten seconds' worth at once and
-is then held back until the average fits.
+is then held back until the average fits.  Partitions are made and deleted out of a bucket instead,
+which holds eleven seconds' worth and may be overdrawn by whatever is asked for while it is not.
 """
 
 from __future__ import annotations
@@ -29,7 +30,11 @@ OWNERS_MAX: Final = 100_000
 NAME_CHARACTERS_MAX: Final = 1_000
 _RATES_SWEPT: Final = 1_000
 _INTEGER_MAX: Final = (1 << 63) - 1
+CONNECTION_DELAY_MS_MAX: Final = 1_000
+"""How long a connection too many is kept waiting before it is closed."""
 _KINDS: Final = frozenset({"user", "client"})
+_ADDRESS: Final = "address"
+_WHOLE: Final = (Quota.WRITTEN, Quota.READ, Quota.CONNECTED)
 
 _Share: TypeAlias = tuple[Quota, str | None, str | None]
 
@@ -81,6 +86,37 @@ class Rate:
             self._total = 0.0
 
 
+class Bucket:
+    """What may be used now; fills up again with time."""
+
+    __slots__ = ("_filled_s", "_limit", "_tokens")
+
+    def __init__(self) -> None:
+        self._tokens = math.inf
+        self._limit = 0.0
+        self._filled_s = 0.0
+
+    def take(self, amount: float, limit: float, now_s: float) -> None:
+        self._fill(limit, now_s)
+        self._tokens -= amount
+
+    def delay_ms(self, limit: float, now_s: float) -> int:
+        """How long until nothing is owed any more."""
+        self._fill(limit, now_s)
+        return max(0, min(DELAY_MS_MAX, math.ceil(-self._tokens / limit * 1000)))
+
+    def idle(self, now_s: float) -> bool:
+        """It is as full as a new one."""
+        gained = (now_s - self._filled_s) * self._limit
+        return self._tokens + gained >= self._limit * WINDOWS * WINDOW_S
+
+    def _fill(self, limit: float, now_s: float) -> None:
+        gained = (now_s - self._filled_s) * limit
+        self._tokens = min(limit * WINDOWS * WINDOW_S, self._tokens + gained)
+        self._limit = limit
+        self._filled_s = now_s
+
+
 class _Bound(NamedTuple):
     rate: Rate
     limit: float
@@ -89,10 +125,16 @@ class _Bound(NamedTuple):
 class LocalMeter:
     """Implements `Meter` for whoever shares these rates."""
 
-    __slots__ = ("_read", "_runtime", "_work", "_written")
+    __slots__ = ("_changed", "_read", "_runtime", "_work", "_written")
 
-    def __init__(self, runtime: Runtime, bounds: Mapping[Quota, _Bound]) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        bounds: Mapping[Quota, _Bound],
+        changed: tuple[Bucket, float] | None = None,
+    ) -> None:
         self._runtime = runtime
+        self._changed = changed
         self._written = bounds.get(Quota.WRITTEN)
         self._read = bounds.get(Quota.READ)
         self._work = bounds.get(Quota.WORK)
@@ -133,6 +175,18 @@ class LocalMeter:
         rate, limit = self._work
         return min(WORK_DELAY_MS_MAX, rate.delay_ms(limit, self._runtime.monotonic()))
 
+    def changed(self, partitions: int) -> None:
+        if self._changed is not None:
+            bucket, limit = self._changed
+            bucket.take(partitions, limit, self._runtime.monotonic())
+
+    @property
+    def change_delay_ms(self) -> int:
+        if self._changed is None:
+            return 0
+        bucket, limit = self._changed
+        return bucket.delay_ms(limit, self._runtime.monotonic())
+
 
 class LocalQuotas:
     """Implements `Quotas` over the state file."""
@@ -144,6 +198,7 @@ class LocalQuotas:
         self._runtime = runtime
         self._limits: dict[Owner, dict[Quota, float]] = {}
         self._rates: dict[_Share, Rate] = {}
+        self._buckets: dict[_Share, Bucket] = {}
         self._sweep_at = _RATES_SWEPT
 
     def open(self) -> None:
@@ -162,6 +217,7 @@ class LocalQuotas:
     ) -> None:
         _check_owner(owner)
         for quota, value in changes.items():
+            _check_kind(owner, quota)
             if value is not None:
                 _check_value(quota, value)
         if owner not in self._limits and len(self._limits) >= OWNERS_MAX:
@@ -191,19 +247,38 @@ class LocalQuotas:
 
     def meter(self, user: str, client: str) -> Meter:
         bounds: dict[Quota, _Bound] = {}
-        for quota in Quota:
-            for owner in _owners(user, client):
-                limit = self._limits.get(owner, {}).get(quota)
-                if limit is not None:
-                    kinds = {kind for kind, _ in owner}
-                    share = (
-                        quota,
-                        user if "user" in kinds else None,
-                        client if "client" in kinds else None,
-                    )
-                    bounds[quota] = _Bound(self._rate(share), limit)
-                    break
-        return LocalMeter(self._runtime, bounds)
+        for quota in (Quota.WRITTEN, Quota.READ, Quota.WORK):
+            found = self._closest(quota, user, client)
+            if found is not None:
+                bounds[quota] = _Bound(self._rate(found[0]), found[1])
+        changed = self._closest(Quota.CHANGED, user, client)
+        if changed is None:
+            return LocalMeter(self._runtime, bounds)
+        return LocalMeter(self._runtime, bounds, (self._bucket(changed[0]), changed[1]))
+
+    def connected(self, address: str) -> int:
+        for name in (address, None):
+            limits = self._limits.get(frozenset({(_ADDRESS, name)}), {})
+            limit = limits.get(Quota.CONNECTED)
+            if limit is not None:
+                now_s = self._runtime.monotonic()
+                rate = self._rate((Quota.CONNECTED, address, None))
+                delay_ms = rate.delay_ms(limit, now_s, 1)
+                if delay_ms:
+                    return min(delay_ms, CONNECTION_DELAY_MS_MAX)
+                rate.record(1, now_s)
+                return 0
+        return 0
+
+    def _closest(self, quota: Quota, user: str, client: str) -> tuple[_Share, float] | None:
+        """The limit that holds for a client, and with whom it is shared."""
+        for owner in _owners(user, client):
+            limit = self._limits.get(owner, {}).get(quota)
+            if limit is not None:
+                kinds = {kind for kind, _ in owner}
+                mine = user if "user" in kinds else None
+                return (quota, mine, client if "client" in kinds else None), limit
+        return None
 
     def settle(self) -> Later[None]:
         return self._state.settle()
@@ -211,16 +286,27 @@ class LocalQuotas:
     def _rate(self, share: _Share) -> Rate:
         rate = self._rates.get(share)
         if rate is None:
-            if len(self._rates) >= self._sweep_at:
-                self._sweep()
+            self._make_room()
             rate = self._rates[share] = Rate()
         return rate
 
-    def _sweep(self) -> None:
+    def _bucket(self, share: _Share) -> Bucket:
+        bucket = self._buckets.get(share)
+        if bucket is None:
+            self._make_room()
+            bucket = self._buckets[share] = Bucket()
+        return bucket
+
+    def _make_room(self) -> None:
         """Forget rates that are zero anyway, or a client that changes its name fills the memory."""
+        if len(self._rates) + len(self._buckets) < self._sweep_at:
+            return
         now_s = self._runtime.monotonic()
         self._rates = {share: rate for share, rate in self._rates.items() if not rate.idle(now_s)}
-        self._sweep_at = max(_RATES_SWEPT, 2 * len(self._rates))
+        self._buckets = {
+            share: bucket for share, bucket in self._buckets.items() if not bucket.idle(now_s)
+        }
+        self._sweep_at = max(_RATES_SWEPT, 2 * (len(self._rates) + len(self._buckets)))
         # Meters with a forgotten rate must not go on beside those with its successor.
         self.version += 1
 
@@ -243,16 +329,29 @@ def _owners(user: str, client: str) -> tuple[Owner, ...]:
 
 def _check_owner(owner: Owner) -> None:
     kinds = [kind for kind, _ in owner]
+    if kinds == [_ADDRESS]:
+        return
     if not kinds or len(set(kinds)) != len(kinds) or not _KINDS.issuperset(kinds):
-        raise InvalidConfig("a quota is for a user, for a client, or for a client of a user")
+        raise InvalidConfig(
+            "a quota is for a user, for a client, for a client of a user, or for an address"
+        )
     if any(name is not None and len(name) > NAME_CHARACTERS_MAX for _, name in owner):
         raise InvalidConfig(
             f"the name of a user or client has at most {NAME_CHARACTERS_MAX} characters here"
         )
 
 
+def _check_kind(owner: Owner, quota: Quota) -> None:
+    of_address = any(kind == _ADDRESS for kind, _ in owner)
+    if of_address != (quota is Quota.CONNECTED):
+        raise InvalidConfig(
+            "addresses have a quota of connections, and nobody else has one: give users and "
+            "clients another quota"
+        )
+
+
 def _check_value(quota: Quota, value: float) -> None:
     if not (math.isfinite(value) and 0 < value <= _INTEGER_MAX):
         raise InvalidConfig(f"a quota cannot be {value}: give a number larger than 0")
-    if quota is not Quota.WORK and value != int(value):
-        raise InvalidConfig(f"a quota cannot be {value} bytes per second: give a whole number")
+    if quota in _WHOLE and value != int(value):
+        raise InvalidConfig(f"a quota cannot be {value} per second: give a whole number")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
+from functools import partial
 from typing import Final
 
 from pentalog.broker import roster_rows
@@ -71,7 +72,8 @@ class Roster(Group):
         self._runtime = surroundings.runtime
         self._config = surroundings.config
         self._abandoned = abandoned
-        self._attendance = Attendance(self._runtime, self._overdue)
+        self._turns = surroundings.turns
+        self._attendance = Attendance(self._runtime, self._turns, self._overdue)
         self._reserved = Reservations(self._runtime, self._never_came)
         self._pending_sync: set[str] = set()
         self._initial = False
@@ -440,7 +442,7 @@ class Roster(Group):
             member.new = False
             self._attendance.expect(member, member.session_timeout_ms)
             if later is not None:
-                later.fill(self._joined(member))
+                self._turns.do(partial(later.fill, self._joined(member)))
 
     def _elect(self) -> bool:
         leader = self.members.get(self.leader or "")
@@ -491,7 +493,7 @@ class Roster(Group):
             syncing, member.syncing = member.syncing, None
             if syncing is not None:
                 self._attendance.expect(member, member.session_timeout_ms)
-                syncing.fill(self._part(member))
+                self._turns.do(partial(syncing.fill, self._part(member)))
 
     def _plan_failed(self, refusal: BrokerError) -> None:
         for member in self.members:

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Mapping
 from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pentalog.broker.assignors import ASSIGNORS, Plan, Planned, ranges, uniform
+from pentalog.broker import assignors
+from pentalog.broker.assignors import Assignor, Plan, Planned, whole
 
+Assign = Callable[[Mapping[str, Planned], Mapping[UUID, int], Plan], Plan]
+
+
+def in_one(steps: Assignor) -> Assign:
+    return lambda members, partitions, before: whole(steps(members, partitions, before))
+
+
+ASSIGNORS = {name: in_one(steps) for name, steps in assignors.ASSIGNORS.items()}
+uniform, ranges = ASSIGNORS["uniform"], ASSIGNORS["range"]
 A, B, C = (UUID(int=number) for number in (1, 2, 3))
 
 

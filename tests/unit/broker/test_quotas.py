@@ -227,3 +227,51 @@ def test_meters_know_when_they_are_out_of_date(quotas: LocalQuotas) -> None:
     version = quotas.version
     quotas.change(owner(client=None), {Quota.WRITTEN: KB})
     assert quotas.version > version
+
+
+def test_partitions_come_out_of_a_bucket_that_may_be_overdrawn_once(
+    quotas: LocalQuotas, runtime: StepRuntime
+) -> None:
+    quotas.change(owner(user="u"), {Quota.CHANGED: 2.0})
+    meter = quotas.meter("u", "c")
+    meter.changed(22)
+    assert meter.change_delay_ms == 0
+    meter.changed(10)
+    assert meter.change_delay_ms == 5_000
+    assert quotas.meter("u", "other").change_delay_ms == 5_000
+    assert quotas.meter("v", "c").change_delay_ms == 0
+    runtime.advance(4_999)
+    assert meter.change_delay_ms == 1
+    runtime.advance(1)
+    assert meter.change_delay_ms == 0
+    # It never holds more than eleven seconds' worth.
+    runtime.advance(1_000_000)
+    meter.changed(23)
+    assert meter.change_delay_ms == 500
+
+
+def test_connections_of_each_address_are_counted(quotas: LocalQuotas, runtime: StepRuntime) -> None:
+    quotas.change(owner(address=None), {Quota.CONNECTED: 1.0})
+    quotas.change(owner(address="9.9.9.9"), {Quota.CONNECTED: 2.0})
+    assert [quotas.connected("1.1.1.1") for _ in range(10)] == [0] * 10
+    # Who is refused is not counted, and waits a second at most.
+    assert [quotas.connected("1.1.1.1") for _ in range(3)] == [1_000] * 3
+    assert [quotas.connected("9.9.9.9") for _ in range(20)] == [0] * 20
+    assert quotas.connected("9.9.9.9") == 500
+    assert quotas.connected("2.2.2.2") == 0
+    runtime.advance(11_000)
+    assert quotas.connected("1.1.1.1") == 0
+    quotas.change(owner(address=None), {Quota.CONNECTED: None})
+    assert [quotas.connected("1.1.1.1") for _ in range(100)] == [0] * 100
+
+
+def test_many_addresses_and_clients_do_not_fill_the_memory(
+    quotas: LocalQuotas, runtime: StepRuntime
+) -> None:
+    quotas.change(owner(address=None), {Quota.CONNECTED: 1.0})
+    quotas.change(owner(client=None), {Quota.CHANGED: 1.0})
+    for number in range(5_000):
+        quotas.connected(f"address {number}")
+        quotas.meter("u", f"client {number}").changed(1)
+        runtime.advance(20)
+    assert len(quotas._rates) + len(quotas._buckets) < 3_000

@@ -20,6 +20,7 @@ from pentalog.protocols.kafka.messages import Call
 class Resource(IntEnum):
     TOPIC = 2
     BROKER = 4
+    GROUP = 32
 
 
 class Source(IntEnum):
@@ -28,6 +29,7 @@ class Source(IntEnum):
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    DYNAMIC_GROUP = 8
 
 
 SOURCES: Final = {
@@ -43,6 +45,9 @@ SYNONYMS: Final = {
     "cleanup.policy": "log.cleanup.policy",
     "compression.type": "compression.type",
     "delete.retention.ms": "log.cleaner.delete.retention.ms",
+    "derived.from": "log.derived.from",
+    "derived.parameters": "log.derived.parameters",
+    "derived.smartmodule": "log.derived.smartmodule",
     "file.delete.delay.ms": "log.segment.delete.delay.ms",
     "flush.messages": "log.flush.interval.messages",
     "flush.ms": "log.flush.interval.ms",
@@ -61,6 +66,10 @@ SYNONYMS: Final = {
     "segment.index.bytes": "log.index.size.max.bytes",
     "segment.jitter.ms": "log.roll.jitter.ms",
     "segment.ms": "log.roll.ms",
+    "subscription.attempts.max": "log.subscription.attempts.max",
+    "subscription.backlog.max": "log.subscription.backlog.max",
+    "subscription.lease.ms": "log.subscription.lease.ms",
+    "subscription.ttl.ms": "log.subscription.ttl.ms",
 }
 """Topic setting to the broker setting that is its default."""
 
@@ -120,7 +129,7 @@ def synonyms_of(call: Call, name: str, setting: str) -> tuple[tuple[str, str, So
 
 def check_alterable(resource: Any, keys: Iterable[str]) -> None:
     """Raise unless settings of this kind of resource can be changed, each named once."""
-    if resource.resource_type not in (Resource.TOPIC, Resource.BROKER):
+    if resource.resource_type not in tuple(Resource):
         raise Refused(ErrorCode.invalid_request, unknown_resource(resource.resource_type))
     for key in repeated(keys):
         raise Refused(ErrorCode.invalid_request, f"setting {key!r} is named twice: name it once")
@@ -150,7 +159,10 @@ def alter(call: Call, alter_one: Callable[[Call, Any], None]) -> None:
 
 
 def unknown_resource(kind: int) -> str:
-    return f"resources of type {kind} have no settings here: ask for topics (2) or brokers (4)"
+    return (
+        f"resources of type {kind} have no settings here: ask for topics (2), brokers (4) or "
+        "groups (32)"
+    )
 
 
 def missing_value(name: str) -> Refused:

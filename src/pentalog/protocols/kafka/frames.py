@@ -19,6 +19,13 @@ from kio.index import load_request_schema
 from pentalog.protocols.kafka.entities import Undecodable
 
 _START: Final = struct.Struct(">hhih")
+_COSTLY: Final = frozenset({11, 13, 14, 19, 20, 37, 68})
+"""Joining, leaving and planning groups; making, growing and deleting topics."""
+
+
+def costly(data: memoryview) -> bool:
+    """Does what was received begin with a request that takes long, as far as can be told?"""
+    return len(data) > 5 and data[5] in _COSTLY and data[4] == 0
 
 
 class Header(NamedTuple):

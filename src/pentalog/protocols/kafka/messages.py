@@ -8,8 +8,8 @@ then closed, as Kafka does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pentalog.protocols.kafka import codec
@@ -18,6 +18,7 @@ from pentalog.session import Context, Place
 
 if TYPE_CHECKING:
     from pentalog.broker.port import Waiting
+    from pentalog.model.later import Later
     from pentalog.model.types import Piece
     from pentalog.protocols.kafka.door import Door
     from pentalog.protocols.kafka.throttling import Allowance
@@ -91,6 +92,53 @@ class Call:
     def place(self) -> CallPlace:
         """Keep the place in line for an answer that comes later."""
         return CallPlace(self, self.line.place())
+
+    def throttle(self, delay_ms: int) -> None:
+        """Mute the client for at least this long, and tell it so in the answer."""
+        assert self.allowance is not None, "nobody is throttled without a quota"
+        self.throttle_ms = max(self.throttle_ms, delay_ms)
+        self.line = self.allowance.throttle(self.line, self.key, self.version, self.throttle_ms)
+
+    def when_all(self, laters: Iterable[Later[None]], go_on: Callable[[Call], None]) -> None:
+        """Go on with this call when all of these are there, with a value or a refusal."""
+        left = [later for later in laters if not later.ready]
+        if not left:
+            go_on(self)
+            return
+        kept = replace(self, line=KeptLine(self.line.place(), self.line))
+        count = len(left)
+
+        def arrived(_: Later[None]) -> None:
+            nonlocal count
+            count -= 1
+            if not count:
+                go_on(kept)
+
+        for later in left:
+            later.then(arrived)
+
+
+class KeptLine:
+    """A line for one answer, whose place is kept already."""
+
+    __slots__ = ("_line", "_place")
+
+    def __init__(self, place: Place, line: Line) -> None:
+        self._place = place
+        self._line = line
+
+    @property
+    def waits(self) -> set[Waiting]:
+        return self._line.waits
+
+    def send(self, *pieces: Piece) -> None:
+        self._place.fill(*pieces)
+
+    def place(self) -> Place:
+        return self._place
+
+    def hang_up(self) -> None:
+        self._line.hang_up()
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,12 @@ class Allowance:
             self._replies.mute(delay_ms)
         return delay_ms
 
+    def throttle(self, line: Line, key: int, version: int, delay_ms: int) -> Line:
+        """Mute the client; the line for the answer that tells it."""
+        self._replies.mute(delay_ms)
+        inner = line.line if isinstance(line, ThrottledLine) else line
+        return ThrottledLine(inner, key, version, delay_ms)
+
     def fetched(self, size_bytes: int) -> int:
         """Count an answer to a fetch, or say for how long nothing may be sent."""
         delay_ms = self.meter.read(size_bytes)
@@ -86,26 +92,26 @@ class Allowance:
 class ThrottledLine:
     """A line whose one answer tells the client to wait."""
 
-    __slots__ = ("_delay_ms", "_key", "_line", "_version")
+    __slots__ = ("_delay_ms", "_key", "_version", "line")
 
     def __init__(self, line: Line, key: int, version: int, delay_ms: int) -> None:
-        self._line = line
+        self.line = line
         self._key = key
         self._version = version
         self._delay_ms = delay_ms
 
     @property
     def waits(self) -> set[Waiting]:
-        return self._line.waits
+        return self.line.waits
 
     def send(self, *pieces: Piece) -> None:
-        self._line.send(*self.marked(pieces))
+        self.line.send(*self.marked(pieces))
 
     def place(self) -> Place:
-        return _ThrottledPlace(self, self._line.place())
+        return _ThrottledPlace(self, self.line.place())
 
     def hang_up(self) -> None:
-        self._line.hang_up()
+        self.line.hang_up()
 
     def marked(self, pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
         """The same answer with the time in it; what others may hold too is copied first."""

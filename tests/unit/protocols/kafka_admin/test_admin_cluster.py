@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import timedelta
 from typing import Any
 
@@ -119,6 +120,10 @@ def test_log_directories(line: AdminLine, version: int) -> None:
     (everything,) = line.ask(35, version, topics=None).results
     assert everything.error_code == 0
     assert everything.log_dir == str(line.config.data)
+    if version >= 4:
+        disk = shutil.disk_usage(line.config.data)
+        assert everything.total_bytes == disk.total
+        assert 0 < everything.usable_bytes <= disk.total
     assert [(each.name, len(each.partitions)) for each in everything.topics] == [("a", 3), ("b", 3)]
     asked = [{"topic": "b", "partitions": [2, 0, 7]}, {"topic": "c", "partitions": [0]}]
     (some,) = line.ask(35, version, topics=asked).results

@@ -13,6 +13,8 @@ from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 from tests.support.runtimes import SteppedRuntime
 
+from pentalog.broker.consumers import LocalConsumers
+from pentalog.broker.groups import LocalGroups
 from pentalog.broker.live_settings import LocalSettings
 from pentalog.broker.log import LocalLog
 from pentalog.broker.port import Broker
@@ -45,6 +47,10 @@ class Bench:
         self.settings.watch(self.topics.reconfigure, self.topics.check_defaults)
         self.quotas = LocalQuotas(self.state, self.runtime)
         self.quotas.open()
+        self.groups = LocalGroups(self.state, self.runtime, self.config)
+        self.groups.open()
+        self.consumers = LocalConsumers(self.groups, self.topics)
+        self.consumers.open()
         parts: dict[str, Any] = {
             field.name: None
             for field in dataclasses.fields(Broker)
@@ -55,13 +61,17 @@ class Bench:
             "log": LocalLog(self.store, self.runtime, self.metrics),
             "topics": self.topics,
             "producers": LocalProducers(self.state),
+            "groups": self.groups,
         }
-        self.broker = Broker(**parts, quotas=self.quotas, settings=self.settings)
+        self.broker = Broker(
+            **parts, quotas=self.quotas, settings=self.settings, consumers=self.consumers
+        )
 
     def connect(self, client: str = "test") -> Client:
         return Client(self, client)
 
     def close(self) -> None:
+        self.groups.close()
         self.state.close()
         self.runtime.step()
         self.store.close()

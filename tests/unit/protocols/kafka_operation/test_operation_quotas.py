@@ -120,9 +120,13 @@ def test_filters_refused(bench: Bench, components: list[Any], code: int) -> None
     [
         ({}, {"producer_byte_rate": 1.0}, 42),
         ({"colour": "red"}, {"producer_byte_rate": 1.0}, 35),
-        ({"ip": "127.0.0.1"}, {"connection_creation_rate": 1.0}, 42),
+        ({"ip": "127.0.0.1"}, {"producer_byte_rate": 1.0}, 42),
+        ({"ip": "127.0.0.1"}, {"connection_creation_rate": 1.5}, 42),
+        ({"ip": "no.address"}, {"connection_creation_rate": 1.0}, 42),
+        ({"ip": "127.0.0.1", "user": "u"}, {"connection_creation_rate": 1.0}, 42),
+        ({"user": "u"}, {"connection_creation_rate": 1.0}, 42),
         ({"user": "u"}, {"no_such": 1.0}, 42),
-        ({"user": "u"}, {"controller_mutation_rate": 1.0}, 42),
+        ({"user": "u"}, {"controller_mutation_rate": 0.0}, 42),
         ({"user": "u"}, {"producer_byte_rate": 0.0}, 42),
         ({"user": "u"}, {"producer_byte_rate": 1.5}, 42),
         ({"user": "u"}, {"request_percentage": -1.0}, 42),
@@ -136,8 +140,17 @@ def test_changes_refused(bench: Bench, entity: Entity, values: dict[str, float],
     assert describe(bench) == {}
 
 
-def test_what_is_not_enforced_is_not_taken(bench: Bench) -> None:
-    _, text = alter(bench, {"user": "u"}, controller_mutation_rate=1.0)
-    assert text is not None
-    assert "not enforced" in text
-    assert alter(bench, {"user": "u"}, controller_mutation_rate=None) == (0, None)
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1", None])
+def test_addresses_have_a_quota_of_connections(
+    bench: Bench, open_bench: Callable[..., Bench], address: str | None
+) -> None:
+    assert alter(bench, {"ip": address}, connection_creation_rate=3.0) == (0, None)
+    assert alter(bench, {"user": "u"}, controller_mutation_rate=0.5) == (0, None)
+    again = open_bench()
+    expected = {(("ip", address),): {"connection_creation_rate": 3.0}}
+    assert describe(again, ("ip", ANY, None)) == expected
+    assert describe(again, ("user", ANY, None)) == {
+        (("user", "u"),): {"controller_mutation_rate": 0.5}
+    }
+    # One that nobody knows can always be taken back.
+    assert alter(again, {"user": "u"}, no_such=None) == (0, None)

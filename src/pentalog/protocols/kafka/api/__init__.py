@@ -49,6 +49,7 @@ from pentalog.protocols.kafka.api import (
     k66_list_transactions,
     k68_consumer_group_heartbeat,
     k69_consumer_group_describe,
+    k74_list_config_resources,
     k75_describe_topic_partitions,
 )
 from pentalog.protocols.kafka.messages import Api
@@ -100,6 +101,7 @@ APIS: Final[dict[int, Api]] = {
         k66_list_transactions,
         k68_consumer_group_heartbeat,
         k69_consumer_group_describe,
+        k74_list_config_resources,
         k75_describe_topic_partitions,
     )
 }

@@ -3,51 +3,77 @@
 v2 is the first that Kafka 4 serves; v3 throttles before it answers.
 v4 lets partitions and replication factor be -1, the broker's default.
 v5 tells what was created (partitions, replication factor, settings); flexible encoding.
-v6 may refuse for a quota, which this broker never does.  v7 tells the topic's id.
+v6 may refuse for a quota; before it a client over its quota is muted.  v7 tells the topic's id.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from pentalog.broker.port import Setting, Topic, TopicSpec
 from pentalog.model.errors import InvalidConfig, InvalidPartitions, InvalidTopic
+from pentalog.model.later import Later
 from pentalog.protocols.kafka.administration import answer_settled, error_fields, repeated
 from pentalog.protocols.kafka.configs import topic_entries
 from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused
 from pentalog.protocols.kafka.messages import Api, Call
 from pentalog.protocols.kafka.names import kafka_name_flaw
+from pentalog.protocols.kafka.quotas import count_change
 
 
 def serve(call: Call) -> None:
     twice = repeated(topic.name for topic in call.body.topics)
-    results = []
+    planned: list[TopicSpec | dict[str, Any]] = []
     for name in twice:
         refusal = Refused(ErrorCode.invalid_request, f"topic {name!r} is named twice: name it once")
-        results.append(_refused(str(name), refusal))
+        planned.append(_refused(str(name), refusal))
+    prepared: list[Later[None]] = []
     for topic in call.body.topics:
         if topic.name in twice:
             continue
         try:
-            results.append(_create(call, topic))
+            spec = _spec(call, topic)
+            if not call.body.validate_only:
+                checked = call.context.broker.topics.create(spec, dry_run=True)
+                count_change(call, checked.partitions)
+                prepared.append(call.context.broker.topics.prepare(spec))
+            planned.append(spec)
         except REFUSALS as refusal:
-            results.append(_refused(topic.name, refusal))
+            planned.append(_refused(topic.name, refusal))
+    call.when_all(prepared, lambda kept: _create_all(kept, planned))
+
+
+def _create_all(call: Call, planned: Sequence[TopicSpec | dict[str, Any]]) -> None:
+    """Make what was prepared; those refused already are in `planned` as what they are told."""
+    results = []
+    for each in planned:
+        if not isinstance(each, TopicSpec):
+            results.append(each)
+            continue
+        try:
+            results.append(_create(call, each))
+        except REFUSALS as refusal:
+            results.append(_refused(each.name, refusal))
     answer_settled(call, {"topics": results}, results, changed=not call.body.validate_only)
 
 
-def _create(call: Call, topic: Any) -> dict[str, Any]:
+def _spec(call: Call, topic: Any) -> TopicSpec:
     flaw = kafka_name_flaw(topic.name)
     if flaw is not None:
         raise InvalidTopic(flaw)
-    topics = call.context.broker.topics
-    dry_run: bool = call.body.validate_only
-    spec = TopicSpec(
+    return TopicSpec(
         name=topic.name, partitions=_partitions(call, topic), settings=_settings(topic)
     )
+
+
+def _create(call: Call, spec: TopicSpec) -> dict[str, Any]:
+    topics = call.context.broker.topics
+    dry_run: bool = call.body.validate_only
     created = topics.create(spec, dry_run=dry_run)
     result = {
-        "name": topic.name,
+        "name": spec.name,
         "topic_id": None if dry_run else created.topic_id,
         **error_fields(None),
         "num_partitions": created.partitions,

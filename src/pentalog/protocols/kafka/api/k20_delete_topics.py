@@ -1,7 +1,8 @@
 """DeleteTopics: delete topics by name or by id.
 
 v1 is the first that Kafka 4 serves; v2 throttles before it answers; v3 may say that deletion is
-switched off.  v4 is flexible; v5 adds a text to errors; v6 also takes ids.
+switched off.  v4 is flexible; v5 adds a text to errors and may refuse for a quota, before it a
+client over its quota is muted; v6 also takes ids.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pentalog.model.errors import TopicNotFound
 from pentalog.protocols.kafka.administration import answer_settled, error_fields, repeated
 from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused
 from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.protocols.kafka.quotas import count_change
 
 
 class _Target(NamedTuple):
@@ -63,9 +65,10 @@ def _delete(call: Call, target: _Target, name: str | None) -> dict[str, Any]:
     if name is None:
         raise Refused(ErrorCode.unknown_topic_id, f"there is no topic with id {target.topic_id}")
     topics = call.context.broker.topics
-    topic_id = topics.get(name).topic_id
+    topic = topics.get(name)
+    count_change(call, topic.partitions)
     topics.delete(name)
-    return {"name": name, "topic_id": topic_id, **error_fields(None)}
+    return {"name": name, "topic_id": topic.topic_id, **error_fields(None)}
 
 
 API = Api(20, "DeleteTopics", 1, 6, serve)

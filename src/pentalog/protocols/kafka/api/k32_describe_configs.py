@@ -1,4 +1,4 @@
-"""DescribeConfigs: the settings of topics and of this broker, and where each value comes from.
+"""DescribeConfigs: the settings of topics, groups and this broker, and where each value comes from.
 
 v1 is the first that Kafka 4 serves; v2 throttles before it answers.
 v3 adds types and documentation; v4 is flexible.
@@ -13,6 +13,7 @@ from pentalog.protocols.kafka.administration import error_fields
 from pentalog.protocols.kafka.broker_configs import broker_entries
 from pentalog.protocols.kafka.configs import Entry, Resource, topic_entries, unknown_resource
 from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused
+from pentalog.protocols.kafka.group_configs import group_entries
 from pentalog.protocols.kafka.messages import Api, Call
 from pentalog.protocols.kafka.names import kafka_name_flaw
 
@@ -48,6 +49,8 @@ def _entries(call: Call, resource: Any) -> list[Entry]:
         return _topic(call, resource.resource_name)
     if resource.resource_type == Resource.BROKER:
         return broker_entries(call, resource.resource_name)
+    if resource.resource_type == Resource.GROUP:
+        return group_entries(call, resource.resource_name)
     raise Refused(ErrorCode.invalid_request, unknown_resource(resource.resource_type))
 
 

@@ -1,4 +1,4 @@
-"""AlterConfigs: replace all settings of a topic, or all changes of a broker's, by the ones given.
+"""AlterConfigs: replace all settings of a topic or group, or all changes of a broker's.
 
 v1 throttles before it answers; v2 is flexible.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pentalog.protocols.kafka import broker_configs
+from pentalog.protocols.kafka import broker_configs, group_configs
 from pentalog.protocols.kafka.configs import Resource, alter, check_alterable, missing_value
 from pentalog.protocols.kafka.messages import Api, Call
 
@@ -26,6 +26,8 @@ def _alter(call: Call, resource: Any) -> None:
     name, dry_run = resource.resource_name, call.body.validate_only
     if resource.resource_type == Resource.BROKER:
         broker_configs.change(call, name, changes, replace=True, dry_run=dry_run)
+    elif resource.resource_type == Resource.GROUP:
+        group_configs.change(call, name, changes, replace=True, dry_run=dry_run)
     else:
         call.context.broker.topics.configure(name, changes, replace=True, dry_run=dry_run)
 

@@ -1,7 +1,7 @@
 """DescribeLogDirs: the size of every partition in the data directory.
 
 v1 is the first that Kafka 4 serves; v2 is flexible; v3 has an error for the whole answer.
-v4 tells the size of the volume, which this broker does not know (-1).
+v4 tells the size of the volume and how much of it is left.
 v5 tells whether the directory takes new partitions; this one always does.
 """
 
@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from pentalog.model.errors import BrokerError
 from pentalog.model.types import Partition
+from pentalog.protocols.kafka.errors import code_of
 from pentalog.protocols.kafka.messages import Api, Call
 
 
@@ -29,8 +31,16 @@ def serve(call: Call) -> None:
             every = range(topic.partitions)
             given = every if indexes is None else [index for index in every if index in indexes]
             described.append({"name": topic.name, "partitions": _sizes(call, topic.name, given)})
-    directory = {"log_dir": str(call.context.config.data), "topics": described}
-    call.answer({"results": [directory]})
+    try:
+        volume = call.context.broker.log.volume()
+    except BrokerError as refusal:
+        call.answer({"results": [_directory(call, [], error_code=code_of(refusal))]})
+        return
+    call.answer({"results": [_directory(call, described, **volume._asdict())]})
+
+
+def _directory(call: Call, topics: list[dict[str, Any]], **fields: int) -> dict[str, Any]:
+    return {"log_dir": str(call.context.config.data), "topics": topics, **fields}
 
 
 def _sizes(call: Call, topic: str, indexes: Iterable[int]) -> list[dict[str, Any]]:

@@ -1,42 +1,66 @@
 """CreatePartitions: give topics more partitions.
 
-v1 throttles before it answers; v2 is flexible; v3 may refuse for a quota, which this broker never
-does.
+v1 throttles before it answers; v2 is flexible; v3 may refuse for a quota, before it a client over
+its quota is muted.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pentalog.broker.port import TopicSpec
+from pentalog.model.later import Later
 from pentalog.protocols.kafka.administration import answer_settled, error_fields, repeated
 from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused
 from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.protocols.kafka.quotas import count_change
 
 
 def serve(call: Call) -> None:
     twice = repeated(topic.name for topic in call.body.topics)
-    results = []
+    wanted: dict[str, int | Exception] = {}
     for name in twice:
-        refusal = Refused(ErrorCode.invalid_request, f"topic {name!r} is named twice: name it once")
-        results.append({"name": str(name), **error_fields(refusal)})
+        flaw = Refused(ErrorCode.invalid_request, f"topic {name!r} is named twice: name it once")
+        wanted[str(name)] = flaw
+    prepared: list[Later[None]] = []
     for topic in call.body.topics:
         if topic.name in twice:
             continue
-        flaw: Exception | None = None
         try:
-            _grow(call, topic)
+            prepared += _prepare(call, topic)
+            wanted[topic.name] = topic.count
         except REFUSALS as refused:
-            flaw = refused
-        results.append({"name": topic.name, **error_fields(flaw)})
-    answer_settled(call, {"results": results}, results, changed=not call.body.validate_only)
+            wanted[topic.name] = refused
+    call.when_all(prepared, lambda kept: _grow_all(kept, wanted))
 
 
-def _grow(call: Call, topic: Any) -> None:
+def _prepare(call: Call, topic: Any) -> Sequence[Later[None]]:
     topics = call.context.broker.topics
     topics.grow(topic.name, topic.count, dry_run=True)
+    count = topics.get(topic.name).partitions
     if topic.assignments is not None:
-        _check_assignments(call, topic, topics.get(topic.name).partitions)
-    topics.grow(topic.name, topic.count, dry_run=call.body.validate_only)
+        _check_assignments(call, topic, count)
+    if call.body.validate_only:
+        return ()
+    count_change(call, topic.count - count)
+    return (topics.prepare(TopicSpec(name=topic.name, partitions=topic.count)),)
+
+
+def _grow_all(call: Call, wanted: Mapping[str, int | Exception]) -> None:
+    """Grow what was prepared; `wanted` has the refusals of the others."""
+    dry_run: bool = call.body.validate_only
+    results = []
+    for name, count in wanted.items():
+        flaw: Exception | None = None
+        try:
+            if isinstance(count, Exception):
+                raise count
+            call.context.broker.topics.grow(name, count, dry_run=dry_run)
+        except REFUSALS as refused:
+            flaw = refused
+        results.append({"name": name, **error_fields(flaw)})
+    answer_settled(call, {"results": results}, results, changed=not dry_run)
 
 
 def _check_assignments(call: Call, topic: Any, count: int) -> None:

@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs: change some settings of a topic or broker and leave the others.
+"""IncrementalAlterConfigs: change some settings of a topic, group or broker and leave the others.
 
 v1 is flexible.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 from pentalog.broker.port import Setting
 from pentalog.model.errors import InvalidConfig
-from pentalog.protocols.kafka import broker_configs
+from pentalog.protocols.kafka import broker_configs, group_configs
 from pentalog.protocols.kafka.configs import (
     Entry,
     Resource,
@@ -42,6 +42,10 @@ def _alter(call: Call, resource: Any) -> None:
         current = broker_configs.current(call, name)
         changes = _changes(resource.configs, current)
         broker_configs.change(call, name, changes, replace=False, dry_run=dry_run)
+    elif resource.resource_type == Resource.GROUP:
+        current = {entry.name: entry for entry in group_configs.group_entries(call, name)}
+        changes = _changes(resource.configs, current)
+        group_configs.change(call, name, changes, replace=False, dry_run=dry_run)
     else:
         topics = call.context.broker.topics
         current = {setting.name: setting for setting in topics.settings(name)}

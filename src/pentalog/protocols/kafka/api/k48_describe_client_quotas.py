@@ -54,13 +54,12 @@ def _tests(components: Any) -> dict[str, _Test]:
 def _kind(name: str) -> str:
     if not name:
         raise Refused(ErrorCode.invalid_request, "an entity type is empty: give user or client-id")
-    if name != "ip" and name not in ENTITIES:
+    if name not in ENTITIES:
         raise Refused(
             ErrorCode.unsupported_version,
             f"there are no quotas for entity type {name[:100]!r}: ask for user, client-id or ip",
         )
-    # No address has a quota here, so nothing is found under this name.
-    return ENTITIES.get(name, name)
+    return ENTITIES[name]
 
 
 def _test(component: Any) -> _Test:

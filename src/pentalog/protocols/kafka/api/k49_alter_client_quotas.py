@@ -12,7 +12,7 @@ from pentalog.model.errors import InvalidConfig
 from pentalog.protocols.kafka.administration import answer_settled, error_fields, repeated
 from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused
 from pentalog.protocols.kafka.messages import Api, Call
-from pentalog.protocols.kafka.quotas import NOT_ENFORCED, QUOTAS, owner_of
+from pentalog.protocols.kafka.quotas import QUOTAS, owner_of
 
 
 def serve(call: Call) -> None:
@@ -49,10 +49,7 @@ def _alter(call: Call, entry: Any) -> None:
 
 
 def _unknown(key: str) -> str:
-    accepted = f"accepted are {', '.join(QUOTAS)}"
-    if key in NOT_ENFORCED:
-        return f"{key} is not enforced by this broker, so it is not taken either: {accepted}"
-    return f"there is no quota {key[:100]!r}: {accepted}"
+    return f"there is no quota {key[:100]!r}: accepted are {', '.join(QUOTAS)}"
 
 
 API = Api(49, "AlterClientQuotas", 0, 1, serve)

@@ -1,0 +1,45 @@
+"""ListConfigResources: what has settings, by kind.
+
+v0 lists client metrics only, of which there are none here; v1 asks for kinds, none meaning all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Final
+
+from pentalog.protocols.kafka.configs import Resource
+from pentalog.protocols.kafka.errors import ErrorCode
+from pentalog.protocols.kafka.messages import Api, Call
+
+_LOGGERS: Final = 8
+_METRICS: Final = 16
+_KINDS: Final = (*Resource, _LOGGERS, _METRICS)
+"""Brokers have no loggers that can be set here, and nothing collects metrics of clients."""
+
+
+def serve(call: Call) -> None:
+    kinds = tuple(call.field("resource_types", ())) if call.version >= 1 else (_METRICS,)
+    if not set(kinds) <= set(_KINDS):
+        call.answer({"error_code": int(ErrorCode.unsupported_version), "config_resources": []})
+        return
+    found: list[dict[str, Any]] = [
+        {"resource_name": name, "resource_type": int(kind)}
+        for kind in dict.fromkeys(kinds or _KINDS)
+        for name in _names(call, kind)
+    ]
+    call.answer({"error_code": 0, "config_resources": found})
+
+
+def _names(call: Call, kind: int) -> Collection[str]:
+    broker = call.context.broker
+    if kind == Resource.TOPIC:
+        return [topic.name for topic in broker.topics.all()]
+    if kind == Resource.BROKER:
+        return [str(call.context.config.node_id)]
+    if kind == Resource.GROUP:
+        return sorted(broker.groups.settings.groups())
+    return ()
+
+
+API = Api(74, "ListConfigResources", 0, 1, serve)

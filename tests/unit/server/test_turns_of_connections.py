@@ -1,0 +1,172 @@
+"""A burst of requests, or of ends, is spread over turns of the loop: counted, not timed."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from echo_bench import Bench, EchoSession, Run, frame, until
+
+from pentalog.broker.operation import Unlimited
+from pentalog.server.connection import COSTLY_PER_TURN, SERVED_PER_TURN
+
+MANY = 4 * SERVED_PER_TURN
+
+
+class TurnCounter:
+    """Knows which turn of the loop it is."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.turn = 0
+        self._loop = loop
+        self._handle = loop.call_soon(self._next)
+
+    def stop(self) -> None:
+        self._handle.cancel()
+
+    def _next(self) -> None:
+        self.turn += 1
+        self._handle = self._loop.call_soon(self._next)
+
+
+@asynccontextmanager
+async def peers(bench: Bench, count: int) -> AsyncIterator[list[socket.socket]]:
+    made = []
+    try:
+        for _ in range(count):
+            peer = socket.socket()
+            peer.setblocking(False)
+            made.append(peer)
+            await asyncio.get_running_loop().sock_connect(peer, bench.address)
+        await until(lambda: len(bench.sessions) == count)
+        yield made
+    finally:
+        for peer in made:
+            peer.close()
+
+
+def note_turns(bench: Bench, counter: TurnCounter, method: str) -> Counter[int]:
+    """How many sessions are called by this method in each turn, from now on."""
+    found: Counter[int] = Counter()
+
+    def noted(call: Callable[..., object]) -> Callable[..., object]:
+        def run(*arguments: object) -> object:
+            found[counter.turn] += 1
+            return call(*arguments)
+
+        return run
+
+    for session in bench.sessions:
+        setattr(session, method, noted(getattr(session, method)))
+    return found
+
+
+def most_per_turn(serve: Run, send: Callable[[int], bytes], *, costly: bool) -> int:
+    seen: list[int] = []
+
+    async def test(bench: Bench) -> None:
+        async with peers(bench, MANY) as connected:
+            counter = TurnCounter(bench.loop)
+            found = note_turns(bench, counter, "receive")
+            for number, peer in enumerate(connected):
+                peer.send(send(number))
+            await until(lambda: bench.served == MANY)
+            counter.stop()
+            for peer in connected:
+                peer.setblocking(True)
+                assert peer.recv(100)[4:] == b"hello"
+            assert found.total() == MANY
+            seen.append(max(found.values()))
+
+    endpoint = {"costly": lambda data: data[5:6] == b"h"} if costly else {}
+    serve(test, endpoint=endpoint)
+    return seen[0]
+
+
+def test_so_many_are_served_in_one_turn(serve: Run) -> None:
+    # A turn may get what the one before left unused.
+    most = most_per_turn(serve, lambda number: frame(b"Ehello"), costly=False)
+    assert SERVED_PER_TURN // 2 <= most <= 2 * SERVED_PER_TURN
+
+
+def test_costly_requests_are_served_more_slowly(serve: Run) -> None:
+    most = most_per_turn(serve, lambda number: frame(b"Ehello"), costly=True)
+    assert COSTLY_PER_TURN // 2 <= most <= 2 * COSTLY_PER_TURN
+
+
+def test_a_small_question_does_not_wait_behind_costly_ones(serve: Run) -> None:
+    async def test(bench: Bench) -> None:
+        async with peers(bench, MANY) as connected:
+            first, *others = connected
+            order: list[int] = []
+            for number, session in enumerate(bench.sessions):
+                session.receive = _noted(session, order, number)  # type: ignore[method-assign]
+            for peer in others:
+                peer.send(frame(b"Ehello"))
+            first.send(frame(b"Equick"))
+            await until(lambda: bench.served == MANY)
+            assert order.index(0) < MANY // 2
+
+    serve(test, endpoint={"costly": lambda data: data[5:6] == b"h"})
+
+
+def _noted(session: EchoSession, order: list[int], number: int) -> Callable[[memoryview], int]:
+    receive = session.receive
+
+    def run(data: memoryview) -> int:
+        order.append(number)
+        return receive(data)
+
+    return run
+
+
+def test_so_many_take_leave_in_one_turn(serve: Run) -> None:
+    async def test(bench: Bench) -> None:
+        async with peers(bench, MANY) as connected:
+            counter = TurnCounter(bench.loop)
+            found = note_turns(bench, counter, "close")
+            for peer in connected:
+                peer.close()
+            await until(lambda: bench.metrics.connections_closed == MANY)
+            counter.stop()
+            assert found.total() == MANY
+            assert max(found.values()) <= 2 * SERVED_PER_TURN
+
+    serve(test)
+
+
+class OneAtMost(Unlimited):
+    """Allows one connection."""
+
+    active = True
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def connected(self, address: str) -> int:
+        self.asked.append(address)
+        return 50 if len(self.asked) > 1 else 0
+
+
+def test_a_connection_over_the_quota_waits_and_is_closed(serve: Run) -> None:
+    quotas = OneAtMost()
+
+    async def test(bench: Bench) -> None:
+        reader, writer = await bench.connect()
+        late_reader, late_writer = await bench.connect()
+        late_writer.write(frame(b"Ehello"))
+        began = bench.loop.time()
+        assert await late_reader.read() == b""
+        assert bench.loop.time() - began >= 0.02
+        late_writer.close()
+        assert bench.served == 0
+        assert quotas.asked == ["127.0.0.1"] * 2
+        writer.write(frame(b"Ehello"))
+        assert (await reader.readexactly(9))[4:] == b"hello"
+        writer.close()
+        await until(lambda: bench.metrics.connections_closed == 2)
+
+    serve(test, quotas=quotas)
