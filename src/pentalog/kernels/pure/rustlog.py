@@ -1,0 +1,369 @@
+"""Records of the RustLog door: its requests to batches, and batches to its replies.
+
+Binary dialect, big-endian, every frame with a u32 length in front:
+
+    Produce   u8 1, u16 + topic, u32 partition, u32 count, count x (u32 + bytes)
+    its reply u8 1, u64 base offset, u32 count
+    a Fetch's u8 2, u32 count, count x (u32 + bytes), u64 next offset
+
+In JSON the replies are `{"type":"ProduceResponse",...}` and `{"type":"FetchResponse",...}`, with
+payloads in base64.  A record of either dialect is a value: no key, no headers.
+"""
+
+from __future__ import annotations
+
+import struct
+from base64 import b64encode
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from pentalog.kernels.facts import Buffer, Facts, Malformed
+from pentalog.kernels.pure.batch import batch_header, check_batches
+from pentalog.kernels.pure.crc32c import crc32c
+from pentalog.kernels.pure.records import encode_records
+from pentalog.kernels.rustlog_facts import RustlogFetched, RustlogRun
+
+_PRODUCE: Final = 1
+_FETCH: Final = 2
+_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+_CRC: Final = struct.Struct(">I")
+_U32: Final = struct.Struct(">I")
+_ACK: Final = struct.Struct(">IBQI")
+_RECORD_OVERHEAD_MAX: Final = 24
+_BUDGET_PER_RECORD: Final = 12
+_APPEND_TIME: Final = 0x08
+_MAGIC_END: Final = 17
+_FRAMING_BYTES: Final = 12
+_LENGTH_MIN: Final = 49
+_LENGTH_MAX: Final = (1 << 31) - 1 - _FRAMING_BYTES
+_I64_MAX: Final = (1 << 63) - 1
+_TIMESTAMP_MS_MAX: Final = _I64_MAX // 1000
+_JSON_HEAD: Final = b'{"type":"FetchResponse","records":['
+_JSON_NEXT: Final = b'],"next_offset":%d}'
+_JSON_FIXED_BYTES_MAX: Final = len(_JSON_HEAD) + len(_JSON_NEXT) - 2 + 20
+_BINARY_FIXED_BYTES: Final = 13
+
+
+class _Packer:
+    """Batches in the making: values in, whole batches one behind another out."""
+
+    def __init__(self, attributes: int, timestamp_ms: int, batch_bytes_max: int) -> None:
+        self.out = bytearray()
+        self._attributes = attributes
+        self._timestamp_ms = timestamp_ms
+        self._batch_bytes_max = batch_bytes_max
+        self._values: list[bytes] = []
+        self._size = 0
+
+    def group(self, size: int) -> None:
+        """What follows takes at most `size` bytes and shall be in one batch if it fits one."""
+        if self._values and self._size + size > self._batch_bytes_max:
+            self.close()
+
+    def put(self, value: bytes) -> None:
+        size = _record_size(len(value), len(self._values))
+        if self._values and self._size + size > self._batch_bytes_max:
+            self.close()
+            size = _record_size(len(value), 0)
+        if not self._values:
+            self._size = _HEADER.size
+        self._size += size
+        self._values.append(value)
+
+    def close(self) -> None:
+        if not self._values:
+            return
+        time, count = self._timestamp_ms, len(self._values)
+        batch = bytearray(_HEADER.size)
+        batch += encode_records([(time, None, value, ()) for value in self._values])[0]
+        length = len(batch) - _FRAMING_BYTES
+        fields = (0, length, -1, 2, 0, self._attributes, count - 1, time, time, -1, -1, -1, count)
+        _HEADER.pack_into(batch, 0, *fields)
+        _CRC.pack_into(batch, 17, crc32c(memoryview(batch)[21:]))
+        self.out += batch
+        self._values = []
+
+    def finish(self) -> Facts:
+        self.close()
+        return check_batches(self.out, 0, len(self.out))
+
+
+def _varint_bytes(number: int) -> int:
+    return max(1, ((number << 1).bit_length() + 6) // 7)
+
+
+def _record_size(value_bytes: int, index: int) -> int:
+    body = 4 + _varint_bytes(index) + _varint_bytes(value_bytes) + value_bytes
+    return _varint_bytes(body) + body
+
+
+class _Produce(NamedTuple):
+    topic: bytes
+    partition: int
+    values: list[bytes]
+    records_bytes: int
+    end: int
+
+
+def _take_produce(view: memoryview, at: int, end: int, frame_bytes_max: int) -> _Produce | None:
+    """A whole, well-formed Produce of at least one record, if there is one."""
+    if end - at < 4:
+        return None
+    size = _U32.unpack_from(view, at)[0]
+    at += 4
+    if size > frame_bytes_max or not 11 <= size <= end - at or view[at] != _PRODUCE:
+        return None
+    end = at + size
+    topic_bytes = int.from_bytes(view[at + 1 : at + 3], "big")
+    if topic_bytes > size - 11:
+        return None
+    topic = bytes(view[at + 3 : at + 3 + topic_bytes])
+    at += 3 + topic_bytes
+    partition, count = struct.unpack_from(">II", view, at)
+    at += 8
+    start = at
+    if not 0 < count <= (end - at) // 4:
+        return None
+    values = []
+    for _ in range(count):
+        if end - at < 4:
+            return None
+        length = _U32.unpack_from(view, at)[0]
+        at += 4
+        if length > end - at:
+            return None
+        values.append(bytes(view[at : at + length]))
+        at += length
+    return _Produce(topic, partition, values, end - start, end)
+
+
+def _range(data: Buffer, start: int, end: int) -> memoryview:
+    view = memoryview(data).cast("B")
+    if not 0 <= start <= end <= len(view):
+        raise ValueError(f"range {start}..{end} is not inside a buffer of {len(view)} bytes")
+    return view
+
+
+def rustlog_flaw(data: Buffer, start: int, end: int, count: int) -> int:
+    """What is wrong with so many records: 0 nothing, 1 a length, 2 a value is cut off."""
+    view = _range(data, start, end)
+    at = start
+    for _ in range(count):
+        if end - at < 4:
+            return 1
+        length = _U32.unpack_from(view, at)[0]
+        at += 4
+        if length > end - at:
+            return 2
+        at += length
+    return 0
+
+
+def rustlog_run(
+    data: Buffer,
+    start: int,
+    end: int,
+    *,
+    frame_bytes_max: int,
+    run_bytes_max: int,
+    batch_bytes_max: int,
+    attributes: int,
+    timestamp_ms: int,
+) -> RustlogRun | None:
+    """The Produce requests at `start` that ask the same; None if there is none to take.
+
+    Neighbouring requests share batches: each request's records are together, and in one batch
+    unless they are larger than `batch_bytes_max`.
+    """
+    view = _range(data, start, end)
+    first = asked = _take_produce(view, start, end, frame_bytes_max)
+    if first is None:
+        return None
+    packer = _Packer(attributes, timestamp_ms, batch_bytes_max)
+    counts: list[int] = []
+    used = start
+    while asked is not None and asked[:2] == first[:2]:
+        if counts and asked.end - start > run_bytes_max:
+            break
+        values = asked.values
+        packer.group(asked.records_bytes + len(values) * (_RECORD_OVERHEAD_MAX - 4))
+        for value in values:
+            packer.put(value)
+        counts.append(len(values))
+        used = asked.end
+        asked = _take_produce(view, used, end, frame_bytes_max)
+    facts = packer.finish()
+    packed = struct.pack(f"={len(counts)}I", *counts)
+    return RustlogRun(first.topic, first.partition, used, packed, packer.out, facts)
+
+
+def rustlog_batches(
+    requests: list[list[bytes]], *, batch_bytes_max: int, attributes: int, timestamp_ms: int
+) -> tuple[bytes, bytearray, Facts]:
+    """(counts as in `RustlogRun`, batches, their facts) of the values of each request."""
+    if not isinstance(requests, list) or any(not isinstance(values, list) for values in requests):
+        raise TypeError("requests are a list of lists of bytes")
+    if any(type(value) is not bytes for values in requests for value in values):
+        raise TypeError("a record is bytes")
+    if not requests or not all(requests):
+        raise ValueError("no records: a batch has at least one")
+    packer = _Packer(attributes, timestamp_ms, batch_bytes_max)
+    for values in requests:
+        packer.group(sum(len(value) + _RECORD_OVERHEAD_MAX for value in values))
+        for value in values:
+            packer.put(value)
+    facts = packer.finish()
+    return struct.pack(f"={len(requests)}I", *map(len, requests)), packer.out, facts
+
+
+def rustlog_acks(counts: bytes, base_offset: int, *, json: bool) -> bytes:
+    """The frames of Produce replies, one per request of `RustlogRun.counts`."""
+    if base_offset < 0 or len(counts) % 4:
+        raise ValueError("a base offset below 0, or counts that are no u32")
+    out = bytearray()
+    for (count,) in struct.iter_unpack("=I", counts):
+        if json:
+            text = b'{"type":"ProduceResponse","base_offset":%d,"record_count":%d}'
+            reply = text % (base_offset, count)
+            out += _U32.pack(len(reply)) + reply
+        else:
+            out += _ACK.pack(_BINARY_FIXED_BYTES, _PRODUCE, base_offset, count)
+        base_offset += count
+    return bytes(out)
+
+
+def _records(view: memoryview) -> Iterator[tuple[int, int, bytes]]:
+    """(offset, timestamp, value) of every record; raises Malformed where they end to be sound."""
+    position = 0
+    while position < len(view):
+        left = len(view) - position
+        if left < _MAGIC_END or view[position + 16] != 2:
+            raise Malformed(f"the batches are malformed at byte {position}")
+        (length,) = struct.unpack_from(">i", view, position + 8)
+        if not _LENGTH_MIN <= length <= min(_LENGTH_MAX, left - _FRAMING_BYTES):
+            raise Malformed(f"the batches are malformed at byte {position}")
+        header = batch_header(view, position)
+        if header.attributes & 7 or header.records < 0:
+            raise Malformed(f"the batches are malformed at byte {position}")
+        yield from _batch_records(view[position : position + header.size])
+        position += header.size
+
+
+def _batch_records(batch: memoryview) -> Iterator[tuple[int, int, bytes]]:
+    """One by one, so that what is sound before a flaw is still seen."""
+    header = batch_header(batch, 0)
+    append_ms = header.max_timestamp if header.attributes & _APPEND_TIME else -1
+    position = _HEADER.size
+    for _ in range(header.records):
+        end = _record_end(batch, position)
+        offset, time, value = _record(batch, position, end, header.base_timestamp, append_ms)
+        if not 0 <= offset <= header.last_offset_delta:
+            raise Malformed(f"the batches are malformed at byte {position}")
+        wrapped = (header.base_offset + offset + (1 << 63)) % (1 << 64) - (1 << 63)
+        yield wrapped, time, value
+        position = end
+    if position != len(batch):
+        raise Malformed(f"the batches are malformed at byte {position}")
+
+
+def _varint(batch: memoryview, position: int, end: int) -> tuple[int, int]:
+    number = shift = 0
+    while True:
+        if position >= end or shift > 63:
+            raise Malformed(f"the batches are malformed at byte {position}")
+        byte = batch[position]
+        position += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+    number &= (1 << 64) - 1
+    return (number >> 1) ^ -(number & 1), position
+
+
+def _record_end(batch: memoryview, position: int) -> int:
+    length, position = _varint(batch, position, len(batch))
+    if not 1 <= length <= len(batch) - position:
+        raise Malformed(f"the batches are malformed at byte {position}")
+    return position + length
+
+
+def _record(
+    batch: memoryview, position: int, end: int, base_timestamp: int, append_ms: int
+) -> tuple[int, int, bytes]:
+    """(offset delta, timestamp, value) of one record; its headers are not looked at."""
+    _, position = _varint(batch, position, end)
+    delta, position = _varint(batch, position + 1, end)
+    time = (base_timestamp + delta + (1 << 63)) % (1 << 64) - (1 << 63)
+    offset_delta, position = _varint(batch, position, end)
+    key_bytes, position = _varint(batch, position, end)
+    if key_bytes > end - position:
+        raise Malformed(f"the batches are malformed at byte {position}")
+    value_bytes, position = _varint(batch, position + max(key_bytes, 0), end)
+    if value_bytes > end - position:
+        raise Malformed(f"the batches are malformed at byte {position}")
+    value = bytes(batch[position : position + max(value_bytes, 0)])
+    return offset_delta, time if append_ms < 0 else append_ms, value
+
+
+def _encoded(offset: int, timestamp_ms: int, value: bytes, *, json: bool) -> bytes:
+    if not json:
+        return _U32.pack(len(value)) + value
+    time_us = min(max(timestamp_ms, 0), _TIMESTAMP_MS_MAX) * 1000
+    text = b'{"offset":%d,"timestamp":%d,"payload":"%s"}'
+    return text % (offset, time_us, b64encode(value))
+
+
+def rustlog_fetched(
+    batches: Buffer,
+    offset: int,
+    *,
+    end_offset: int,
+    empty_offset: int,
+    bytes_max: int,
+    frame_bytes_max: int,
+    json: bool,
+) -> RustlogFetched:
+    """The Fetch reply with the records from `offset` to `end_offset` that both limits let in.
+
+    Each record costs 12 bytes and its value of `bytes_max`; the first is free if that is above 0.
+    `empty_offset` is the next offset told if there is no record.
+    """
+    if offset < 0 or empty_offset < 0:
+        raise ValueError("an offset below 0")
+    room = frame_bytes_max - (_JSON_FIXED_BYTES_MAX if json else _BINARY_FIXED_BYTES)
+    taken: list[bytes] = []
+    payload_bytes, next_offset, too_large, budget = 0, empty_offset, -1, bytes_max
+    try:
+        for found, timestamp, value in _records(memoryview(batches).cast("B")):
+            if found < offset:
+                continue
+            if bytes_max <= 0 or found >= end_offset:
+                break
+            if taken and len(value) + _BUDGET_PER_RECORD > budget:
+                break
+            encoded = _encoded(found, timestamp, value, json=json)
+            size = len(encoded) + bool(json and taken)
+            if size > room:
+                if not taken:
+                    too_large = found
+                break
+            room -= size
+            budget -= len(value) + _BUDGET_PER_RECORD
+            payload_bytes += len(value)
+            next_offset = found + 1 if found < _I64_MAX else -_I64_MAX - 1
+            taken.append(encoded)
+    except Malformed:
+        if not taken:
+            raise
+    frame = _frame(taken, next_offset, json=json)
+    return RustlogFetched(frame, len(taken), payload_bytes, next_offset, too_large)
+
+
+def _frame(taken: list[bytes], next_offset: int, *, json: bool) -> bytes:
+    if json:
+        reply = _JSON_HEAD + b",".join(taken) + _JSON_NEXT % (next_offset % (1 << 64))
+    else:
+        reply = struct.pack(">BI", _FETCH, len(taken)) + b"".join(taken)
+        reply += struct.pack(">q", next_offset)
+    return _U32.pack(len(reply)) + reply

@@ -1,0 +1,148 @@
+"""Requests as both dialects mean them, and the document's JSON read into them.
+
+The binary dialect fills the same classes by hand, in `frames.py`.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from typing import Annotated, Final, TypeAlias
+
+import msgspec
+
+from pentalog.protocols.rustlog.errors import Invalid, NotJson
+
+RECORDS_MAX: Final = 1000
+"""Records of one Produce in JSON, by the document."""
+PARTITIONS_MAX: Final = 1000
+TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,255}", re.ASCII)
+_U64_MAX: Final = (1 << 64) - 1
+
+Unsigned32: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
+Unsigned64: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Tagged(msgspec.Struct, frozen=True, gc=False, tag_field="type"):
+    """A request; `type` in JSON is the name of its class."""
+
+
+class Produce(_Tagged, frozen=True, tag="Produce"):
+    topic: str
+    partition: Unsigned32
+    records: list[bytes]
+
+
+class Fetch(_Tagged, frozen=True, tag="Fetch"):
+    topic: str
+    partition: Unsigned32
+    offset: Unsigned64
+    max_bytes: Unsigned64
+    group_id: str = ""
+
+
+class OffsetCommit(_Tagged, frozen=True, tag="OffsetCommit"):
+    group: str
+    topic: str
+    partition: Unsigned32
+    offset: Unsigned64
+
+
+class OffsetFetch(_Tagged, frozen=True, tag="OffsetFetch"):
+    group: str
+    topic: str
+    partition: Unsigned32
+
+
+class CreateTopic(_Tagged, frozen=True, tag="CreateTopic"):
+    topic: str
+    partition_count: Unsigned32
+
+
+class ListTopics(_Tagged, frozen=True, tag="ListTopics"):
+    pass
+
+
+class DescribeTopic(_Tagged, frozen=True, tag="DescribeTopic"):
+    topic: str
+
+
+class DescribePartition(_Tagged, frozen=True, tag="DescribePartition"):
+    topic: str
+    partition: Unsigned32
+
+
+class MetricsFetch(_Tagged, frozen=True, tag="MetricsFetch"):
+    pass
+
+
+class Ping(_Tagged, frozen=True, tag="Ping"):
+    pass
+
+
+Request: TypeAlias = (
+    Produce
+    | Fetch
+    | OffsetCommit
+    | OffsetFetch
+    | CreateTopic
+    | ListTopics
+    | DescribeTopic
+    | DescribePartition
+    | MetricsFetch
+    | Ping
+)
+
+_DECODER: Final[msgspec.json.Decoder[Request]] = msgspec.json.Decoder(Request)
+_SHAPE: Final = msgspec.json.Decoder(msgspec.Raw)
+
+
+def decode(payload: memoryview) -> Request:
+    """A request in JSON; raises `Invalid` for wrong fields and `NotJson` for what is no JSON."""
+    try:
+        codecs.utf_8_decode(payload, "strict", True)
+        request = _DECODER.decode(payload)
+    except UnicodeDecodeError as flaw:
+        raise NotJson(f"the frame is not UTF-8: {flaw.reason} at byte {flaw.start}") from flaw
+    except msgspec.ValidationError as flaw:
+        _require_json(payload)
+        raise Invalid(str(flaw)) from flaw
+    except (msgspec.DecodeError, RecursionError) as flaw:
+        raise NotJson(str(flaw)) from flaw
+    _check(request)
+    return request
+
+
+def _require_json(payload: memoryview) -> None:
+    """A wrong field is found before the end is reached: is the rest JSON at all?"""
+    try:
+        _SHAPE.decode(payload)
+    except (msgspec.DecodeError, RecursionError) as flaw:
+        raise NotJson(str(flaw)) from flaw
+
+
+def _check(request: Request) -> None:
+    """The document's limits that a type cannot tell."""
+    if isinstance(request, Produce):
+        if len(request.records) > RECORDS_MAX:
+            raise Invalid(
+                f"{len(request.records)} records in one Produce; at most {RECORDS_MAX} are "
+                "accepted: send several"
+            )
+    elif isinstance(request, Fetch):
+        if request.offset > _U64_MAX or request.max_bytes > _U64_MAX:
+            raise Invalid(f"offset and max_bytes are whole numbers from 0 to {_U64_MAX}")
+    elif isinstance(request, CreateTopic):
+        if TOPIC_NAME.fullmatch(request.topic) is None:
+            raise Invalid(name_flaw(request.topic))
+        if not 1 <= request.partition_count <= PARTITIONS_MAX:
+            raise Invalid(
+                f"partition_count is {request.partition_count}; 1 to {PARTITIONS_MAX} are accepted"
+            )
+
+
+def name_flaw(topic: str) -> str:
+    """What is wrong with a name the document does not know as one of a topic."""
+    return (
+        f"topic name {topic[:260]!r}; 1 to 255 letters, digits, underscores and dashes are accepted"
+    )

@@ -1,0 +1,297 @@
+"""Records in and out: requests joined to batches, batches turned into replies.
+
+Both directions are one kernel call for many records.  A write is answered when the disk has it; a
+Fetch sees what was produced before it on its own connection, so it waits for that too.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pentalog import kernels
+from pentalog.broker.port import Opened
+from pentalog.kernels import Facts
+from pentalog.model.batch import DOOR_SHIFT, DOORS
+from pentalog.model.errors import (
+    BatchCorrupt,
+    BrokerError,
+    OffsetOutOfRange,
+    RecordTooLarge,
+)
+from pentalog.model.later import Later
+from pentalog.model.types import Ack, Appended, Horizon, Offset, Partition
+from pentalog.protocols.rustlog.door import Route
+from pentalog.protocols.rustlog.frames import FRAME_BYTES_MAX, LENGTH, decode_produce
+from pentalog.protocols.rustlog.line import Line
+from pentalog.protocols.rustlog.messages import Fetch, Produce
+from pentalog.protocols.rustlog.replies import JSON, PACKED, Dialect
+from pentalog.session import Place
+
+_ATTRIBUTES: Final = DOORS.index("rustlog") << DOOR_SHIFT
+_RUN_BYTES_MAX: Final = 1 << 20
+_COUNT_BYTES: Final = 4
+_JSON_PAYLOAD_BYTES_MAX: Final = 7 << 20
+"""Read at most this much for a reply in base64: more would not fit its frame."""
+_HIDDEN_STEPS_MAX: Final = 4
+"""Reads that may find nothing but hidden records before the client is told to go on there."""
+
+
+class Writing:
+    """The appends of one connection."""
+
+    __slots__ = ("_frame_bytes_max", "_gathered", "_gathered_bytes", "_line", "_route")
+
+    def __init__(self, line: Line, frame_bytes_max: int) -> None:
+        self._line = line
+        self._frame_bytes_max = frame_bytes_max
+        self._gathered: list[Produce] = []
+        self._gathered_bytes = 0
+        self._route: Route | None = None
+
+    def packed_run(
+        self, data: memoryview, start: int, end: int, *, run_bytes_max: int = _RUN_BYTES_MAX
+    ) -> int:
+        """Append the binary Produce requests at `start` that go the same way.
+
+        Returns the position behind them; `start` if the first must be looked at by hand.
+        """
+        line = self._line
+        route = line.door.routes.peek(data, start, end)
+        if route is None:
+            return start
+        run = kernels.rustlog_run(
+            data,
+            start,
+            end,
+            frame_bytes_max=self._frame_bytes_max,
+            run_bytes_max=run_bytes_max,
+            batch_bytes_max=route.batch_bytes_max,
+            attributes=_ATTRIBUTES,
+            timestamp_ms=line.context.runtime.now_ms(),
+        )
+        if run is None:
+            return start
+        requests = len(run.counts) // _COUNT_BYTES
+        try:
+            appended = line.context.broker.log.append(route.at, memoryview(run.batches), run.facts)
+        except BrokerError as refusal:
+            if requests > 1:
+                return self._packed_singly(data, start, run.end)
+            request, _ = decode_produce(data[start + LENGTH.size : run.end])
+            line.context.metrics.requests += 1
+            line.refuse(PACKED, request, refusal, None)
+            return run.end
+        line.context.metrics.requests += requests
+        self._settle(PACKED, appended, run.counts, run.facts)
+        return run.end
+
+    def _packed_singly(self, data: memoryview, start: int, end: int) -> int:
+        """A run is taken whole or not at all: find out which of its requests are at fault."""
+        while start < end:
+            behind = self.packed_run(data, start, end, run_bytes_max=0)
+            if behind == start:
+                break
+            start = behind
+        return start
+
+    def gather(self, request: Produce, size: int) -> None:
+        """Keep a Produce in JSON for a moment: the next may go the same way.
+
+        Raises what stands against its topic or partition.
+        """
+        route = self._line.door.routes.find(request.topic, request.partition)
+        if self._gathered and (
+            route is not self._route or self._gathered_bytes + size > _RUN_BYTES_MAX
+        ):
+            self.flush()
+        if not request.records:
+            self.flush()
+            end = self._line.context.broker.log.marks(route.at).end
+            self._line.send(JSON.produced(bytes(_COUNT_BYTES), end))
+            return
+        self._route = route
+        self._gathered.append(request)
+        self._gathered_bytes += size
+
+    def flush(self) -> None:
+        """Append what was gathered."""
+        if not self._gathered:
+            return
+        requests, self._gathered, self._gathered_bytes = self._gathered, [], 0
+        route, self._route = self._route, None
+        assert route is not None, "what was gathered goes somewhere"
+        if not self._append(route, requests) and len(requests) > 1:
+            for request in requests:
+                self._append(route, [request])
+
+    def _append(self, route: Route, requests: list[Produce]) -> bool:
+        """False if several requests were refused together: they must be tried one by one."""
+        line = self._line
+        counts, batches, facts = kernels.rustlog_batches(
+            [request.records for request in requests],
+            batch_bytes_max=route.batch_bytes_max,
+            attributes=_ATTRIBUTES,
+            timestamp_ms=line.context.runtime.now_ms(),
+        )
+        try:
+            appended = line.context.broker.log.append(route.at, memoryview(batches), facts)
+        except BrokerError as refusal:
+            if len(requests) == 1:
+                line.refuse(JSON, requests[0], refusal, None)
+            return False
+        self._settle(JSON, appended, counts, facts)
+        return True
+
+    def _settle(self, dialect: Dialect, appended: Appended, counts: bytes, facts: Facts) -> None:
+        line, at = self._line, appended.at
+        started_s = line.context.runtime.monotonic()
+        later = line.context.broker.log.settle(appended, Ack.DURABLE)
+        place: Place | None = None
+        if not later.ready:
+            place = line.replies.place()
+            line.unsettled[at] = later
+
+        def settled(filled: Later[Appended]) -> None:
+            if line.unsettled.get(at) is filled:
+                del line.unsettled[at]
+            try:
+                base_offset = filled.value.base_offset
+            except BrokerError as refusal:
+                asked = Produce(at.topic, at.index, [])
+                requests = len(counts) // _COUNT_BYTES
+                line.context.metrics.request_errors += requests
+                frames = dialect.refusal(asked, refusal, line.context.broker.topics) * requests
+            else:
+                line.door.produced += facts.records
+                line.door.produce_latencies.note(line.context.runtime.monotonic() - started_s)
+                frames = dialect.produced(counts, base_offset)
+            if place is None:
+                line.send(frames)
+            else:
+                line.fill(place, frames)
+
+        later.then(settled)
+
+
+class Fetching:
+    """One Fetch on its way."""
+
+    __slots__ = (
+        "_at",
+        "_dialect",
+        "_end_offset",
+        "_line",
+        "_offset",
+        "_place",
+        "_request",
+        "_started_s",
+        "_steps",
+    )
+
+    def __init__(
+        self, line: Line, dialect: Dialect, request: Fetch, at: Partition, offset: Offset
+    ) -> None:
+        self._line = line
+        self._dialect = dialect
+        self._request = request
+        self._at = at
+        self._offset = offset
+        # What comes after this request is not in its answer, however long that takes.
+        self._end_offset = line.context.broker.log.marks(at).end
+        self._place: Place | None = None
+        self._started_s = line.context.runtime.monotonic()
+        self._steps = 0
+
+    def start(self) -> None:
+        pending = self._line.unsettled.get(self._at)
+        if pending is None:
+            self._read()
+        else:
+            self._place = self._line.replies.place()
+            pending.then(lambda _: self._read())
+
+    def _read(self) -> None:
+        try:
+            while not self._step():
+                pass
+        except BrokerError as refusal:
+            self._refuse(refusal)
+
+    def _step(self) -> bool:
+        """Look once; True if the answer is given or on its way."""
+        line, offset, bytes_max = self._line, self._offset, self._request.max_bytes
+        if line.closed:
+            return True
+        log = line.context.broker.log
+        marks = log.marks(self._at)
+        if offset < marks.start and bytes_max > 0:
+            if self._dialect.json:
+                raise OffsetOutOfRange(
+                    f"offset {offset} of {self._at}; it starts at {marks.start}",
+                    start=marks.start,
+                    end=marks.end,
+                )
+            # The original knows no error for this; a client that goes on there misses no more.
+            self._answer(self._dialect.nothing(marks.start))
+            return True
+        if offset >= min(marks.stable, self._end_offset) or bytes_max == 0:
+            self._answer(self._dialect.nothing(offset))
+            return True
+        limit = _JSON_PAYLOAD_BYTES_MAX if self._dialect.json else FRAME_BYTES_MAX
+        later = log.open(self._at, offset, bytes_max=min(bytes_max, limit), horizon=Horizon.STABLE)
+        if later.ready:
+            return self._take(later)
+        if self._place is None:
+            self._place = line.replies.place()
+        later.then(self._arrived)
+        return True
+
+    def _arrived(self, later: Later[Opened]) -> None:
+        try:
+            if not self._take(later):
+                self._read()
+        except BrokerError as refusal:
+            self._refuse(refusal)
+
+    def _take(self, later: Later[Opened]) -> bool:
+        batches, _, next_offset = later.value
+        next_offset = max(min(next_offset, self._end_offset), self._offset)
+        try:
+            found = kernels.rustlog_fetched(
+                batches,
+                self._offset,
+                end_offset=self._end_offset,
+                empty_offset=next_offset,
+                bytes_max=min(self._request.max_bytes, FRAME_BYTES_MAX),
+                frame_bytes_max=FRAME_BYTES_MAX,
+                json=self._dialect.json,
+            )
+        except kernels.Malformed as flaw:
+            raise BatchCorrupt(
+                f"records of {self._at} from offset {self._offset} cannot be read: {flaw}; "
+                f"go on at {next_offset}"
+            ) from flaw
+        if found.too_large >= 0:
+            raise RecordTooLarge(
+                f"the record at offset {found.too_large} of {self._at} does not fit a frame of "
+                f"{FRAME_BYTES_MAX} bytes; go on at {found.too_large + 1}"
+            )
+        self._steps += 1
+        if not found.records and next_offset > self._offset and self._steps < _HIDDEN_STEPS_MAX:
+            # Nothing but what readers are not shown: the client would take it for the end.
+            self._offset = next_offset
+            return False
+        self._line.door.fetched += found.records
+        self._answer(found.frame)
+        return True
+
+    def _answer(self, frame: bytes) -> None:
+        line = self._line
+        line.door.fetch_latencies.note(line.context.runtime.monotonic() - self._started_s)
+        if self._place is None:
+            line.send(frame)
+        else:
+            line.fill(self._place, frame)
+
+    def _refuse(self, refusal: BrokerError) -> None:
+        self._line.refuse(self._dialect, self._request, refusal, self._place)

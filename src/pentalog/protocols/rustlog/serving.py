@@ -1,0 +1,188 @@
+"""What each request asks of the broker; Produce and Fetch are in `records.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from pentalog.broker.port import Committed, TopicSpec
+from pentalog.model.errors import (
+    BrokerError,
+    InvalidPartitions,
+    PartitionNotFound,
+    TopicNotFound,
+)
+from pentalog.model.later import Later
+from pentalog.model.types import Partition
+from pentalog.protocols.rustlog import prometheus
+from pentalog.protocols.rustlog.errors import Invalid
+from pentalog.protocols.rustlog.frames import FRAME_BYTES_MAX
+from pentalog.protocols.rustlog.line import Line
+from pentalog.protocols.rustlog.messages import (
+    PARTITIONS_MAX,
+    CreateTopic,
+    DescribePartition,
+    DescribeTopic,
+    Fetch,
+    ListTopics,
+    MetricsFetch,
+    OffsetCommit,
+    OffsetFetch,
+    Ping,
+    Request,
+)
+from pentalog.protocols.rustlog.records import Fetching
+from pentalog.protocols.rustlog.replies import REFUSALS, Bounds, Dialect
+from pentalog.session import Place
+
+MESSAGE_BYTES_MAX: Final = FRAME_BYTES_MAX + 4096
+"""`max.message.bytes` of topics made here: the largest record a frame can bring must fit."""
+_I64_MAX: Final = (1 << 63) - 1
+_I32_MAX: Final = (1 << 31) - 1
+_GROUP_BYTES_MAX: Final = (1 << 15) - 1
+_TOPIC_BYTES_MAX: Final = 249
+
+
+def serve(line: Line, dialect: Dialect, request: Request) -> None:
+    """Answer a request now or later."""
+    try:
+        _SERVED[type(request)](line, dialect, request)
+    except REFUSALS as refusal:
+        line.refuse(dialect, request, refusal, None)
+
+
+def _ping(line: Line, dialect: Dialect, _: Ping) -> None:
+    line.say(dialect.pong())
+
+
+def _fetch(line: Line, dialect: Dialect, request: Fetch) -> None:
+    offset = request.offset
+    if request.group_id and not dialect.json:
+        at = Partition(request.topic, request.partition)
+        found = line.context.broker.groups.offsets.committed(request.group_id, (at,)).get(at)
+        if found is not None:
+            offset = found.offset
+        elif line.context.config.rustlog_strict_groups:
+            line.say(dialect.nothing(0))
+            return
+    route = line.door.routes.find(request.topic, request.partition)
+    Fetching(line, dialect, request, route.at, offset).start()
+
+
+def _offset_commit(line: Line, dialect: Dialect, request: OffsetCommit) -> None:
+    if dialect.json:
+        try:
+            line.door.routes.find(request.topic, request.partition)
+        except (TopicNotFound, PartitionNotFound):
+            line.say(dialect.committed(accepted=False))
+            return
+    _check_commit(request)
+    at = Partition(request.topic, request.partition)
+    offsets = line.context.broker.groups.offsets
+    later = offsets.commit(request.group, {at: Committed(request.offset)})
+    line.answer_later(dialect, request, later, lambda _: dialect.committed(accepted=True))
+
+
+def _check_commit(request: OffsetCommit) -> None:
+    """The binary dialect may name what is not there, but nothing that could never be."""
+    if request.offset > _I64_MAX:
+        raise Invalid(f"offset {request.offset}; 0 to {_I64_MAX} are accepted")
+    if request.partition > _I32_MAX:
+        raise Invalid(f"partition {request.partition}; 0 to {_I32_MAX} are accepted")
+    if len(request.topic.encode()) > _TOPIC_BYTES_MAX:
+        raise Invalid(f"a topic name of more than {_TOPIC_BYTES_MAX} bytes")
+    if len(request.group.encode()) > _GROUP_BYTES_MAX:
+        raise Invalid(f"a group name of more than {_GROUP_BYTES_MAX} bytes")
+
+
+def _offset_fetch(line: Line, dialect: Dialect, request: OffsetFetch) -> None:
+    at = Partition(request.topic, request.partition)
+    found = line.context.broker.groups.offsets.committed(request.group, (at,)).get(at)
+    line.say(dialect.offset(None if found is None else found.offset))
+
+
+def _create_topic(line: Line, dialect: Dialect, request: CreateTopic) -> None:
+    if not 1 <= request.partition_count <= PARTITIONS_MAX:
+        raise InvalidPartitions(
+            f"{request.partition_count} partitions; 1 to {PARTITIONS_MAX} are accepted"
+        )
+    spec = TopicSpec(
+        name=request.topic,
+        partitions=request.partition_count,
+        settings={"max.message.bytes": str(MESSAGE_BYTES_MAX)},
+    )
+    topics = line.context.broker.topics
+    topics.create(spec, dry_run=True)
+    prepared = topics.prepare(spec)
+    if prepared.ready:
+        _create(line, dialect, request, spec, None)
+        return
+    place = line.replies.place()
+    line.busy = True
+    prepared.then(lambda done: _create_prepared(line, dialect, request, spec, place, done))
+
+
+def _create_prepared(
+    line: Line,
+    dialect: Dialect,
+    request: CreateTopic,
+    spec: TopicSpec,
+    place: Place,
+    prepared: Later[None],
+) -> None:
+    line.busy = False
+    try:
+        prepared.value  # noqa: B018  # raises what went wrong
+        _create(line, dialect, request, spec, place)
+    except BrokerError as refusal:
+        line.refuse(dialect, request, refusal, place)
+
+
+def _create(
+    line: Line, dialect: Dialect, request: CreateTopic, spec: TopicSpec, place: Place | None
+) -> None:
+    topics = line.context.broker.topics
+    partitions = topics.create(spec).partitions
+    line.answer_later(
+        dialect, request, topics.settle(), lambda _: dialect.created(partitions), place
+    )
+
+
+def _list_topics(line: Line, dialect: Dialect, _: ListTopics) -> None:
+    listed = line.context.broker.topics.all()
+    line.say(dialect.topics([(topic.name, topic.partitions) for topic in listed]))
+
+
+def _describe_topic(line: Line, dialect: Dialect, request: DescribeTopic) -> None:
+    topic = line.context.broker.topics.get(request.topic)
+    bounds = [_bounds(line, Partition(topic.name, index)) for index in range(topic.partitions)]
+    line.say(dialect.topic(topic.name, bounds))
+
+
+def _describe_partition(line: Line, dialect: Dialect, request: DescribePartition) -> None:
+    route = line.door.routes.find(request.topic, request.partition)
+    line.say(dialect.partition(request.topic, _bounds(line, route.at)))
+
+
+def _bounds(line: Line, at: Partition) -> Bounds:
+    log = line.context.broker.log
+    marks = log.marks(at)
+    return Bounds(at.index, marks.end, marks.start, log.segments(at))
+
+
+def _metrics_fetch(line: Line, dialect: Dialect, _: MetricsFetch) -> None:
+    context = line.context
+    line.say(dialect.metrics(prometheus.text(line.door, context.broker, context.metrics)))
+
+
+_SERVED: Final[Mapping[type, Callable[[Line, Dialect, Any], None]]] = {
+    Ping: _ping,
+    Fetch: _fetch,
+    OffsetCommit: _offset_commit,
+    OffsetFetch: _offset_fetch,
+    CreateTopic: _create_topic,
+    ListTopics: _list_topics,
+    DescribeTopic: _describe_topic,
+    DescribePartition: _describe_partition,
+    MetricsFetch: _metrics_fetch,
+}

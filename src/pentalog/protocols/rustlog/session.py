@@ -1,0 +1,146 @@
+"""One RustLog connection: frames of both dialects to broker calls and back, in order."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from pentalog.protocols.rustlog import frames, messages
+from pentalog.protocols.rustlog.door import door_of
+from pentalog.protocols.rustlog.errors import Invalid, NotJson
+from pentalog.protocols.rustlog.frames import FRAME_BYTES_MAX, LENGTH, OBJECT, PRODUCE, Undecodable
+from pentalog.protocols.rustlog.line import Line
+from pentalog.protocols.rustlog.messages import Produce
+from pentalog.protocols.rustlog.records import Writing
+from pentalog.protocols.rustlog.replies import JSON, PACKED, REFUSALS, Dialect
+from pentalog.protocols.rustlog.serving import serve
+from pentalog.session import Context, Replies
+
+_log: Final = logging.getLogger(__name__)
+
+_TURN_WORK: Final = 256 << 10
+"""Answers made by hand in one turn: bytes, and a little for each."""
+_PAUSE_MS: Final = 1
+
+
+class RustLogSession:
+    """Serves one connection; each frame is answered in the dialect it came in."""
+
+    def __init__(self, context: Context, replies: Replies) -> None:
+        self.wanted = 0
+        self._context = context
+        self._replies = replies
+        self._door = door_of(context.broker)
+        self._door.connections += 1
+        self._ended = False
+        self._dialect: Dialect = PACKED
+        self._frame_bytes_max = min(FRAME_BYTES_MAX, context.config.frame_bytes_max)
+        self._line = Line(context, self._door, replies)
+        self._writing = Writing(self._line, self._frame_bytes_max)
+
+    def receive(self, data: memoryview) -> int:
+        used = self._serve(data)
+        self._writing.flush()
+        self._door.received_bytes += used
+        return len(data) if self._ended else used
+
+    def close(self) -> None:
+        self._ended = True
+        if not self._line.closed:
+            self._line.closed = True
+            self._door.connections -= 1
+
+    def _serve(self, data: memoryview) -> int:
+        used, end = 0, len(data)
+        self.wanted = 0
+        self._line.work = 0
+        while end - used >= LENGTH.size and not self._ended:
+            if self._replies.full:
+                self._door.stalls += 1
+                break
+            if self._line.busy or self._line.work > _TURN_WORK:
+                # Served again in a moment, when others have had their turn.
+                self._replies.mute(_PAUSE_MS)
+                break
+            (size,) = LENGTH.unpack_from(data, used)
+            if not 0 < size <= self._frame_bytes_max:
+                self._refuse_frame(size)
+                break
+            behind = used + LENGTH.size + size
+            if behind > end:
+                self.wanted = LENGTH.size + size
+                break
+            first = data[used + LENGTH.size]
+            if first == PRODUCE:
+                self._writing.flush()
+                self._dialect = PACKED
+                taken = self._writing.packed_run(data, used, end)
+                if taken > used:
+                    used = taken
+                    continue
+            self._serve_frame(data[used + LENGTH.size : behind], first)
+            used = behind
+        return used
+
+    def _serve_frame(self, payload: memoryview, first: int) -> None:
+        self._context.metrics.requests += 1
+        if first == OBJECT or frames.is_json(payload):
+            self._dialect = JSON
+            self._serve_json(payload)
+            return
+        self._writing.flush()
+        self._dialect = PACKED
+        try:
+            if first == PRODUCE:
+                self._serve_odd_produce(payload)
+            else:
+                serve(self._line, PACKED, frames.decode(payload))
+        except Undecodable as flaw:
+            self._line.refuse(PACKED, None, flaw, None)
+
+    def _serve_json(self, payload: memoryview) -> None:
+        line = self._line
+        try:
+            request = messages.decode(payload)
+        except Invalid as flaw:
+            self._writing.flush()
+            line.refuse(JSON, None, flaw, None)
+            return
+        except NotJson as flaw:
+            self._writing.flush()
+            line.refuse(JSON, None, flaw, None)
+            self._end(f"a frame that is no JSON: {flaw}")
+            return
+        if not isinstance(request, Produce):
+            self._writing.flush()
+            serve(line, JSON, request)
+            return
+        try:
+            self._writing.gather(request, len(payload))
+        except REFUSALS as refusal:
+            self._writing.flush()
+            line.refuse(JSON, request, refusal, None)
+
+    def _serve_odd_produce(self, payload: memoryview) -> None:
+        """One that the fast path leaves: for what is not there, or of no records."""
+        line = self._line
+        request, count = frames.decode_produce(payload)
+        try:
+            route = self._door.routes.find(request.topic, request.partition)
+            end = self._context.broker.log.marks(route.at).end
+        except REFUSALS as refusal:
+            line.refuse(PACKED, request, refusal, None)
+            return
+        assert count == 0, "what has records is taken by the fast path"
+        line.say(PACKED.produced(bytes(4), end))
+
+    def _refuse_frame(self, size: int) -> None:
+        self._writing.flush()
+        self._context.metrics.request_errors += 1
+        self._line.send(self._dialect.bad_frame(size, self._frame_bytes_max))
+        self._end(f"a frame of {size} bytes; 1 to {self._frame_bytes_max} are accepted")
+
+    def _end(self, why: str) -> None:
+        _log.info("%s: %s; the connection is closed", self._context.peer, why)
+        self._ended = True
+        self._replies.hang_up()
