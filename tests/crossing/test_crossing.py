@@ -1,0 +1,93 @@
+"""Every record, written through every door, read through every door, as the document says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+import brokers
+
+pytest.importorskip("fluvio")
+
+from doors import READERS, WRITERS, Addresses, BlipmqReader, write_after
+from shapes import ABORTED, SHAPES, SHOWS, WRITES, Seen, expected
+
+from pentalog.protocols import PROTOCOLS
+
+pytestmark = [pytest.mark.clients, pytest.mark.timeout(240)]
+
+DOORS = tuple(WRITERS)
+PORTS = ("fluvio-sc", "fluvio-spu", "cursus", "rustlog", "blipmq")
+
+
+class Crossing(NamedTuple):
+    topic: str
+    writer: str
+    shape: str
+
+    @property
+    def count(self) -> int:
+        return 1 if self.shape == ABORTED else len(SHAPES[self.shape])
+
+
+CROSSINGS = [
+    Crossing(f"{writer}-{number}", writer, shape)
+    for number, shape in enumerate(SHAPES)
+    for writer in DOORS
+    if WRITES[shape][writer] == "yes"
+]
+
+
+@pytest.fixture(scope="module")
+def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
+    found = {name: f"127.0.0.1:{brokers.free_port()}" for name in PORTS}
+    words = [word for name in PORTS for word in ("--listen", f"{name}={found[name]}")]
+    settings = {"topic_defaults": "max.message.bytes=4194304"}
+    started = brokers.start_pentalog(
+        tmp_path_factory.mktemp("crossing"), settings=settings, arguments=tuple(words)
+    )
+    with brokers.stopping(started):
+        yield {**found, "kafka": started.address}
+        assert started.process.poll() is None, f"the broker ended; see {started.log}"
+
+
+@pytest.fixture(scope="module")
+def views(addresses: Addresses) -> Mapping[str, Mapping[str, list[Seen]]]:
+    """What every door shows of every topic, once all are written."""
+    topics = {crossing.topic: crossing.count for crossing in CROSSINGS}
+    admin = AdminClient({"bootstrap.servers": addresses["kafka"]})
+    for made in admin.create_topics([NewTopic(topic, 1) for topic in topics]).values():
+        made.result(30)
+    subscriber = BlipmqReader(addresses, list(topics))
+    for crossing in CROSSINGS:
+        WRITERS[crossing.writer](addresses, crossing.topic, crossing.shape)
+        if crossing.shape == ABORTED:
+            write_after(addresses, crossing.topic)
+    readers = {**READERS, "blipmq": subscriber.read}
+    return {door: read(addresses, topics) for door, read in readers.items()}
+
+
+def test_the_document_names_every_door_and_every_record() -> None:
+    assert {protocol.name for protocol in PROTOCOLS} == set(DOORS)
+    for table in (WRITES, SHOWS):
+        assert list(table) == list(SHAPES)
+        assert all(tuple(row) == DOORS for row in table.values())
+    assert {cell for row in WRITES.values() for cell in row.values()} == {"yes", "-"}
+
+
+@pytest.mark.parametrize("reader", DOORS)
+@pytest.mark.parametrize(
+    "crossing", CROSSINGS, ids=lambda one: f"{one.shape} by {one.writer}".replace(" ", "-")
+)
+def test_a_record_crosses(
+    views: Mapping[str, Mapping[str, list[Seen]]], crossing: Crossing, reader: str
+) -> None:
+    shown = SHOWS[crossing.shape][reader]
+    found = views[reader][crossing.topic]
+    wanted = expected(crossing.shape, shown)
+    if shown == "nothing" and reader in ("fluvio", "cursus"):
+        wanted = [one._replace(key=b"") for one in wanted]
+    assert found == wanted
