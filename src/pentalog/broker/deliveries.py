@@ -1,0 +1,108 @@
+"""The port's part for records that are delivered on lease: given out, and answered for one by one.
+
+A subscription is a cursor and a table of what was delivered and not yet acknowledged; the records
+stay in the log.  A protocol takes a `Stretch`, makes its answers from it with a kernel of its own
+and says how far it came, in one turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from pentalog.kernels import Buffer, Delivered
+from pentalog.model.errors import TopicNotFound
+from pentalog.model.later import Later
+from pentalog.model.types import Offset, Partition
+
+
+class Stretch(NamedTuple):
+    """Opened batches of one partition that deliveries may be made of, now."""
+
+    at: Partition
+    batches: Buffer
+    batch: int
+    record: int
+    """Where `offset` is: the batch and the record inside it, or earlier."""
+    offset: Offset
+    stop: Offset
+    """Nothing from here on."""
+    tag_shift: int
+    """A delivery's tag is its offset and this."""
+    timestamp_min: int
+    """Older records are set aside instead."""
+    again: int = 0
+    """Not 0: only records with this state are to be delivered, a further time."""
+    states: bytearray | None = None
+    floor: Offset = 0
+    """States for that, and the offset of the first."""
+
+
+class Subscription(Protocol):
+    @property
+    def subscription_id(self) -> int: ...
+    @property
+    def topic(self) -> str: ...
+    @property
+    def leased(self) -> bool:
+        """Are deliveries acknowledged?  If not, each is made once."""
+
+    def stretch(self) -> Stretch | Later[None] | None:
+        """What the next deliveries are made of; None if there is nothing.
+
+        Later: it must come from a slow disk; ask again when that is ready.
+        """
+
+    def took(self, stretch: Stretch, delivered: Delivered) -> None:
+        """Deliveries were made of a stretch, in the turn it was given."""
+
+    def acknowledge(self, tags: Buffer) -> bytes:
+        """Settle these deliveries (tags of 8 bytes, big-endian); returns those not on lease."""
+
+    def underway(self) -> Mapping[Partition, Offset]:
+        """Ends of partitions whose newest records cannot be delivered until they are durable."""
+
+
+class SubscriptionView(NamedTuple):
+    """A subscription, for those who list them."""
+
+    subscription_id: int
+    topic: str
+    leased: bool
+    unsettled: int
+    """Records delivered and not acknowledged, or waiting to be set aside."""
+    behind: int
+    """Offsets not yet delivered."""
+    used_ms: int
+
+
+class Subscriptions(Protocol):
+    """They outlive connections and restarts, and are closed when nobody uses them any more."""
+
+    def open(self, topic: str, *, leased: bool) -> Later[int]:
+        """Make one that begins at the topic's end; its id, once it is on the disk."""
+
+    def get(self, subscription_id: int) -> Subscription | None: ...
+
+    def close(self, subscription_id: int) -> None:
+        """Forget it; nothing happens if there is none."""
+
+    def all(self) -> Sequence[SubscriptionView]: ...
+
+
+class Unsubscribed:
+    """Implements `Subscriptions` for a broker that delivers nothing."""
+
+    def open(self, topic: str, *, leased: bool) -> Later[int]:
+        raise TopicNotFound(f"no subscription to {topic!r}: this broker keeps none")
+
+    def get(self, subscription_id: int) -> Subscription | None:
+        return None
+
+    def close(self, subscription_id: int) -> None: ...
+
+    def all(self) -> Sequence[SubscriptionView]:
+        return ()
+
+
+UNSUBSCRIBED: Final = Unsubscribed()

@@ -1,0 +1,491 @@
+"""Subscriptions: leases on the log that outlive connections and restarts.
+
+Nothing is copied.  What was delivered and is not settled is a byte an offset (`windows.py`); it is
+written to the state file in groups, so after a crash a record may be delivered again, but none
+that was not acknowledged is left out.  Only what is durable and stable is delivered.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from pentalog import kernels
+from pentalog.broker import subscription_rows as rows
+from pentalog.broker.dead_letters import SUFFIX, DeadLetters
+from pentalog.broker.deliveries import Stretch, Subscription, SubscriptionView
+from pentalog.broker.port import Log, Opened, Topic, Topics
+from pentalog.broker.state import State
+from pentalog.broker.subscription_rows import SubscriptionRow, WindowRow
+from pentalog.broker.topics import name_flaw
+from pentalog.broker.windows import WINDOW_OFFSETS_MAX, Opening, Repeat, Window
+from pentalog.config import Config
+from pentalog.kernels import DEAD_OVERFLOW, Delivered
+from pentalog.metrics import Metrics
+from pentalog.model.errors import BrokerError, OffsetOutOfRange, Overloaded, TopicNotFound
+from pentalog.model.later import Later
+from pentalog.model.settings import LogSettings
+from pentalog.model.types import Horizon, Marks, Offset, Partition
+from pentalog.runtime import Runtime, Timer
+
+_log: Final = logging.getLogger(__name__)
+
+OPEN_BYTES: Final = 256 << 10
+"""Opened at a time for one partition of a subscription."""
+OPENINGS_MAX: Final = 128
+"""Opened batches kept, of all subscriptions together."""
+EXPIRE_MS: Final = 200
+"""How often leases are looked at, as in the original."""
+SAVE_MS: Final = 100
+"""How long a change may wait to be written."""
+IDLE_LOOK_MS: Final = 60_000
+_NO_LIMIT: Final = -(1 << 63)
+
+
+class LocalSubscription:
+    """Implements `deliveries.Subscription`."""
+
+    def __init__(self, owner: LocalSubscriptions, row: SubscriptionRow) -> None:
+        self.row = row
+        self.windows: list[Window] = []
+        self.used_ms = row.used_ms
+        self.closed = False
+        self._owner = owner
+        self._turn = 0
+        self._version = -1
+        self._topic: Topic | None = None
+        bearable = not row.topic.endswith(SUFFIX) and name_flaw(row.topic + SUFFIX) is None
+        self.sets_aside: Final = bearable
+        """Dead letters that die stay where they are."""
+
+    @property
+    def subscription_id(self) -> int:
+        return self.row.subscription_id
+
+    @property
+    def topic(self) -> str:
+        return self.row.topic
+
+    @property
+    def leased(self) -> bool:
+        return self.row.leased
+
+    @property
+    def settings(self) -> LogSettings:
+        """The topic's settings as they are now; also sees new partitions."""
+        topics = self._owner.topics
+        if self._version != topics.version or self._topic is None:
+            self._topic = topics.get(self.row.topic)
+            self._version = topics.version
+            while len(self.windows) < self._topic.partitions:
+                at = Partition(self.row.topic, len(self.windows))
+                self.windows.append(Window(at, 0, 0, bytearray()))
+                self.windows[-1].changed = True
+        return self._topic.settings
+
+    def stretch(self) -> Stretch | Later[None] | None:
+        if self.closed:
+            return None
+        owner = self._owner
+        self.used_ms = now_ms = owner.runtime.now_ms()
+        try:
+            settings = self.settings
+            if settings.delivery_backlog_max >= 0 and self.sets_aside:
+                self._overflow(settings.delivery_backlog_max)
+            timestamp_min = _NO_LIMIT
+            if settings.delivery_ttl_ms >= 0 and self.sets_aside:
+                timestamp_min = now_ms - settings.delivery_ttl_ms
+            return self._choose(timestamp_min)
+        except TopicNotFound:
+            return None
+
+    def took(self, stretch: Stretch, delivered: Delivered) -> None:
+        owner = self._owner
+        window = self.windows[stretch.at.index]
+        settings, now_ms = self.settings, owner.runtime.now_ms()
+        base_ms = settings.delivery_lease_ms
+        owner.metrics.deliveries += delivered.polls
+        if stretch.again:
+            owner.metrics.redeliveries += delivered.polls
+            window.took_again(stretch, delivered, now_ms, base_ms)
+        else:
+            window.took_first(stretch, delivered, now_ms, base_ms)
+            if window.opening is None:
+                self._turn = (stretch.at.index + 1) % len(self.windows)
+        if delivered.unreadable:
+            _log.warning(
+                "subscription %d passes over %d batches of %s near offset %d that cannot be read",
+                self.subscription_id,
+                delivered.unreadable,
+                stretch.at,
+                stretch.offset,
+            )
+        window.trim()
+        owner.changed(self)
+        if window.dead:
+            owner.dead_letters.begin(self, window)
+
+    def acknowledge(self, tags: kernels.Buffer) -> bytes:
+        if self.closed:
+            return bytes(tags)
+        self.used_ms = self._owner.runtime.now_ms()
+        settled, unknown = kernels.acknowledge(
+            tags,
+            [
+                (window.first, window.floor, window.states) if window.states else None
+                for window in self.windows
+            ],
+        )
+        if settled:
+            self._owner.metrics.acknowledgements += settled
+            for window in self.windows:
+                if window.states:
+                    window.changed = True
+                    window.trim()
+            self._owner.changed(self)
+        return unknown
+
+    def underway(self) -> Mapping[Partition, Offset]:
+        found: dict[Partition, Offset] = {}
+        for window in self.windows:
+            marks = self._owner.log.marks(window.at)
+            if marks.end > marks.durable:
+                found[window.at] = marks.end
+        return found
+
+    def expire(self, now_ms: int) -> None:
+        """Take back leases that have run out."""
+        try:
+            attempts_max = self.settings.delivery_attempts_max if self.sets_aside else -1
+        except TopicNotFound:
+            return
+        for window in self.windows:
+            if not window.leases:
+                continue
+            end = self._owner.log.marks(window.at).end
+            if window.expire(now_ms, end, attempts_max):
+                self._owner.changed(self)
+                if window.dead:
+                    self._owner.dead_letters.begin(self, window)
+
+    def view(self) -> SubscriptionView:
+        behind = 0
+        for window in self.windows:
+            behind += max(0, self._owner.log.marks(window.at).end - window.cursor)
+        unsettled = sum(window.unsettled for window in self.windows)
+        return SubscriptionView(
+            self.subscription_id, self.topic, self.leased, unsettled, behind, self.used_ms
+        )
+
+    def _choose(self, timestamp_min: int) -> Stretch | Later[None] | None:
+        windows, marks_of = self.windows, self._owner.log.marks
+        for window in windows:
+            repeat = window.next_repeat()
+            if repeat is None:
+                continue
+            marks = marks_of(window.at)
+            if window.cursor >= min(repeat.behind, marks.stable):
+                found = self._repeat(window, repeat, marks)
+                if found is not None:
+                    return found
+        for step in range(len(windows)):
+            window = windows[(self._turn + step) % len(windows)]
+            marks = marks_of(window.at)
+            if window.cursor >= marks.stable or len(window.states) >= WINDOW_OFFSETS_MAX:
+                continue
+            opening = self._open(window, marks)
+            if isinstance(opening, Later):
+                return opening
+            if opening is not None:
+                stop = min(opening.end, window.floor + WINDOW_OFFSETS_MAX)
+                repeat = window.next_repeat()
+                if repeat is not None and window.cursor < repeat.behind:
+                    stop = min(stop, repeat.behind)
+                return window.first_time(timestamp_min, stop)
+        for window in windows:
+            repeat = window.next_repeat()
+            if repeat is not None:
+                return self._repeat(window, repeat, marks_of(window.at))
+        return None
+
+    def _open(self, window: Window, marks: Marks) -> Opening | Later[None] | None:
+        if window.cursor < marks.start:
+            self._lost(window, marks.start)
+        opening = window.opening
+        if opening is not None and opening.begin <= window.cursor < opening.end:
+            self._owner.keep(window)
+            return opening
+        opened = self._ask(window, window.cursor)
+        if isinstance(opened, Later):
+            return opened
+        if opened is None or opened.next_offset <= window.cursor:
+            return None
+        window.opening = Opening(window.cursor, opened.next_offset, opened.batches)
+        self._owner.keep(window)
+        return window.opening
+
+    def _repeat(self, window: Window, repeat: Repeat, marks: Marks) -> Stretch | Later[None] | None:
+        if window.floor < marks.start:
+            self._lost(window, marks.start)
+            found = window.next_repeat()
+            if found is None:
+                return None
+            repeat = found
+        reread = window.reread
+        if reread is None or not reread.begin <= repeat.start < reread.end:
+            opened = self._ask(window, repeat.start)
+            if isinstance(opened, Later):
+                return opened
+            if opened is None or opened.next_offset <= repeat.start:
+                return None
+            window.reread = reread = Opening(repeat.start, opened.next_offset, opened.batches)
+            self._owner.keep(window)
+        return window.again(repeat, reread)
+
+    def _ask(self, window: Window, offset: Offset) -> Opened | Later[None] | None:
+        try:
+            later = self._owner.log.open(
+                window.at, offset, bytes_max=OPEN_BYTES, horizon=Horizon.STABLE
+            )
+            if later.ready:
+                return later.value
+        except OffsetOutOfRange as refusal:
+            if offset < refusal.start:
+                self._lost(window, refusal.start)
+            return None
+        warmed: Later[None] = Later()
+        later.then(lambda _: warmed.fill(None))
+        return warmed
+
+    def _lost(self, window: Window, start: Offset) -> None:
+        lost = window.lose(start)
+        if lost:
+            _log.warning(
+                "subscription %d: the log of %s begins at %d by now, %d records were not delivered",
+                self.subscription_id,
+                window.at,
+                start,
+                lost,
+            )
+        self._owner.changed(self)
+
+    def _overflow(self, limit: int) -> None:
+        """Beyond the limit the oldest that were not delivered are set aside."""
+        marks = [self._owner.log.marks(window.at) for window in self.windows]
+        over = -limit
+        for window, mark in zip(self.windows, marks, strict=True):
+            over += window.alive + max(0, mark.end - window.cursor)
+        for window, mark in zip(self.windows, marks, strict=True):
+            if over <= 0:
+                return
+            room = WINDOW_OFFSETS_MAX - len(window.states)
+            count = min(over, max(0, mark.stable - window.cursor), room)
+            if count > 0:
+                window.skip(window.cursor + count, DEAD_OVERFLOW)
+                window.opening = None
+                over -= count
+                self._owner.changed(self)
+                self._owner.dead_letters.begin(self, window)
+
+
+class LocalSubscriptions:
+    """Implements `deliveries.Subscriptions`."""
+
+    def __init__(
+        self,
+        state: State,
+        log: Log,
+        topics: Topics,
+        runtime: Runtime,
+        metrics: Metrics,
+        config: Config,
+    ) -> None:
+        self.log = log
+        self.topics = topics
+        self.runtime = runtime
+        self.metrics = metrics
+        self.dead_letters = DeadLetters(log, topics, runtime, metrics, self.changed)
+        self._state = state
+        self._subscriptions_max = config.subscriptions_max
+        self._idle_ms_max = config.subscription_idle_ms_max
+        self._all: dict[int, LocalSubscription] = {}
+        self._next_id = 0
+        self._dirty: dict[LocalSubscription, None] = {}
+        self._leasing: dict[LocalSubscription, None] = {}
+        self._openings: OrderedDict[Window, None] = OrderedDict()
+        self._save_timer: Timer | None = None
+        self._expire_timer: Timer | None = None
+        self._idle_timer: Timer | None = None
+        self._closed = False
+
+    def restore(self) -> None:
+        """Read what an earlier life left; begins to look for abandoned ones."""
+        self._next_id, found, windows = rows.read(self._state)
+        for row in found:
+            try:
+                known = self.topics.get(row.topic).topic_id == row.topic_id
+            except TopicNotFound:
+                known = False
+            if known:
+                self._all[row.subscription_id] = LocalSubscription(self, row)
+            else:
+                rows.delete(self._state, row.subscription_id)
+        for entry in windows:
+            subscription = self._all.get(entry.subscription_id)
+            if subscription is not None and len(subscription.windows) == entry.partition:
+                subscription.windows.append(self._restored(subscription, entry))
+        for subscription in self._all.values():
+            for window in subscription.windows:
+                if window.dead:
+                    self.dead_letters.begin(subscription, window)
+        self._idle_timer = self.runtime.after(self._idle_look_ms, self._look_for_idle)
+
+    def _restored(self, subscription: LocalSubscription, entry: WindowRow) -> Window:
+        at = Partition(subscription.topic, entry.partition)
+        # It may have begun behind records that a power cut took; others get their offsets.
+        end = self.log.marks(at).end
+        window = Window(at, min(entry.first, end), min(entry.floor, end), entry.states)
+        window.restore()
+        return window
+
+    def open(self, topic: str, *, leased: bool) -> Later[int]:
+        if len(self._all) >= self._subscriptions_max:
+            raise Overloaded(
+                f"{len(self._all)} subscriptions are open, subscriptions_max allows no more: "
+                "poll an old one, or raise the setting"
+            )
+        found = self.topics.get(topic)
+        self._state.check()
+        number, self._next_id = self._next_id, self._next_id + 1
+        row = SubscriptionRow(number, topic, found.topic_id, leased, self.runtime.now_ms())
+        subscription = self._all[number] = LocalSubscription(self, row)
+        rows.write_next_id(self._state, self._next_id)
+        rows.write(self._state, row)
+        for index in range(found.partitions):
+            at = Partition(topic, index)
+            end = self.log.marks(at).end
+            window = Window(at, end, end, bytearray())
+            subscription.windows.append(window)
+            rows.write_window(self._state, WindowRow(number, index, end, end, window.states))
+        self.metrics.subscriptions_opened += 1
+        later: Later[int] = Later()
+
+        def settled(outcome: Later[None]) -> None:
+            try:
+                _ = outcome.value
+                later.fill(number)
+            except BrokerError as refusal:
+                later.refuse(refusal)
+
+        self._state.settle().then(settled)
+        return later
+
+    def get(self, subscription_id: int) -> Subscription | None:
+        return self._all.get(subscription_id)
+
+    def close(self, subscription_id: int) -> None:
+        subscription = self._all.pop(subscription_id, None)
+        if subscription is None:
+            return
+        subscription.closed = True
+        self._dirty.pop(subscription, None)
+        self._leasing.pop(subscription, None)
+        for window in subscription.windows:
+            self._openings.pop(window, None)
+        rows.delete(self._state, subscription_id)
+
+    def all(self) -> Sequence[SubscriptionView]:
+        return [subscription.view() for subscription in self._all.values()]
+
+    def topic_deleted(self, topic: Topic) -> None:
+        """Called in the turn a topic is deleted."""
+        for subscription in list(self._all.values()):
+            if subscription.topic == topic.name:
+                self.close(subscription.subscription_id)
+
+    def stop(self) -> None:
+        """Write what has changed; nothing happens by itself any more."""
+        self._closed = True
+        for timer in (self._save_timer, self._expire_timer, self._idle_timer):
+            if timer is not None:
+                timer.cancel()
+        self.dead_letters.stop()
+        self._save()
+
+    def changed(self, subscription: LocalSubscription) -> None:
+        """Its states are to be written, and its leases to be watched."""
+        if subscription.closed or self._closed:
+            return
+        self._dirty[subscription] = None
+        if self._save_timer is None:
+            self._save_timer = self.runtime.after(SAVE_MS, self._save_in_time)
+        if any(window.leases for window in subscription.windows):
+            self._leasing[subscription] = None
+            if self._expire_timer is None:
+                self._expire_timer = self.runtime.after(EXPIRE_MS, self._expire)
+
+    def keep(self, window: Window) -> None:
+        """Note that this window's opened batches are in use; the longest unused are let go."""
+        openings = self._openings
+        openings[window] = None
+        openings.move_to_end(window)
+        if len(openings) > OPENINGS_MAX:
+            unused, _ = openings.popitem(last=False)
+            unused.opening = unused.reread = None
+
+    def _expire(self) -> None:
+        self._expire_timer = None
+        now_ms = self.runtime.now_ms()
+        for subscription in list(self._leasing):
+            subscription.expire(now_ms)
+            if not any(window.leases for window in subscription.windows):
+                self._leasing.pop(subscription, None)
+        if self._leasing and self._expire_timer is None:
+            self._expire_timer = self.runtime.after(EXPIRE_MS, self._expire)
+
+    def _save_in_time(self) -> None:
+        self._save_timer = None
+        self._save()
+
+    def _save(self) -> None:
+        try:
+            self._state.check()
+        except BrokerError:
+            if not self._closed:
+                self._save_timer = self.runtime.after(10 * SAVE_MS, self._save_in_time)
+            return
+        dirty, self._dirty = self._dirty, {}
+        for subscription in dirty:
+            number = subscription.subscription_id
+            subscription.row = subscription.row._replace(used_ms=subscription.used_ms)
+            rows.write(self._state, subscription.row)
+            for index, window in enumerate(subscription.windows):
+                if not window.changed:
+                    continue
+                window.changed = False
+                row = WindowRow(number, index, window.first, window.floor, window.states)
+                rows.write_window(self._state, row)
+
+    @property
+    def _idle_look_ms(self) -> int:
+        return max(1, min(IDLE_LOOK_MS, self._idle_ms_max // 2))
+
+    def _look_for_idle(self) -> None:
+        now_ms = self.runtime.now_ms()
+        for subscription in list(self._all.values()):
+            idle_ms = now_ms - subscription.used_ms
+            if idle_ms >= self._idle_ms_max:
+                _log.info(
+                    "subscription %d to %s is closed: nobody has used it for %d s "
+                    "(subscription_idle_ms_max)",
+                    subscription.subscription_id,
+                    subscription.topic,
+                    idle_ms // 1000,
+                )
+                self.metrics.subscriptions_expired += 1
+                self.close(subscription.subscription_id)
+            elif subscription.used_ms - subscription.row.used_ms > self._idle_ms_max // 10:
+                self.changed(subscription)
+        self._idle_timer = self.runtime.after(self._idle_look_ms, self._look_for_idle)

@@ -1,0 +1,289 @@
+"""What a subscription knows of one partition: from the first unsettled offset to the cursor.
+
+One byte an offset tells whether it is settled, on lease (and for which attempt), waiting to be
+delivered again or to be set aside; `kernels/blipmq_facts.py` has the numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from typing import Final, NamedTuple
+
+from pentalog import kernels
+from pentalog.broker.deliveries import Stretch
+from pentalog.kernels import AGAIN, ATTEMPT_MAX, DEAD_ATTEMPTS, DEAD_TOO_LARGE, Delivered
+from pentalog.model.types import Offset, Partition
+
+WINDOW_OFFSETS_MAX: Final = 65_536
+"""Offsets a subscription keeps states of in one partition; beyond that it waits for answers."""
+TAG_PARTITION_SHIFT: Final = 48
+_LEASE_MS_MAX: Final = 24 * 3600 * 1000
+_DEAD: Final = bytes(range(DEAD_ATTEMPTS, DEAD_TOO_LARGE + 1))
+
+
+class Lease(NamedTuple):
+    """Everything delivered in this range for the `attempt`-th time is due back."""
+
+    due_ms: int
+    start: Offset
+    end: Offset
+    attempt: int
+
+
+class Repeat(NamedTuple):
+    """What is to be delivered again in this range."""
+
+    start: Offset
+    end: Offset
+    attempt: int
+    """The last attempt that was made."""
+    behind: Offset
+    """It stands behind everything before this offset."""
+
+
+class Opening:
+    """Batches that were opened and are being given out."""
+
+    __slots__ = ("batch", "batches", "begin", "end", "record")
+
+    def __init__(self, begin: Offset, end: Offset, batches: kernels.Buffer) -> None:
+        self.begin = begin
+        self.end = end
+        self.batches = batches
+        self.batch = 0
+        self.record = 0
+
+
+class Window:
+    __slots__ = (
+        "at",
+        "changed",
+        "dead",
+        "first",
+        "floor",
+        "leases",
+        "opening",
+        "repeated",
+        "repeats",
+        "reread",
+        "states",
+    )
+
+    def __init__(self, at: Partition, first: Offset, floor: Offset, states: bytearray) -> None:
+        self.at = at
+        self.first = first
+        """Tags count from here."""
+        self.floor = floor
+        self.states = states
+        self.leases: dict[int, deque[Lease]] = {}
+        """By attempt, so that each line is in the order of time."""
+        self.repeats: deque[Repeat] = deque()
+        self.dead: deque[tuple[Offset, Offset]] = deque()
+        """Ranges with records to be set aside."""
+        self.opening: Opening | None = None
+        self.reread: Opening | None = None
+        self.repeated = b""
+        """States of the range that is being delivered again, as they were before."""
+        self.changed = False
+        """Since it was written to the state file."""
+
+    @property
+    def cursor(self) -> Offset:
+        return self.floor + len(self.states)
+
+    @property
+    def unsettled(self) -> int:
+        return len(self.states) - self.states.count(0)
+
+    @property
+    def alive(self) -> int:
+        """Of the unsettled, those that are not to be set aside."""
+        return self.unsettled - sum(map(self.states.count, _DEAD))
+
+    @property
+    def tag_shift(self) -> int:
+        return (self.at.index << TAG_PARTITION_SHIFT) + 1 - self.first
+
+    def restore(self) -> None:
+        """After a restart nothing is on lease: what was waits to be delivered again."""
+        attempts = [number for number in range(1, ATTEMPT_MAX + 1) if number in self.states]
+        for attempt in attempts:
+            self.states = self.states.replace(bytes((attempt,)), bytes((attempt | AGAIN,)))
+        for attempt in sorted({state & ~AGAIN for state in set(self.states) if state >= AGAIN}):
+            if attempt <= ATTEMPT_MAX:
+                self.repeats.append(Repeat(self.floor, self.cursor, attempt, self.floor))
+        if any(state in self.states for state in _DEAD):
+            self.dead.append((self.floor, self.cursor))
+
+    def skip(self, to: Offset, state: int = 0) -> None:
+        """Move the cursor on without a delivery."""
+        count = to - self.cursor
+        if count <= 0:
+            return
+        self.changed = True
+        if state:
+            self.dead.append((self.cursor, to))
+            self.states += bytes((state,)) * count
+        elif self.states:
+            self.states += bytes(count)
+        else:
+            self.floor = to
+
+    def lose(self, start: Offset) -> int:
+        """The log begins at `start` by now; returns how many were not yet delivered."""
+        lost = max(0, start - self.cursor)
+        gone = min(start - self.floor, len(self.states))
+        if gone > 0:
+            del self.states[:gone]
+            self.floor += gone
+            self.changed = True
+        self.skip(start)
+        self.opening = self.reread = None
+        return lost
+
+    def first_time(self, timestamp_min: int, stop: Offset) -> Stretch:
+        opening = self.opening
+        assert opening is not None
+        return Stretch(
+            self.at,
+            opening.batches,
+            opening.batch,
+            opening.record,
+            self.cursor,
+            stop,
+            self.tag_shift,
+            timestamp_min,
+        )
+
+    def next_repeat(self) -> Repeat | None:
+        """The first in line of what is to be delivered again, from where there is something."""
+        while self.repeats:
+            repeat = self.repeats[0]
+            low, high = repeat.start - self.floor, repeat.end - self.floor
+            found = self.states.find(repeat.attempt | AGAIN, max(low, 0), max(high, 0))
+            if found >= 0:
+                if found > low:
+                    self.repeats[0] = repeat = repeat._replace(start=self.floor + found)
+                return repeat
+            self.repeats.popleft()
+        return None
+
+    def again(self, repeat: Repeat, reread: Opening) -> Stretch:
+        low = repeat.start - self.floor
+        self.repeated = bytes(self.states[low : repeat.end - self.floor])
+        return Stretch(
+            self.at,
+            reread.batches,
+            0,
+            0,
+            repeat.start,
+            min(repeat.end, reread.end),
+            self.tag_shift,
+            -(1 << 63),
+            repeat.attempt | AGAIN,
+            self.states,
+            self.floor,
+        )
+
+    def took_first(self, stretch: Stretch, delivered: Delivered, now_ms: int, base_ms: int) -> None:
+        opening, start = self.opening, self.cursor
+        assert opening is not None
+        opening.batch, opening.record = delivered.batch, delivered.record
+        self.changed = True
+        if delivered.leased or self.states or delivered.states.strip(b"\0"):
+            self.states += delivered.states
+        else:
+            self.floor = delivered.offset
+        if delivered.leased:
+            self.lease(start, delivered.offset, 1, now_ms, base_ms)
+        if delivered.states and max(delivered.states) >= DEAD_ATTEMPTS:
+            self.dead.append((start, delivered.offset))
+        if delivered.batch >= len(opening.batches):
+            self.skip(min(opening.end, stretch.stop))
+        if self.cursor >= opening.end:
+            self.opening = None
+
+    def took_again(self, stretch: Stretch, delivered: Delivered, now_ms: int, base_ms: int) -> None:
+        repeat = self.repeats.popleft()
+        end = delivered.offset
+        self.changed = True
+        if delivered.batch >= len(stretch.batches):
+            end = stretch.stop
+        # One lease for each run of records: what lies between them may be on another one.
+        attempt = min(repeat.attempt + 1, ATTEMPT_MAX)
+        waited = re.compile(re.escape(bytes((repeat.attempt | AGAIN,))) + b"+")
+        for run in waited.finditer(self.repeated, 0, delivered.offset - repeat.start):
+            first, last = repeat.start + run.start(), repeat.start + run.end()
+            self.lease(first, last, attempt, now_ms, base_ms)
+        # What the log no longer has (compacted, trimmed) cannot be delivered again.
+        self.change(repeat.start, end, repeat.attempt | AGAIN, 0)
+        if end < repeat.end:
+            self.repeats.appendleft(repeat._replace(start=end))
+        else:
+            self.reread = None
+
+    def lease(self, start: Offset, end: Offset, attempt: int, now_ms: int, base_ms: int) -> None:
+        due_ms = now_ms + min(base_ms << (attempt - 1), _LEASE_MS_MAX)
+        line = self.leases.setdefault(attempt, deque())
+        if line and line[-1].due_ms == due_ms and line[-1].end == start:
+            line[-1] = line[-1]._replace(end=end)
+        else:
+            line.append(Lease(due_ms, start, end, attempt))
+
+    def change(self, start: Offset, end: Offset, before: int, after: int) -> int:
+        """Turn one state into another in a range; returns how often."""
+        low, high = max(start - self.floor, 0), min(end - self.floor, len(self.states))
+        if low >= high:
+            return 0
+        part = self.states[low:high]
+        count = part.count(before)
+        if count:
+            self.changed = True
+            self.states[low:high] = part.replace(bytes((before,)), bytes((after,)))
+        return count
+
+    def expire(self, now_ms: int, behind: Offset, attempts_max: int) -> bool:
+        """Take back what is due; what was delivered often enough is to be set aside."""
+        due: list[Lease] = []
+        for attempt in list(self.leases):
+            line = self.leases[attempt]
+            while line and line[0].due_ms <= now_ms:
+                due.append(line.popleft())
+            if not line:
+                del self.leases[attempt]
+        changed = False
+        for lease in sorted(due, key=_urgency):
+            dead = 0 < attempts_max <= lease.attempt
+            after = DEAD_ATTEMPTS if dead else lease.attempt | AGAIN
+            if not self.change(lease.start, lease.end, lease.attempt, after):
+                continue
+            changed = True
+            if dead:
+                self.dead.append((lease.start, lease.end))
+            else:
+                self._repeat(Repeat(lease.start, lease.end, lease.attempt, behind))
+        return changed
+
+    def _repeat(self, repeat: Repeat) -> None:
+        """Stand in line, as one with the last if it lies directly behind it."""
+        last = self.repeats[-1] if self.repeats else None
+        if (
+            last is not None
+            and (last.attempt, last.behind) == (repeat.attempt, repeat.behind)
+            and last.end == repeat.start
+        ):
+            self.repeats[-1] = last._replace(end=repeat.end)
+        else:
+            self.repeats.append(repeat)
+
+    def trim(self) -> None:
+        """Forget what is settled at the beginning."""
+        if self.states and not self.states[0]:
+            count = kernels.settled_prefix(self.states)
+            del self.states[:count]
+            self.floor += count
+
+
+def _urgency(lease: Lease) -> tuple[int, int]:
+    return lease.due_ms, lease.attempt

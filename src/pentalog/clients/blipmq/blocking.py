@@ -1,0 +1,163 @@
+"""The client for programs that wait: one connection, one exchange at a time."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TypeVar
+
+from pentalog.clients.blipmq import exchanges
+from pentalog.clients.blipmq.exchanges import (
+    READ_BYTES,
+    Answers,
+    ConnectionLost,
+    Delivery,
+    Exchange,
+    Frame,
+    Reader,
+    ServerError,
+)
+from pentalog.clients.rustlog.patience import CircuitBreaker, Patience
+
+T = TypeVar("T")
+
+
+class BlipmqClient:
+    """Connects when it must, and again when the connection was lost.
+
+    What failed for the connection or the broker is sent again after growing waits, so a message
+    may be published twice; give `Patience(retries_max=0)` where that is worse than an error.  A
+    subscription outlives its connection: its number may be kept and polled later, by anybody.
+    Not for use by several threads.
+    """
+
+    def __init__(
+        self,
+        address: str = "127.0.0.1:5555",
+        *,
+        key: str = "dev-key",
+        timeout_s: float = 30.0,
+        patience: Patience | None = None,
+        breaker: CircuitBreaker | None = None,
+    ) -> None:
+        self._address = exchanges.parse_address(address)
+        self._key = key
+        self._timeout_s = timeout_s
+        self._patience = patience or Patience()
+        self._breaker = breaker or CircuitBreaker()
+        self._socket: socket.socket | None = None
+        self._reader = Reader()
+        self._waiting: list[Frame] = []
+        self._next_id = 1
+
+    def ping(self) -> None:
+        """Returns when the broker has answered."""
+        self._ask(exchanges.pinging())
+
+    def publish(self, topic: str, *messages: bytes, qos: int = 1) -> None:
+        """Returns when the broker has them all; with quality 1, when they are on its disk."""
+        for exchange in exchanges.publishing(topic, messages, qos):
+            self._ask(exchange)
+
+    def subscribe(self, topic: str, *, qos: int = 1) -> int:
+        """A new subscription that begins now; with quality 1 deliveries are acknowledged."""
+        return self._ask(exchanges.subscribing(topic, qos))
+
+    def poll(self, subscription: int, count: int = 1) -> list[Delivery]:
+        """Up to `count` deliveries (1000 at most); none if there is nothing now."""
+        return self._ask(exchanges.polling(subscription, count))
+
+    def acknowledge(self, subscription: int, *tags: int) -> list[int]:
+        """Settle deliveries; returns the tags the broker did not know, or no longer."""
+        return self._ask(exchanges.acknowledging(subscription, tags))
+
+    def deliveries(
+        self, subscription: int, *, count: int = 100, idle_s: float = 0.05
+    ) -> Iterator[Delivery]:
+        """Everything that comes, for ever; each is acknowledged when the next is asked for."""
+        pause_s = idle_s / 16
+        while True:
+            found = self.poll(subscription, count)
+            if not found:
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, idle_s)
+                continue
+            pause_s = idle_s / 16
+            for delivery in found:
+                yield delivery
+                if delivery.tag:
+                    self.acknowledge(subscription, delivery.tag)
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def __enter__(self) -> BlipmqClient:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _ask(self, exchange: Exchange[T]) -> T:
+        delays_ms = self._patience.delays_ms()
+        while True:
+            self._breaker.check(time.monotonic())
+            try:
+                answer = self._exchange(exchange)
+            except (ConnectionLost, ServerError) as trouble:
+                if isinstance(trouble, ConnectionLost):
+                    self.close()
+                self._breaker.failed(time.monotonic())
+                delay_ms = next(delays_ms, None)
+                if delay_ms is None:
+                    raise
+                time.sleep(delay_ms / 1000)
+            else:
+                self._breaker.succeeded()
+                return answer
+
+    def _exchange(self, exchange: Exchange[T]) -> T:
+        try:
+            connection = self._connected()
+            first = self._next_id
+            fence = first + exchange.ids
+            self._next_id = fence + 1
+            connection.sendall(exchange.frames(first) + exchanges.ping(fence))
+            answers = Answers(fence)
+            while not answers.take(self._receive(connection)):
+                pass
+        except OSError as error:
+            host, port = self._address
+            raise ConnectionLost(f"{host}:{port}: {error}") from error
+        return exchange.read(answers, first)
+
+    def _connected(self) -> socket.socket:
+        if self._socket is None:
+            self._socket = connection = socket.create_connection(self._address, self._timeout_s)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._reader, self._waiting, self._next_id = Reader(), [], 3
+            connection.sendall(exchanges.greeting(self._key))
+            try:
+                while not exchanges.greeted(self._receive(connection)):
+                    pass
+            except BaseException:
+                self.close()
+                raise
+        return self._socket
+
+    def _receive(self, connection: socket.socket) -> Frame:
+        while not self._waiting:
+            data = connection.recv(READ_BYTES)
+            if not data:
+                raise ConnectionLost("the broker closed the connection")
+            self._waiting = self._reader.feed(data)
+            self._waiting.reverse()
+        return self._waiting.pop()

@@ -1,0 +1,60 @@
+"""Where published messages go: topics by their bytes on the wire, made when first named."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pentalog.broker.port import Topics, TopicSpec
+from pentalog.model.errors import TopicNotFound
+from pentalog.model.types import Partition
+from pentalog.protocols.blipmq.frames import FRAME_BYTES_MAX
+from pentalog.protocols.blipmq.messages import Nack
+
+BATCH_BYTES_MAX: Final = 1_000_000
+"""Publishes are joined up to this size; just below what a topic takes unless it is told to."""
+_ROUTES_MAX: Final = 1_000
+_OVERHEAD_BYTES: Final = 100
+TOPIC_SETTINGS: Final = {"max.message.bytes": str(FRAME_BYTES_MAX + _OVERHEAD_BYTES)}
+"""Topics made here take any message a frame can carry."""
+
+
+class Routes:
+    """Topics as one connection names them; it keeps to one partition of each, so order holds."""
+
+    def __init__(self, topics: Topics, *, create: bool, number: int) -> None:
+        self._topics = topics
+        self._create = create
+        self._number = number
+        self._version = topics.version
+        self._known: dict[bytes, Partition] = {}
+
+    def find(self, name: bytes) -> Partition:
+        if self._version != self._topics.version:
+            self._known.clear()
+            self._version = self._topics.version
+        at = self._known.get(name)
+        if at is None:
+            try:
+                topic = str(name, "utf-8")
+            except UnicodeDecodeError:
+                raise Nack(400, "invalid PUBLISH payload") from None
+            partitions = self.require(topic)
+            at = Partition(topic, self._number % partitions)
+            if len(self._known) >= _ROUTES_MAX:
+                self._known.clear()
+            self._known[name] = at
+            self._version = self._topics.version
+        return at
+
+    def require(self, topic: str) -> int:
+        """How many partitions the topic has; it is made if it is not there."""
+        try:
+            return self._topics.get(topic).partitions
+        except TopicNotFound:
+            if not self._create:
+                raise
+        spec = TopicSpec(name=topic, settings=TOPIC_SETTINGS)
+        return self._topics.create(spec).partitions
+
+    def batch_bytes_max(self, at: Partition) -> int:
+        return self._topics.get(at.topic).settings.message_bytes_max

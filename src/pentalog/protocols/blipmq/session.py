@@ -1,0 +1,398 @@
+"""One BlipMQ connection: frames to broker calls and back, in the order they came.
+
+One kernel call splits a read into runs: publishes become a batch, polls are answered from opened
+batches, acknowledgements settle many deliveries at once.  Success is silent but keeps its place in
+line, so that a PONG says that everything before it is done, and durable where that was asked.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import Final
+
+from pentalog import kernels
+from pentalog.broker.deliveries import Subscription
+from pentalog.broker.port import Waiting
+from pentalog.kernels import NumberRun, PublishRun
+from pentalog.model.errors import BrokerError, RecordTooLarge
+from pentalog.model.later import Later
+from pentalog.model.types import Ack, Appended, Horizon
+from pentalog.protocols.blipmq import frames, keys, messages
+from pentalog.protocols.blipmq.door import door_of
+from pentalog.protocols.blipmq.errors import (
+    UNAUTHENTICATED,
+    UNKNOWN_TAG,
+    code_of,
+    publish_failed,
+)
+from pentalog.protocols.blipmq.frames import FRAME_BYTES_MAX, ID_BYTES, Frame, FrameType
+from pentalog.protocols.blipmq.messages import Nack
+from pentalog.protocols.blipmq.records import BATCH_BYTES_MAX, Routes
+from pentalog.session import Context, Place, Replies
+
+_log: Final = logging.getLogger(__name__)
+
+_ANSWER_BYTES: Final = 256 << 10
+"""Deliveries made by one kernel call."""
+_PARKED_BYTES_MAX: Final = 4 << 20
+"""Deliveries made at once for polls that had to wait; the others find nothing, and poll again."""
+_PARKED_MAX: Final = 64
+"""Runs of polls that may wait; further ones find nothing."""
+_SYNC_TIMEOUT_MS: Final = 1_000
+"""How long a poll waits for what is being written; after that there is nothing for it."""
+_WRONG_KEYS_MAX: Final = 3
+_WRONG_KEY_DELAY_MS: Final = 1_000
+
+
+class _Parked:
+    """Polls that wait for records to become durable or to come from a slow disk, or
+    acknowledgements that came behind such polls."""
+
+    __slots__ = ("answers", "kind", "place", "rest", "subscription", "targets", "waiting")
+
+    def __init__(
+        self, place: Place, subscription: Subscription, kind: FrameType, correlations: bytes
+    ) -> None:
+        self.place = place
+        self.subscription = subscription
+        self.kind = kind
+        self.rest = correlations
+        self.answers: list[bytes] = []
+        self.targets = subscription.underway()
+        self.waiting: Waiting | None = None
+
+
+class BlipmqSession:
+    """Serves one connection."""
+
+    def __init__(self, context: Context, replies: Replies) -> None:
+        self.wanted = 0
+        self._context = context
+        self._replies = replies
+        self._subscriptions = context.broker.subscriptions
+        self._routes = Routes(
+            context.broker.topics,
+            create=context.config.auto_create_topics,
+            number=next(door_of(context.broker).numbers),
+        )
+        self._frame_bytes_max = min(FRAME_BYTES_MAX, context.config.frame_bytes_max)
+        self._greeted = False
+        self._authenticated = False
+        self._wrong_keys = 0
+        self._ended = False
+        self._parked: deque[_Parked] = deque()
+
+    def receive(self, data: memoryview) -> int:
+        if self._ended:
+            return len(data)
+        split = kernels.split_blipmq(
+            data,
+            0,
+            len(data),
+            timestamp_ms=self._context.runtime.now_ms(),
+            frame_bytes_max=self._frame_bytes_max,
+            batch_bytes_max=BATCH_BYTES_MAX,
+        )
+        self.wanted = split.wanted
+        metrics, replies = self._context.metrics, self._replies
+        for item in split.items:
+            if not isinstance(item, PublishRun | NumberRun):
+                if replies.full:
+                    return item[0] - 4
+                metrics.requests += 1
+                self._serve(frames.read(data, *item))
+                continue
+            if replies.full:
+                return item.start
+            if not self._authenticated:
+                metrics.requests += len(item.correlations) // ID_BYTES
+                self._refuse(item.correlations, 401, UNAUTHENTICATED)
+            elif isinstance(item, PublishRun):
+                metrics.requests += len(item.correlations) // ID_BYTES
+                self._publish(item, data)
+            elif item.kind == FrameType.ACK:
+                metrics.requests += len(item.correlations) // ID_BYTES
+                self._acknowledge(item)
+            else:
+                answered = self._poll(item)
+                metrics.requests += answered
+                if answered * ID_BYTES < len(item.correlations):
+                    return item.start + answered * frames.NUMBER_FRAME_BYTES
+        if split.refused:
+            self._violation(split.refused)
+            return len(data)
+        return split.used
+
+    def close(self) -> None:
+        self._ended = True
+        for parked in self._parked:
+            if parked.waiting is not None:
+                parked.waiting.cancel()
+        self._parked.clear()
+
+    def _serve(self, frame: Frame) -> None:
+        try:
+            if frame.kind is FrameType.HELLO:
+                self._hello(frame)
+            elif frame.kind is FrameType.AUTH:
+                self._authenticate(frame)
+            elif not self._authenticated:
+                raise Nack(401, UNAUTHENTICATED)
+            elif frame.kind is FrameType.PING:
+                self._replies.send(frames.pong(frame.correlation))
+            elif frame.kind is FrameType.SUBSCRIBE:
+                self._subscribe(frame)
+            elif frame.kind is FrameType.PUBLISH:
+                messages.check_publish(frame.payload)
+            elif frame.kind in (FrameType.POLL, FrameType.ACK):
+                messages.check_number(frame.payload, frame.kind.name)
+        except Nack as flaw:
+            self._refuse(frame.correlation, flaw.code, flaw.text)
+
+    def _hello(self, frame: Frame) -> None:
+        if self._greeted:
+            raise Nack(400, "HELLO already performed")
+        messages.check_hello(frame.payload)
+        self._greeted = True
+        self._replies.send(frames.ack(frame.correlation, 0))
+
+    def _authenticate(self, frame: Frame) -> None:
+        if not self._greeted:
+            raise Nack(400, "HELLO not performed")
+        if self._authenticated:
+            raise Nack(400, "already authenticated")
+        key = messages.read_auth(frame.payload)
+        if not keys.accepted(key, self._context.config, self._context.peer):
+            self._wrong_keys += 1
+            if self._wrong_keys >= _WRONG_KEYS_MAX:
+                self._replies.mute(_WRONG_KEY_DELAY_MS)
+            raise Nack(401, "invalid API key")
+        self._authenticated = True
+        self._replies.send(frames.ack(frame.correlation, 0))
+
+    def _subscribe(self, frame: Frame) -> None:
+        asked = messages.read_subscribe(frame.payload)
+        try:
+            self._routes.require(asked.topic)
+            later = self._subscriptions.open(asked.topic, leased=asked.qos == 1)
+        except BrokerError as refusal:
+            raise Nack(code_of(refusal), f"cannot subscribe: {refusal}") from refusal
+        if later.ready:
+            self._replies.send(self._subscribed(frame.correlation, later))
+            return
+        place = self._replies.place()
+        later.then(lambda opened: place.fill(self._subscribed(frame.correlation, opened)))
+
+    def _subscribed(self, correlation: bytes, opened: Later[int]) -> bytes:
+        try:
+            return frames.ack(correlation, opened.value)
+        except BrokerError as refusal:
+            return self._nacks(correlation, code_of(refusal), f"cannot subscribe: {refusal}")
+
+    def _publish(self, run: PublishRun, data: memoryview) -> None:
+        log = self._context.broker.log
+        try:
+            at = self._routes.find(run.topic)
+            appended = log.append(at, memoryview(run.batch), run.facts)
+        except Nack as flaw:
+            self._refuse(run.correlations, flaw.code, flaw.text)
+            return
+        except RecordTooLarge as refusal:
+            if run.facts.records > 1:
+                self._publish_in_parts(run, data)
+            else:
+                self._publish_refused(run.correlations, refusal, run.qos)
+            return
+        except BrokerError as refusal:
+            self._publish_refused(run.correlations, refusal, run.qos)
+            return
+        if run.qos == 0:
+            return
+        settled = log.settle(appended, Ack.DURABLE)
+        if not settled.ready:
+            place, correlations = self._replies.place(), run.correlations
+            settled.then(lambda later: place.fill(*self._published(correlations, later)))
+
+    def _published(self, correlations: bytes, settled: Later[Appended]) -> tuple[bytes, ...]:
+        """Nothing if all went well."""
+        try:
+            _ = settled.value
+        except BrokerError as refusal:
+            return (self._nacks(correlations, code_of(refusal), publish_failed(refusal, 1)),)
+        return ()
+
+    def _publish_in_parts(self, run: PublishRun, data: memoryview) -> None:
+        """The topic takes smaller batches than others: find out which messages fit."""
+        at = self._routes.find(run.topic)
+        size = min(self._routes.batch_bytes_max(at), len(run.batch) // 2)
+        again = kernels.split_blipmq(
+            data,
+            run.start,
+            run.end,
+            timestamp_ms=run.facts.timestamp_max,
+            frame_bytes_max=self._frame_bytes_max,
+            batch_bytes_max=size,
+        )
+        for part in again.items:
+            assert isinstance(part, PublishRun)
+            self._publish(part, data)
+
+    def _publish_refused(self, correlations: bytes, refusal: BrokerError, qos: int) -> None:
+        self._refuse(correlations, code_of(refusal), publish_failed(refusal, qos))
+
+    def _acknowledge(self, run: NumberRun) -> None:
+        subscription = self._subscriptions.get(run.subscription)
+        unknown = run.correlations
+        if subscription is not None:
+            if 0 < len(self._parked) < _PARKED_MAX:
+                self._park(subscription, FrameType.ACK, run.correlations)
+                return
+            unknown = subscription.acknowledge(run.correlations)
+        if unknown:
+            self._refuse(unknown, 404, UNKNOWN_TAG)
+
+    def _poll(self, run: NumberRun) -> int:
+        """How many of the polls are answered, or will be."""
+        subscription = self._subscriptions.get(run.subscription)
+        asked = len(run.correlations) // ID_BYTES
+        if subscription is None:
+            return asked
+        if self._parked:
+            if len(self._parked) < _PARKED_MAX:
+                self._park(subscription, FrameType.POLL, run.correlations)
+            return asked
+        polls = memoryview(run.correlations)
+        while polls:
+            if self._replies.full:
+                break
+            try:
+                found = self._deliver(subscription, polls)
+            except BrokerError as refusal:
+                self._refuse(bytes(polls), code_of(refusal), f"cannot deliver: {refusal}")
+                return asked
+            if isinstance(found, Later):
+                self._park(subscription, FrameType.POLL, bytes(polls), found)
+                return asked
+            if found is None:
+                if subscription.underway():
+                    self._park(subscription, FrameType.POLL, bytes(polls))
+                return asked
+            answer, used = found
+            if answer:
+                self._replies.send(answer)
+            polls = polls[used * ID_BYTES :]
+        return asked - len(polls) // ID_BYTES
+
+    def _deliver(
+        self, subscription: Subscription, polls: memoryview
+    ) -> tuple[bytes, int] | Later[None] | None:
+        """(frames, polls answered by them); None if there is nothing to deliver."""
+        stretch = subscription.stretch()
+        if stretch is None or isinstance(stretch, Later):
+            return stretch
+        delivered = kernels.deliver_blipmq(
+            stretch.batches,
+            stretch.batch,
+            stretch.record,
+            stretch.offset,
+            stretch.stop,
+            polls,
+            topic=subscription.topic.encode(),
+            qos=int(subscription.leased),
+            tag_shift=stretch.tag_shift,
+            timestamp_min=stretch.timestamp_min,
+            bytes_max=_ANSWER_BYTES,
+            frame_bytes_max=FRAME_BYTES_MAX,
+            again=stretch.again,
+            states=stretch.states,
+            floor=stretch.floor,
+        )
+        subscription.took(stretch, delivered)
+        return delivered.frames, delivered.polls
+
+    def _park(
+        self,
+        subscription: Subscription,
+        kind: FrameType,
+        correlations: bytes,
+        disk: Later[None] | None = None,
+    ) -> None:
+        parked = _Parked(self._replies.place(), subscription, kind, correlations)
+        self._parked.append(parked)
+        if len(self._parked) == 1:
+            self._wait(parked, disk)
+
+    def _wait(self, parked: _Parked, disk: Later[None] | None) -> None:
+        """Go on with the first in line when the disk has answered."""
+        if disk is not None:
+            disk.then(lambda _: self._go_on(parked))
+            return
+        log = self._context.broker.log
+        parked.waiting = log.wait(
+            {at: log.marks(at).durable for at in parked.targets},
+            bytes_min=1,
+            horizon=Horizon.DURABLE,
+            timeout_ms=_SYNC_TIMEOUT_MS,
+        )
+        parked.waiting.then(lambda moved: self._go_on(parked, moved=bool(moved.value)))
+
+    def _go_on(self, parked: _Parked, *, moved: bool = True) -> None:
+        if self._ended or not self._parked or self._parked[0] is not parked:
+            return
+        if parked.kind is FrameType.ACK:
+            unknown = parked.subscription.acknowledge(parked.rest)
+            if unknown:
+                parked.answers.append(self._nacks(unknown, 404, UNKNOWN_TAG))
+        else:
+            try:
+                if not self._retry(parked, moved=moved):
+                    return
+            except BrokerError as refusal:
+                text = f"cannot deliver: {refusal}"
+                parked.answers.append(self._nacks(parked.rest, code_of(refusal), text))
+        self._parked.popleft()
+        parked.place.fill(*parked.answers)
+        if self._parked:
+            # In a turn of its own: a long line of polls is no deep stack of calls.
+            following = self._parked[0]
+            self._context.runtime.soon(lambda: self._go_on(following))
+
+    def _retry(self, parked: _Parked, *, moved: bool) -> bool:
+        """Answer polls that waited; False if they wait again."""
+        while parked.rest and sum(map(len, parked.answers)) < _PARKED_BYTES_MAX:
+            found = self._deliver(parked.subscription, memoryview(parked.rest))
+            if isinstance(found, Later):
+                self._wait(parked, found)
+                return False
+            if found is None:
+                if moved and self._unmet(parked):
+                    self._wait(parked, None)
+                    return False
+                break
+            answer, used = found
+            parked.answers.append(answer)
+            parked.rest = parked.rest[used * ID_BYTES :]
+        return True
+
+    def _unmet(self, parked: _Parked) -> bool:
+        log = self._context.broker.log
+        return any(log.marks(at).durable < end for at, end in parked.targets.items())
+
+    def _refuse(self, correlations: bytes, code: int, text: str) -> None:
+        self._replies.send(self._nacks(correlations, code, text))
+
+    def _nacks(self, correlations: bytes, code: int, text: str) -> bytes:
+        self._context.metrics.request_errors += len(correlations) // ID_BYTES
+        return frames.nacks(correlations, code, text)
+
+    def _violation(self, refused: int) -> None:
+        what = "length" if refused == kernels.REFUSED_LENGTH else "type"
+        self._context.metrics.request_errors += 1
+        _log.info(
+            "%s: a frame of a %s that BlipMQ does not have; the connection is closed",
+            self._context.peer,
+            what,
+        )
+        self._ended = True
+        self._replies.hang_up()

@@ -1,0 +1,183 @@
+"""kill -9 a real broker under BlipMQ load of quality 1, with consumers, again and again.
+
+Every publish that a PONG has fenced is delivered at least once, under the tag it always had, to a
+subscription that was made before all deaths.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "clients"))
+
+from blipmq_raw import NACK, RawClient, publish_frame
+
+CYCLES = int(os.environ.get("PENTALOG_CYCLES", "300" if "PENTALOG_TORTURE" in os.environ else "10"))
+SEED = int(os.environ.get("PENTALOG_SEED", str(random.randrange(1 << 30))))
+TOPIC = "killed"
+PUBLISHERS = 2
+
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(300 + 10 * CYCLES)]
+
+
+class Victim:
+    """A broker that is started on the same port and data whenever it has been killed."""
+
+    def __init__(self, directory: Path) -> None:
+        self.data = directory / "data"
+        self.stderr = directory / "stderr"
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            self.port = taken.getsockname()[1]
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        # What was delivered and lost with the connection counts as an attempt.
+        defaults = "segment.bytes=200000,subscription.attempts.max=-1"
+        with self.stderr.open("ab") as stderr:
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "pentalog", "start"),
+                    *("--data", str(self.data)),
+                    *("--listen", f"blipmq=127.0.0.1:{self.port}"),
+                ],
+                env=os.environ
+                | {"PENTALOG_JOURNAL_BYTES": "1048576"}
+                | {"PENTALOG_TOPIC_DEFAULTS": defaults},
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+            )
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith(b"ready"):
+                return
+        self.process.stdout.close()
+        code = self.process.wait()
+        pytest.fail(f"no start, exit code {code}: {self.stderr.read_text()[-2000:]}")
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+class Worker(threading.Thread):
+    """Does its work over one connection after another until it is stopped."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__()
+        self.port = port
+        self.stopped = threading.Event()
+        self.flaw = ""
+
+    def run(self) -> None:
+        while not self.stopped.is_set() and not self.flaw:
+            try:
+                with RawClient(self.port) as client:
+                    client.shake_hands()
+                    while not self.stopped.is_set() and not self.flaw:
+                        self.work(client)
+            except (OSError, EOFError):
+                time.sleep(0.01)
+
+    def work(self, client: RawClient) -> None:
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        self.stopped.set()
+        self.join(60)
+        assert not self.is_alive()
+        assert self.flaw == ""
+
+
+class Publisher(Worker):
+    def __init__(self, port: int, name: int) -> None:
+        super().__init__(port)
+        self.number = name
+        self.sent = 0
+        self.fenced: set[bytes] = set()
+
+    def work(self, client: RawClient) -> None:
+        block = [b"%d:%d" % (self.number, self.sent + place) for place in range(50)]
+        self.sent += len(block)
+        answers = client.fence(
+            *[publish_frame(9, 1, TOPIC, message + bytes(100)) for message in block]
+        )
+        if answers:
+            self.flaw = f"refused: {answers[0]}"
+        self.fenced.update(block)
+        time.sleep(0.002)
+
+
+class Consumer(Worker):
+    def __init__(self, port: int, subscription: int, seed: int) -> None:
+        super().__init__(port)
+        self.subscription = subscription
+        self.tags: dict[int, bytes] = {}
+        self.deliveries = 0
+        self.quiet = False
+        self._dice = random.Random(seed)
+
+    def work(self, client: RawClient) -> None:
+        tags = []
+        for delivery in client.poll(self.subscription, 300):
+            if delivery.type == NACK:
+                self.flaw = f"refused: {delivery}"
+                return
+            message = delivery.message[2].rstrip(b"\0")
+            tag = delivery.correlation_id
+            if self.tags.setdefault(tag, message) != message:
+                self.flaw = f"tag {tag} was {self.tags[tag]!r} and is {message!r}"
+            self.deliveries += 1
+            tags.append(tag)
+        self.quiet = not tags
+        if tags and self._dice.random() < 0.9:
+            client.acknowledge(self.subscription, *tags)
+
+
+def test_kill_under_load_of_quality_1(tmp_path: Path) -> None:
+    dice = random.Random(SEED)
+    print(f"seed {SEED}")
+    victim = Victim(tmp_path)
+    victim.start()
+    workers: list[Worker] = []
+    try:
+        with RawClient(victim.port) as client:
+            subscription = client.shake_hands().subscribe(TOPIC, 1)
+        consumer = Consumer(victim.port, subscription, SEED)
+        publishers = [Publisher(victim.port, name) for name in range(PUBLISHERS)]
+        workers = [*publishers, consumer]
+        for worker in workers:
+            worker.start()
+        for _ in range(CYCLES):
+            time.sleep(dice.uniform(0.05, 0.4))
+            victim.kill()
+            victim.start()
+        time.sleep(0.3)
+        for publisher in publishers:
+            publisher.finish()
+        fenced = set().union(*(publisher.fenced for publisher in publishers))
+        assert len(fenced) > 50 * CYCLES, "hardly any load"
+        deadline = time.monotonic() + 60
+        while not fenced <= set(consumer.tags.values()) and time.monotonic() < deadline:
+            assert consumer.flaw == ""
+            time.sleep(0.05)
+        consumer.finish()
+        missing = fenced - set(consumer.tags.values())
+        assert not missing, f"{len(missing)} of {len(fenced)} were never delivered"
+    finally:
+        for worker in workers:
+            worker.stopped.set()
+        victim.kill()
