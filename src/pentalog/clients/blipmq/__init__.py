@@ -11,7 +11,7 @@ from pentalog.clients.blipmq.exchanges import (
     Delivery,
     ServerError,
 )
-from pentalog.clients.rustlog.patience import CircuitBreaker, CircuitOpen, Patience
+from pentalog.clients.patience import CircuitBreaker, CircuitOpen, Patience
 
 __all__ = [
     "AsyncBlipmqClient",

@@ -19,7 +19,7 @@ from pentalog.clients.blipmq.exchanges import (
     Reader,
     ServerError,
 )
-from pentalog.clients.rustlog.patience import CircuitBreaker, Patience
+from pentalog.clients.patience import CircuitBreaker, Patience
 
 T = TypeVar("T")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pentalog.clients.patience import CircuitBreaker, CircuitOpen, Patience
 from pentalog.clients.rustlog.asynchronous import AsyncRustLogClient
 from pentalog.clients.rustlog.blocking import RustLogClient
 from pentalog.clients.rustlog.calls import (
@@ -15,7 +16,6 @@ from pentalog.clients.rustlog.calls import (
     ServerError,
     TopicSummary,
 )
-from pentalog.clients.rustlog.patience import CircuitBreaker, CircuitOpen, Patience
 
 __all__ = [
     "AsyncRustLogClient",

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Final, TypeVar
 
+from pentalog.clients.patience import CircuitBreaker, Patience
 from pentalog.clients.rustlog.calls import (
     LENGTH,
     Call,
@@ -22,7 +23,6 @@ from pentalog.clients.rustlog.calls import (
     frame_size,
     parse_address,
 )
-from pentalog.clients.rustlog.patience import CircuitBreaker, Patience
 
 T = TypeVar("T")
 
