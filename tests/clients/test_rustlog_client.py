@@ -149,7 +149,7 @@ CASES: list[tuple[int, Ask, Any]] = [
             5,
         ),
     ),
-    (18, lambda client: client.fetch("demo", 0, 1, bytes_max=33), Fetched([(1, b"from", None)], 2)),  # type: ignore[list-item]
+    (18, lambda client: client.fetch("demo", 0, 1, bytes_max=33), Fetched([(1, b"from", None)], 2)),
     (20, lambda client: client.fetch("demo", 0, 0, bytes_max=0), Fetched([], 0)),
     (22, lambda client: client.fetch("demo", 0, 500), Fetched([], 500)),
     (25, lambda client: client.fetch("demo", 0, 0, group="g1"), Fetched([], 0)),
@@ -219,7 +219,7 @@ def test_requests_in_json() -> None:
         '"payload":"ZnJvbQ=="}],"next_offset":2}'
     )
     script = [(asked, answer), (asked, refused), (fetch, found)]
-    with playing(script) as server, RustLogClient(server.address, dialect="json") as client:  # type: ignore[arg-type]
+    with playing(script) as server, RustLogClient(server.address, dialect="json") as client:
         assert client.produce("demo", 0, [b"hello", b"from"]) == Produced(7, 2)
         with pytest.raises(ClientError) as refusal:
             client.produce("demo", 0, [b"hello", b"from"])

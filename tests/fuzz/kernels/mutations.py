@@ -233,9 +233,202 @@ def try_frames(chance: random.Random) -> None:
             assert check == item.facts, (data, item, check)
 
 
+def a_rustlog_frame(chance: random.Random) -> bytes:
+    values = [chance.randbytes(chance.choice((0, 1, 30))) for _ in range(chance.randrange(4))]
+    topic = chance.choice((b"t", b"t", b"t", b"u", b""))
+    body = struct.pack(">BH", chance.choice((1, 1, 1, 2)), len(topic)) + topic
+    body += struct.pack(">II", chance.choice((0, 0, 0, 1)), len(values))
+    body += b"".join(struct.pack(">I", len(value)) + value for value in values)
+    return struct.pack(">I", len(body)) + body
+
+
+def try_rustlog(chance: random.Random) -> None:
+    pure, compiled = twins("rustlog")
+    frames = bytearray().join(a_rustlog_frame(chance) for _ in range(chance.randrange(6)))
+    data = exact(damaged(chance, frames))
+    options = {
+        "frame_bytes_max": FRAME_BYTES_MAX,
+        "run_bytes_max": chance.choice((0, 100, 1 << 20)),
+        "batch_bytes_max": chance.choice((0, 100, 1 << 20)),
+        "attributes": 3 << 8,
+        "timestamp_ms": chance.choice((0, 1 << 40)),
+    }
+    left, right = (module.rustlog_run(data, 0, len(data), **options) for module in (pure, compiled))
+    assert left == right, (data, options, left, right)
+    batches = bytearray().join(a_batch(chance) for _ in range(chance.randrange(4)))
+    data = exact(damaged(chance, batches))
+    asked = {
+        "end_offset": chance.choice((0, 50, 1 << 62)),
+        "empty_offset": 7,
+        "bytes_max": chance.choice((0, 1, 300, 1 << 40)),
+        "frame_bytes_max": chance.choice((0, 100, 400, 1 << 20)),
+        "json": chance.random() < 0.5,
+    }
+    offset = chance.choice((0, 0, 3, 50))
+    replies = [
+        outcome(module.rustlog_fetched, data, offset, **asked)
+        for module in twins("rustlog_answers")
+    ]
+    assert replies[0] == replies[1], (data, offset, asked, replies)
+
+
+def a_blipmq_frame(chance: random.Random) -> bytes:
+    kind = chance.choice((3, 3, 3, 5, 9, 9, 7, 0, 10))
+    body = struct.pack(">Q", chance.choice((0, 1, 1, 2)))
+    if kind == 3:
+        topic = chance.choice((b"t", b"t", b"u", b""))
+        body = struct.pack(">BH", chance.choice((0, 1, 1, 2)), len(topic)) + topic
+        body += chance.randbytes(chance.choice((0, 1, 30, 200)))
+    return struct.pack(">IBQ", 9 + len(body), kind, chance.getrandbits(64)) + body
+
+
+def try_blipmq(chance: random.Random) -> None:
+    frames = bytearray().join(a_blipmq_frame(chance) for _ in range(chance.randrange(8)))
+    data = exact(damaged(chance, frames) if chance.random() < 0.7 else frames)
+    options = {
+        "timestamp_ms": chance.choice((0, 1 << 40)),
+        "frame_bytes_max": chance.choice((9, 50, FRAME_BYTES_MAX)),
+        "batch_bytes_max": chance.choice((0, 200, 1 << 20)),
+    }
+    left, right = (module.split_blipmq(data, 0, len(data), **options) for module in twins("blipmq"))
+    assert left == right, (data, options, left, right)
+    batches = bytearray().join(a_batch(chance) for _ in range(chance.randrange(4)))
+    data = exact(damaged(chance, batches) if chance.random() < 0.7 else batches)
+    asked = {
+        "topic": b"t" * chance.choice((1, 200)),
+        "qos": chance.randrange(2),
+        "tag_shift": chance.choice((0, 1, -(1 << 40), 3 << 48)),
+        "timestamp_min": chance.choice((-(1 << 63), 1_000, 1 << 41)),
+        "bytes_max": chance.choice((0, 100, 1 << 20)),
+        "frame_bytes_max": chance.choice((0, 100, 1 << 20)),
+    }
+    place = (chance.choice((0, 0, chance.randrange(len(data) + 1))), chance.choice((0, 0, 70)))
+    window = (chance.choice((0, 3, 50)), chance.choice((0, 60, 1 << 10)))
+    polls = exact(bytearray(chance.randbytes(8 * chance.randrange(8))))
+    states = chance.choice((None, chance.randbytes(30)))
+    outcomes = []
+    for module in twins("blipmq_answers"):
+        known = None if states is None else bytearray(states)
+        more = {} if known is None else {"again": 0x81, "states": known, "floor": 2}
+        outcomes.append(
+            (module.deliver_blipmq(data, *place, *window, polls, **asked, **more), known)
+        )
+    assert outcomes[0] == outcomes[1], (data, place, window, asked, outcomes)
+
+
+def a_cursus_frame(chance: random.Random) -> bytes:
+    def text(*sizes: int) -> bytes:
+        data = chance.randbytes(chance.choice(sizes))
+        return struct.pack(">H", len(data)) + data
+
+    count = chance.randrange(4)
+    head = b"\xba\x7c" + text(1, 1, 6)
+    head += chance.choice((bytes(4) + b"\x011", b"\x00\x010\x00\x011"))
+    head += struct.pack(">BQQi", chance.randrange(2), 1, count, count)
+    for number in range(count):
+        payload = chance.randbytes(chance.choice((0, 5, 300)))
+        head += struct.pack(">QQ", 0, chance.choice((number, 0, (1 << 64) - 1)))
+        head += text(0, 2) + text(0, 3)
+        head += struct.pack(">qI", chance.choice((0, 5, -(1 << 63))), len(payload)) + payload
+        head += text(0, 4) + struct.pack(">IQ", chance.choice((0, 9)), chance.choice((0, 1 << 63)))
+        head += text(0, 0, 7)
+    return head
+
+
+def a_cursus_batch(chance: random.Random) -> bytearray:
+    """Records with Cursus' own headers, sound ones and others."""
+    names = ("seq", "epoch", "schema_version", "aggregate_version", "producer_id", "metadata")
+    values = (None, b"", b"7", b"-7", b"9" * 20, b"9" * 21, b"text", b"\xff", b'"\x01\n')
+    records = []
+    for _ in range(chance.randrange(1, 4)):
+        headers = [
+            (f"cursus.{chance.choice(names)}" if chance.random() < 0.7 else "h\udcff",
+             chance.choice(values))
+            for _ in range(chance.randrange(5))
+        ]  # fmt: skip
+        records.append((5, chance.choice((None, b"k")), chance.choice((None, b"v")), headers))
+    data = bytearray(61) + encode_records(records)[0]
+    struct.pack_into(
+        ">qiibIhiqqqhii", data, 0, 3, len(data) - 12, 0, 2, 0, 0, 0, 5, 5, -1, -1, -1, len(records)
+    )
+    return data
+
+
+def try_cursus(chance: random.Random) -> None:
+    frame = bytearray(a_cursus_frame(chance))
+    data = exact(damaged(chance, frame) if chance.random() < 0.7 else frame)
+    pure, compiled = twins("cursus")
+    read = compiled.read_cursus(data, 0, len(data))
+    assert read == pure.read_cursus(data, 0, len(data)), data
+    options = {
+        "skip": chance.randrange(2),
+        "timestamp_ms": 1 << 40,
+        "attributes": 2 << 8,
+        "producer_id": 5,
+        "producer_epoch": 0,
+        "base_sequence": (1 << 31) - 2,
+        "batch_bytes_max": chance.choice((0, 200, 1 << 20)),
+    }
+    if not read.flaw and read.records > 1:
+        place = (data, read.messages_start, len(data), read.records)
+        left, right = (module.cursus_batches(*place, **options) for module in (pure, compiled))
+        assert left == right, (data, options)
+    batches = bytearray().join(a_cursus_batch(chance) for _ in range(chance.randrange(3)))
+    data = exact(damaged(chance, batches) if chance.random() < 0.7 else batches)
+    asked = {
+        "offset": chance.choice((0, 3, 4)),
+        "messages_max": chance.choice((0, 2, 100)),
+        "bytes_max": chance.choice((0, 200, 1 << 20)),
+        "frame_bytes_max": chance.choice((0, 200, 1 << 20)),
+        "key": chance.choice((None, None, b"k")),
+        "version_from": chance.choice((0, 1)),
+    }
+    pages = [
+        outcome(module.cursus_page, data, 0, len(data), b"head", **asked)
+        for module in twins("cursus_pages")
+    ]
+    assert pages[0] == pages[1], (data, asked, pages)
+
+
+def a_fluvio_batch(chance: random.Random) -> bytearray:
+    batch = a_batch(chance)
+    batch[21:23] = b"\0\0"
+    batch[23:27] = (int.from_bytes(batch[57:61], "big") - 1).to_bytes(4, "big", signed=True)
+    found = outcome(twins("fluvio")[0].log_to_fluvio, batch, 0, len(batch), 0)
+    # What gave no batch is a header without records.
+    return bytearray(57) if found == "malformed" or not found[0] else bytearray(found[0])
+
+
+def try_fluvio(chance: random.Random) -> None:
+    pure, compiled = twins("fluvio")
+    sent = a_fluvio_batch(chance)
+    section = exact(damaged(chance, sent[57:]))
+    header = exact(sent[:57])
+    options = {
+        "counted": chance.random() < 0.8,
+        "attributes": chance.choice((0, 0x100, 0x110)),
+        "headers": chance.choice((b"\0", b"\2\2h\1")),
+    }
+    arguments = (header, 0, section, 0, len(section))
+    left, right = (
+        outcome(module.fluvio_to_log, *arguments, **options) for module in (pure, compiled)
+    )
+    assert left == right, (section, options, left, right)
+    place = (section, min(4, len(section)), len(section), chance.randrange(-1, 6))
+    left, right = (module.fluvio_end(*place) for module in (pure, compiled))
+    assert left == right, (place, left, right)
+    batches = bytearray().join(a_batch(chance) for _ in range(chance.randrange(4)))
+    data = exact(damaged(chance, batches))
+    offset = chance.choice((-1, 0, 3, 50, 1 << 62))
+    left, right = (
+        outcome(module.log_to_fluvio, data, 0, len(data), offset) for module in (pure, compiled)
+    )
+    assert left == right, (data, offset, left, right)
+
+
 def run(count: int, seed: int) -> None:
     """`count` attempts; the one that fails is repeated by its seed and number alone."""
-    tries = (try_batches, try_records, try_frames)
+    tries = (try_batches, try_records, try_frames, try_cursus, try_rustlog, try_blipmq, try_fluvio)
     for number in range(count):
         chance = random.Random(f"{seed}/{number}")
         try:

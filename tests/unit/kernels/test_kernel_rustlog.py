@@ -6,6 +6,7 @@ import importlib
 import json
 import struct
 from base64 import b64decode
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from kernel_samples import batch, patched, stored
 
 from pentalog import kernels
-from pentalog.kernels.pure import rustlog as pure
+from pentalog.kernels.pure import rustlog, rustlog_answers
 from pentalog.model import batch as batches_of
 
 ROOM = {"frame_bytes_max": 10 << 20, "run_bytes_max": 1 << 20, "batch_bytes_max": 1 << 20}
@@ -23,16 +24,26 @@ SEGMENT = bytes(stored(batch(3), batch(2), base_offset=20))
 VALUES = st.lists(st.binary(max_size=200), min_size=1, max_size=8)
 
 
+NAMES = ("rustlog", "rustlog_answers")
+
+
+def both(*modules: Any) -> SimpleNamespace:
+    return SimpleNamespace(**{name: found for one in modules for name, found in vars(one).items()})
+
+
+pure = both(rustlog, rustlog_answers)
+
+
 @pytest.fixture(params=["pure", "compiled"])
 def twin(request: pytest.FixtureRequest) -> Any:
-    """Only this kernel: it is tested whether or not others are compiled."""
+    """Only these kernels: they are tested whether or not others are compiled."""
     return pure if request.param == "pure" else compiled()
 
 
 def compiled() -> Any:
-    if kernels.KERNELS["rustlog"] != "compiled":
-        pytest.skip("the kernel is not compiled here")
-    return importlib.import_module("pentalog.kernels.compiled.rustlog")
+    if any(kernels.KERNELS[name] != "compiled" for name in NAMES):
+        pytest.skip("the kernels are not compiled here")
+    return both(*(importlib.import_module(f"pentalog.kernels.compiled.{name}") for name in NAMES))
 
 
 def produce(values: list[bytes], *, topic: bytes = b"demo", partition: int = 0) -> bytes:

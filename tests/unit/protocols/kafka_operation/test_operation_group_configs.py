@@ -136,7 +136,7 @@ def test_members_are_told_and_watched_by_the_settings_of_their_group(bench: Benc
         joining = {"topics": frozenset({"t"}), "owned": {}, "rebalance_timeout_ms": 1000}
         later = bench.consumers.beat(
             group,
-            Beat(member_id="m", epoch=epoch, **(joining if not epoch else {})),  # type: ignore[arg-type]
+            Beat(member_id="m", epoch=epoch, **(joining if not epoch else {})),
         )
         bench.runtime.step()
         return later.value
