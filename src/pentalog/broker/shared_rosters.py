@@ -1,0 +1,309 @@
+"""Groups whose partitions are shared out at once, without a barrier: one roster per (group, topic).
+
+A change of members makes a new generation in the turn it happens; the others learn of it when they
+next ask for something.  Members live in memory: after a restart they are strangers, and join again.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from pentalog.broker.port import Topic, Topics
+from pentalog.broker.sourcing import MemberShare, RosterView, Share
+from pentalog.broker.state import State
+from pentalog.config import Config
+from pentalog.model.errors import (
+    GroupFull,
+    GroupNotFound,
+    InvalidGroup,
+    Overloaded,
+    StaleGeneration,
+    UnknownMember,
+)
+from pentalog.model.later import Later
+from pentalog.runtime import Runtime, Timer
+
+ROSTERS_MAX: Final = 100_000
+MEMBERS_MAX: Final = 10_000
+"""Of one roster; more than that cannot all get a partition of a topic anyway."""
+MEMBERS_TOTAL_MAX: Final = 100_000
+NAME_CHARACTERS_MAX: Final = 1_000
+
+_SWEEPS_PER_TIMEOUT: Final = 4
+_UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+
+@dataclass(slots=True)
+class _Member:
+    member_id: str
+    name: str
+    seen_ms: int
+    partitions: tuple[int, ...] = ()
+    stale: bool = False
+    """It was told that it missed a change, and has not come back since."""
+
+
+@dataclass(slots=True)
+class _Roster:
+    group: str
+    topic: str
+    generation: int
+    changed_ms: int
+    partitions: int = 0
+    members: dict[str, _Member] = field(default_factory=dict)
+
+
+class LocalSharedRosters:
+    """Implements `sourcing.SharedRosters`."""
+
+    def __init__(self, state: State, runtime: Runtime, topics: Topics, config: Config) -> None:
+        self._state = state
+        self._runtime = runtime
+        self._topics = topics
+        self._timeout_ms = config.consumer_session_timeout_ms
+        self._rosters: dict[tuple[str, str], _Roster] = {}
+        self._by_group: dict[str, dict[str, None]] = {}
+        self._timer: Timer | None = None
+        self._closed = False
+        self._members = 0
+        self._idle_ms = config.offsets_retention_minutes * 60_000
+
+    def open(self) -> None:
+        for group, topic, generation, changed_ms in self._state.rows(
+            "SELECT grp, topic, generation, changed_ms FROM shared_rosters"
+        ):
+            self._add(_Roster(group, topic, generation, changed_ms))
+
+    def close(self) -> None:
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def topic_deleted(self, topic: Topic) -> None:
+        """To be called in the turn of the deletion: nobody reads it any more."""
+        for group, name in [where for where in self._rosters if where[1] == topic.name]:
+            self._drop(group, name)
+        self._state.write("DELETE FROM shared_rosters WHERE topic = ?", topic.name)
+
+    def reads(self, group: str, topic: str) -> bool:
+        """Has the group members that read this topic?"""
+        roster = self._rosters.get((group, topic))
+        return roster is not None and bool(roster.members)
+
+    def register(self, group: str, topic: str) -> None:
+        self._made(group, topic)
+
+    def join(
+        self, group: str, topic: str, name: str, *, generation: int | None = None
+    ) -> tuple[Share, bool]:
+        if generation is not None:
+            roster = self._found(group, topic)
+            self._replan_if_grown(roster)
+            return self._share(roster, self._member(roster, name, generation)), True
+        if not 1 <= len(name) <= NAME_CHARACTERS_MAX:
+            raise UnknownMember(
+                f"a member's name of {len(name)} characters; 1 to 1000 are accepted"
+            )
+        roster = self._made(group, topic)
+        known = _returning(roster, name)
+        if known is not None:
+            self._seen(known)
+            self._replan_if_grown(roster)
+            return self._share(roster, known), True
+        if self._members >= MEMBERS_TOTAL_MAX:
+            raise Overloaded(f"{MEMBERS_TOTAL_MAX} members are in groups already: use fewer")
+        if len(roster.members) >= MEMBERS_MAX:
+            raise GroupFull(f"group {group!r} has {MEMBERS_MAX} members of topic {topic!r} already")
+        member = _Member(f"{name}-{uuid.uuid4().hex[:12]}", name, self._runtime.now_ms())
+        roster.members[member.member_id] = member
+        self._members += 1
+        self._plan(roster)
+        self._arm()
+        return self._share(roster, member), False
+
+    def sync(self, group: str, topic: str, member_id: str, generation: int) -> Share:
+        roster = self._found(group, topic)
+        self._replan_if_grown(roster)
+        return self._share(roster, self._member(roster, member_id, generation))
+
+    def heartbeat(self, group: str, topic: str, member_id: str, generation: int) -> None:
+        self.sync(group, topic, member_id, generation)
+
+    def leave(self, group: str, topic: str, name: str, *, generation: int | None = None) -> str:
+        roster = self._found(group, topic)
+        member = roster.members.get(name)
+        if member is None:
+            named = [known for known in roster.members.values() if known.name == name]
+            if len(named) != 1:
+                raise _unknown(roster, name)
+            member = named[0]
+        if generation is not None and generation != roster.generation:
+            raise _stale(roster, generation)
+        del roster.members[member.member_id]
+        self._members -= 1
+        self._plan(roster)
+        return member.member_id
+
+    def check(self, group: str, topic: str, member_id: str, generation: int) -> Share:
+        roster = self._found(group, topic)
+        return self._share(roster, self._member(roster, member_id, generation))
+
+    def topics(self, group: str) -> Collection[str]:
+        return self._by_group.get(group, {}).keys()
+
+    def view(self, group: str, topic: str) -> RosterView:
+        roster = self._found(group, topic)
+        members = [
+            MemberShare(member.member_id, member.seen_ms, member.partitions)
+            for _, member in sorted(roster.members.items())
+        ]
+        partitions = self._topics.get(topic).partitions
+        return RosterView(group, topic, roster.generation, partitions, members, roster.changed_ms)
+
+    def all(self) -> Sequence[tuple[str, str]]:
+        return list(self._rosters)
+
+    def settle(self) -> Later[None]:
+        return self._state.settle()
+
+    def _found(self, group: str, topic: str) -> _Roster:
+        roster = self._rosters.get((group, topic))
+        if roster is None:
+            raise GroupNotFound(f"group {group!r} does not read topic {topic!r}: join it first")
+        return roster
+
+    def _made(self, group: str, topic: str) -> _Roster:
+        roster = self._rosters.get((group, topic))
+        if roster is not None:
+            return roster
+        if not 1 <= len(group) <= NAME_CHARACTERS_MAX:
+            raise InvalidGroup(
+                f"a group's name of {len(group)} characters; accepted are "
+                f"1 to {NAME_CHARACTERS_MAX}"
+            )
+        self._topics.get(topic)
+        if len(self._rosters) >= ROSTERS_MAX:
+            self._drop_idle()
+        if len(self._rosters) >= ROSTERS_MAX:
+            raise Overloaded(f"{ROSTERS_MAX} groups read topics already: use fewer names")
+        self._state.check()
+        roster = _Roster(group, topic, 0, self._runtime.now_ms())
+        self._add(roster)
+        self._write(roster)
+        return roster
+
+    def _add(self, roster: _Roster) -> None:
+        self._rosters[roster.group, roster.topic] = roster
+        self._by_group.setdefault(roster.group, {})[roster.topic] = None
+
+    def _drop(self, group: str, topic: str) -> None:
+        self._members -= len(self._rosters.pop((group, topic)).members)
+        topics = self._by_group[group]
+        del topics[topic]
+        if not topics:
+            del self._by_group[group]
+
+    def _drop_idle(self) -> None:
+        """Forget groups that nobody has been in for as long as offsets are kept."""
+        before_ms = self._runtime.now_ms() - self._idle_ms
+        for where, roster in list(self._rosters.items()):
+            if not roster.members and roster.changed_ms < before_ms:
+                self._drop(*where)
+                self._state.write("DELETE FROM shared_rosters WHERE grp = ? AND topic = ?", *where)
+
+    def _member(self, roster: _Roster, member_id: str, generation: int) -> _Member:
+        member = roster.members.get(member_id)
+        if member is None:
+            raise _unknown(roster, member_id)
+        if generation != roster.generation:
+            member.stale = True
+            raise _stale(roster, generation)
+        self._seen(member)
+        return member
+
+    def _seen(self, member: _Member) -> None:
+        member.seen_ms = self._runtime.now_ms()
+        member.stale = False
+
+    def _share(self, roster: _Roster, member: _Member) -> Share:
+        return Share(member.member_id, roster.generation, member.partitions)
+
+    def _replan_if_grown(self, roster: _Roster) -> None:
+        if roster.members and self._topics.get(roster.topic).partitions != roster.partitions:
+            self._plan(roster)
+
+    def _plan(self, roster: _Roster) -> None:
+        """Give the members, by their ids, neighbouring partitions; the first may get one more."""
+        roster.generation += 1
+        roster.changed_ms = self._runtime.now_ms()
+        roster.partitions = self._topics.get(roster.topic).partitions
+        if roster.members:
+            least, more = divmod(roster.partitions, len(roster.members))
+            start = 0
+            for number, member_id in enumerate(sorted(roster.members)):
+                end = start + least + (number < more)
+                roster.members[member_id].partitions = tuple(range(start, end))
+                start = end
+        self._write(roster)
+
+    def _write(self, roster: _Roster) -> None:
+        self._state.write(
+            "INSERT OR REPLACE INTO shared_rosters VALUES (?, ?, ?, ?)",
+            roster.group,
+            roster.topic,
+            roster.generation,
+            roster.changed_ms,
+        )
+
+    def _arm(self) -> None:
+        if self._timer is None and not self._closed:
+            delay_ms = max(1, self._timeout_ms // _SWEEPS_PER_TIMEOUT)
+            self._timer = self._runtime.after(delay_ms, self._sweep)
+
+    def _sweep(self) -> None:
+        """Take those for dead that have been silent for too long."""
+        self._timer = None
+        before_ms = self._runtime.now_ms() - self._timeout_ms
+        inhabited = False
+        for roster in self._rosters.values():
+            dead = [member for member in roster.members.values() if member.seen_ms <= before_ms]
+            for member in dead:
+                del roster.members[member.member_id]
+            self._members -= len(dead)
+            if dead:
+                self._plan(roster)
+            inhabited = inhabited or bool(roster.members)
+        if inhabited:
+            self._arm()
+
+
+def _returning(roster: _Roster, name: str) -> _Member | None:
+    """The member that comes back under this name, if it is one.
+
+    Released clients come back with their member id or with the name they first gave.  Such a name
+    may also be that of a second process, unless it is unique by its make, or the member that had
+    it is known to be looking for the group, or has nothing to lose.
+    """
+    known = roster.members.get(name)
+    if known is not None:
+        return known
+    unique = _UUID.fullmatch(name) is not None
+    for member in roster.members.values():
+        if member.name == name and (unique or member.stale or not member.partitions):
+            return member
+    return None
+
+
+def _unknown(roster: _Roster, member_id: str) -> UnknownMember:
+    return UnknownMember(f"group {roster.group!r} has no member {member_id!r}: join it again")
+
+
+def _stale(roster: _Roster, generation: int) -> StaleGeneration:
+    return StaleGeneration(
+        f"generation {generation} of group {roster.group!r} is over, "
+        f"it is at {roster.generation}: join it again"
+    )

@@ -1,0 +1,15 @@
+"""Cursus' wire protocol: its published document, and what its released clients speak."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pentalog.protocols.cursus.errors import ERROR_CODES
+from pentalog.protocols.cursus.session import CursusSession
+from pentalog.session import Endpoint, WireProtocol
+
+PROTOCOL: Final = WireProtocol(
+    name="cursus",
+    endpoints=(Endpoint("cursus", 9000, CursusSession, in_order=True, in_flight_max=1000),),
+    error_codes=ERROR_CODES,
+)

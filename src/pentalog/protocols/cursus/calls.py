@@ -1,0 +1,92 @@
+"""One request on its way: what it asks, and its place in the line of replies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from pentalog.broker.port import Broker
+from pentalog.model.later import Later
+from pentalog.model.types import Piece
+from pentalog.protocols.cursus.errors import REFUSALS, explain, structured
+from pentalog.protocols.cursus.frames import framed
+from pentalog.protocols.cursus.messages import Command, encoded
+from pentalog.session import Place
+
+if TYPE_CHECKING:
+    from pentalog.protocols.cursus.door import Door
+    from pentalog.protocols.cursus.session import CursusSession
+
+T = TypeVar("T")
+
+
+class Call:
+    __slots__ = ("_place", "command", "finished", "refused", "session")
+
+    def __init__(self, session: CursusSession, command: Command) -> None:
+        self.session = session
+        self.command = command
+        self.refused: Callable[[str], bytes] | None = None
+        """Makes the answer to a refusal, where that is not a line of text."""
+        self.finished: Callable[[Call], None] | None = None
+        """Called once it is answered."""
+        self._place: Place | None = None
+
+    @property
+    def broker(self) -> Broker:
+        return self.session.context.broker
+
+    @property
+    def door(self) -> Door:
+        return self.session.door
+
+    def reply(self, text: str) -> None:
+        self.send(framed(encoded(text)))
+
+    def send(self, *pieces: Piece) -> None:
+        """The answer; once only."""
+        if self._place is None:
+            self.session.replies.send(*pieces)
+        else:
+            place, self._place = self._place, None
+            place.fill(*pieces)
+        finished, self.finished = self.finished, None
+        if finished is not None:
+            finished(self)
+
+    def refuse(self, refusal: Exception) -> None:
+        self.session.context.metrics.request_errors += 1
+        text = explain(refusal)
+        if self.refused is not None:
+            self.send(framed(self.refused(text)))
+        else:
+            if self.session.structured_errors:
+                text = structured(text)
+            self.reply("ERROR: " + text)
+
+    def after(self, later: Later[T], run: Callable[[T], None]) -> None:
+        """Go on with the value when it is there; the answer keeps its place meanwhile."""
+        if later.ready:
+            self._go_on(later, run)
+            return
+        if self._place is None:
+            self._place = self.session.replies.place()
+        later.then(lambda there: self._go_on(there, run))
+
+    def attempt(self, run: Callable[[], None]) -> None:
+        """Go on in a turn of its own; the answer has its place already or takes it now."""
+        try:
+            run()
+        except REFUSALS as refusal:
+            self.refuse(refusal)
+
+    def keep_place(self) -> None:
+        """What follows may take several turns."""
+        if self._place is None:
+            self._place = self.session.replies.place()
+
+    def _go_on(self, later: Later[T], run: Callable[[T], None]) -> None:
+        try:
+            run(later.value)
+        except REFUSALS as refusal:
+            self.refuse(refusal)

@@ -1,0 +1,117 @@
+"""What all Cursus connections of one broker share: where topics are, streams, transactions."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final, NamedTuple
+from weakref import WeakKeyDictionary
+
+from pentalog.broker.port import Broker, Topic
+from pentalog.model.errors import TopicNotFound
+from pentalog.model.types import Partition
+from pentalog.protocols.cursus import compression
+from pentalog.protocols.cursus.errors import Refused, shown
+from pentalog.protocols.cursus.messages import fnv1a_64
+from pentalog.protocols.cursus.options import Options, options_of
+
+if TYPE_CHECKING:
+    from pentalog.protocols.cursus.streams import Stream
+
+_ROUTES_MAX: Final = 65_536
+_BATCH_BYTES_MAX: Final = 1 << 20
+"""A frame becomes record batches of at most about this size, so that readers get small pieces."""
+_TRANSACTIONS_MAX: Final = 10_000
+
+
+class Route(NamedTuple):
+    at: Partition
+    topic: Topic
+    options: Options
+    batch_bytes_max: int
+
+
+class OpenTransaction:
+    """What is told of a transaction while it is open; its records and offsets are the broker's."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.begun = False
+        self.messages = 0
+        self.offsets = 0
+        self.ended = ""
+        """`committed` or `aborted`."""
+        self.seen: dict[tuple[Partition, int], None] = {}
+        self.binding: tuple[str, str, str, int] | None = None
+        """Topic, group, member and generation of its offsets: all share one."""
+
+
+class Door:
+    def __init__(self, broker: Broker) -> None:
+        self.registry = compression.REGISTRY
+        self.streams: dict[tuple[Partition, str], Stream] = {}
+        self.transactions: OrderedDict[str, OpenTransaction] = OrderedDict()
+        # Not the broker itself: the door must not keep it alive.
+        self._topics = broker.topics
+        self._options = broker.sourcing.options
+        self._version = self._topics.version
+        self._routes: dict[tuple[bytes, int], Route] = {}
+        self._turns: dict[str, int] = {}
+
+    def route(self, topic: bytes, index: int) -> Route:
+        """The partition of a topic named on the wire; raises refusals."""
+        if self._version != self._topics.version:
+            self.forget()
+        route = self._routes.get((topic, index))
+        if route is None:
+            route = self._look_up(topic, index)
+            if len(self._routes) >= _ROUTES_MAX:
+                self._routes.clear()
+            self._routes[topic, index] = route
+        return route
+
+    def forget(self) -> None:
+        """Some topic or its options have changed."""
+        self._version = self._topics.version
+        self._routes.clear()
+        self._turns.clear()
+
+    def choose(self, topic: Topic, key: bytes, *, by_key: bool) -> int:
+        """The partition for a record that names none."""
+        if key and by_key:
+            return fnv1a_64(key) % topic.partitions
+        turn = self._turns.get(topic.name, 0)
+        self._turns[topic.name] = turn + 1
+        return turn % topic.partitions
+
+    def transaction(self, name: str, epoch: int) -> OpenTransaction:
+        """What is told of this transaction, from now on if it is new."""
+        found = self.transactions.pop(name, None)
+        if found is None or found.epoch != epoch:
+            found = OpenTransaction(epoch)
+        self.transactions[name] = found
+        while len(self.transactions) > _TRANSACTIONS_MAX:
+            self.transactions.popitem(last=False)
+        return found
+
+    def _look_up(self, topic: bytes, index: int) -> Route:
+        name = topic.decode("utf-8", "surrogateescape")
+        try:
+            found = self._topics.get(name)
+        except TopicNotFound:
+            raise Refused(f"topic_not_found topic={shown(name)}") from None
+        if not 0 <= index < found.partitions:
+            raise Refused(f"partition_not_found partition={index}")
+        most = found.settings.message_bytes_max
+        options = options_of(self._options.get(name))
+        return Route(Partition(name, index), found, options, min(_BATCH_BYTES_MAX, most))
+
+
+_DOORS: Final[WeakKeyDictionary[Broker, Door]] = WeakKeyDictionary()
+
+
+def door_of(broker: Broker) -> Door:
+    """The one door of a broker, made when its first connection opens."""
+    door = _DOORS.get(broker)
+    if door is None:
+        door = _DOORS[broker] = Door(broker)
+    return door

@@ -1,0 +1,246 @@
+"""Records coming in: batches, and single ones given as text.
+
+A batch is stored whole or not at all.  Idempotence is the broker's own: the name and the epoch of a
+producer become an identity, its sequence numbers those of the record batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from pentalog.kernels import CursusFrame, cursus_batches
+from pentalog.model.later import Later
+from pentalog.model.types import Ack, Appended, Identity
+from pentalog.protocols.cursus import records
+from pentalog.protocols.cursus.calls import Call
+from pentalog.protocols.cursus.door import Route
+from pentalog.protocols.cursus.errors import REFUSALS, Refused, quoted, shown
+from pentalog.protocols.cursus.frames import REPLY_BYTES_MAX, framed
+from pentalog.protocols.cursus.messages import encoded, truth
+
+_SEQUENCES: Final = 1 << 31
+"""Sequence numbers of record batches begin again after this many."""
+_HEAD_BYTES_MAX: Final = 512
+_NAME_BYTES_MAX: Final = 1_000
+"""Of an idempotent producer: its name is remembered."""
+_UNCHECKED: Final = Identity(-1, -1)
+_INTERNAL: Final = "__"
+"""How the names of topics begin that belong to brokers."""
+
+
+class Violation(Refused):
+    """A producer broke the order of its own messages."""
+
+
+class Sequencing(NamedTuple):
+    """How a batch stands to what its producer sent before."""
+
+    who: Identity = _UNCHECKED
+    sequence: int = -1
+    skip: int = 0
+    """Messages at its beginning that are stored already."""
+    last_offset: int = -1
+    """All of them are: where the last one is."""
+    entered: Later[None] | None = None
+
+
+def serve_batch(call: Call, data: memoryview, read: CursusFrame) -> None:
+    """Store a batch and answer with JSON, whatever becomes of it."""
+    call.refused = lambda text: records.refusal(None if read.flaw else read, text)
+    try:
+        if read.flaw:
+            reason = quoted(records.FLAWS.get(read.flaw, "cannot be read"))
+            raise Refused(f"batch_decode_failed reason={reason}")
+        ack = records.ack_of(read.acks)
+        route = call.door.route(read.topic, read.partition)
+        check_writable(route)
+        if not read.records:
+            raise Refused('broker_error reason="empty batch messages"')
+
+        def stored(last_offset: int) -> None:
+            if ack is Ack.NONE and call.session.unread:
+                call.send()
+            else:
+                call.send(framed(records.acknowledgement(read, last_offset)))
+
+        store(call, route, data, read, ack, stored)
+    except REFUSALS as refusal:
+        call.refuse(refusal)
+
+
+def store(
+    call: Call,
+    route: Route,
+    data: bytes | memoryview,
+    read: CursusFrame,
+    ack: Ack,
+    stored: Callable[[int], None],
+) -> None:
+    """Append; calls `stored` with the last offset once it is as safe as `ack` demands."""
+    check_sizes(route, read, ack)
+    sequencing = _sequencing(call, route, read)
+    if sequencing.last_offset >= 0:
+        appended = Appended(route.at, sequencing.last_offset, sequencing.last_offset + 1, -1, 0)
+    else:
+        appended = append(call, route, data, read, sequencing)
+
+    def settled(done: Appended) -> None:
+        stored(done.next_offset - 1)
+
+    later = call.broker.log.settle(appended, ack)
+    if sequencing.entered is None or sequencing.entered.ready:
+        call.after(later, settled)
+    else:
+        call.after(sequencing.entered, lambda _: call.after(later, settled))
+
+
+def append(
+    call: Call,
+    route: Route,
+    data: bytes | memoryview,
+    read: CursusFrame,
+    sequencing: Sequencing,
+    attributes: int = 0,
+) -> Appended:
+    batches, facts = cursus_batches(
+        data,
+        read.messages_start,
+        len(data),
+        read.records,
+        skip=sequencing.skip,
+        timestamp_ms=call.session.context.runtime.now_ms(),
+        attributes=records.ATTRIBUTES | attributes,
+        producer_id=sequencing.who.producer_id,
+        producer_epoch=sequencing.who.epoch,
+        base_sequence=sequencing.sequence,
+        batch_bytes_max=route.batch_bytes_max,
+    )
+    return call.broker.log.append(route.at, memoryview(batches), facts)
+
+
+def check_writable(route: Route) -> None:
+    if route.at.topic.startswith(_INTERNAL):
+        raise Refused(f"internal_topic_write_forbidden topic={shown(route.at.topic)}")
+    if not route.options.writable:
+        raise Refused(f"NOT_AUTHORIZED_FOR_TOPIC operation=write topic={shown(route.at.topic)}")
+
+
+def check_sizes(route: Route, read: CursusFrame, ack: Ack) -> None:
+    """Nothing is taken that could not be given back."""
+    most = REPLY_BYTES_MAX - _HEAD_BYTES_MAX
+    if read.message_bytes_max > most:
+        raise Refused(
+            f"invalid_payload reason={quoted(f'a message of {read.message_bytes_max} bytes')} "
+            f"max={most}"
+        )
+    copies = route.topic.settings.insync_replicas_min
+    if ack is Ack.DURABLE and copies > 1:
+        raise Refused(
+            f'broker_error reason="min.insync.replicas is {copies} and this broker keeps 1 copy"'
+        )
+
+
+def _sequencing(call: Call, route: Route, read: CursusFrame) -> Sequencing:
+    checked = read.idempotent or route.options.idempotent
+    if not checked or not read.producer or not read.seq_first:
+        return Sequencing()
+    name = shown(read.producer.decode("utf-8", "replace"))
+    if len(read.producer) > _NAME_BYTES_MAX:
+        reason = f"a producer id of {len(read.producer)} bytes; {_NAME_BYTES_MAX} are accepted"
+        raise Refused(f"invalid_producer_id reason={quoted(reason)}")
+    if not read.one_producer:
+        raise Violation(f"idempotency error: several producers or epochs in one batch of {name}")
+    if read.break_got or read.break_after:
+        raise Violation(
+            f"idempotency gap for producer {name}: "
+            f"expected {read.break_after + 1}, got {read.break_got}"
+        )
+    producers = call.broker.sourcing.producers
+    current = producers.epoch(read.producer)
+    if current is not None and read.epoch < current:
+        raise Violation(f"stale_producer_epoch producer={name} current={current} got={read.epoch}")
+    who = producers.who(read.producer, read.epoch)
+    sequence = (read.seq_first - 1) % _SEQUENCES
+    written = producers.written(route.at, who)
+    skip = 0
+    if written:
+        ahead = (sequence - written[-1].sequence_last - 1) % _SEQUENCES
+        if 0 < ahead < _SEQUENCES // 2:
+            raise Violation(
+                f"idempotency gap for producer {name}: "
+                f"expected {read.seq_first - ahead}, got {read.seq_first}"
+            )
+        skip = -ahead % _SEQUENCES
+        if skip >= read.records:
+            last = (read.seq_last - 1) % _SEQUENCES
+            entered = producers.enter(read.producer, read.epoch)
+            for batch in written:
+                behind = (last - batch.sequence_first) % _SEQUENCES
+                if behind <= (batch.sequence_last - batch.sequence_first) % _SEQUENCES:
+                    return Sequencing(last_offset=batch.base_offset + behind, entered=entered)
+            end = call.broker.log.marks(route.at).end
+            return Sequencing(last_offset=max(0, end - 1), entered=entered)
+    elif read.seq_first != 1:
+        fresh = current is not None and read.epoch > current
+        what = "first message in new producer epoch" if fresh else "first message"
+        raise Violation(
+            f"idempotency error: {what} for producer {name} must have seqNum 1, "
+            f"got {read.seq_first}"
+        )
+    entered = producers.enter(read.producer, read.epoch)
+    return Sequencing(who, (sequence + skip) % _SEQUENCES, skip, -1, entered)
+
+
+def publish(call: Call) -> None:
+    """PUBLISH: one record as text."""
+    command = call.command
+    topic = command.need("topic")
+    message = command.need("message")
+    producer = command.need("producerId", "missing_producer_id")
+    for name in ("transactional_id", "txn", "transaction"):
+        if name in command.parameters:
+            raise Refused("transaction_metadata_forbidden command=PUBLISH")
+    ack = records.ack_of(encoded(command.get("acks", "1")))
+    index = -1
+    if "partition" in command.parameters:
+        reason = 'invalid_partition reason="must be an integer"'
+        index = command.number("partition", reason, least=-(1 << 31), most=(1 << 31) - 1)
+    seq = epoch = 0
+    if "seqNum" in command.parameters:
+        reason = 'invalid_seq_num reason="must be an unsigned integer"'
+        seq = command.number("seqNum", reason, most=(1 << 64) - 1)
+    if "epoch" in command.parameters:
+        reason = 'invalid_epoch reason="must be an integer"'
+        epoch = command.number("epoch", reason, least=-(1 << 63))
+    idempotent = truth(command.get("isIdempotent", "false"))
+    if idempotent is None:
+        raise Refused(f"invalid_is_idempotent value={command.get('isIdempotent')}")
+    key = encoded(command.get("key"))
+    route = chosen_route(call, topic, index, key)
+    check_writable(route)
+    data, read = records.single(
+        producer=encoded(producer), seq=seq, epoch=epoch, key=key, payload=encoded(message)
+    )
+    read = read._replace(idempotent=idempotent)
+
+    def stored(last_offset: int) -> None:
+        if ack is Ack.NONE:
+            call.reply("OK")
+        else:
+            call.send(framed(records.acknowledgement(read, last_offset)))
+
+    try:
+        store(call, route, data, read, ack, stored)
+    except Violation as violation:
+        raise Refused(f"broker_error reason={quoted(str(violation))}") from None
+
+
+def chosen_route(call: Call, topic: str, index: int, key: bytes) -> Route:
+    """The partition asked for, or (negative) the one the topic's partitioner chooses."""
+    name = encoded(topic)
+    route = call.door.route(name, max(0, index))
+    if index >= 0:
+        return route
+    by_key = route.options.partitioner == "hash_key"
+    return call.door.route(name, call.door.choose(route.topic, key, by_key=by_key))

@@ -1,0 +1,160 @@
+"""What CONSUME and STREAM share: where to read, from which offset, how far, how much at a time."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from typing import Final, NamedTuple
+
+from pentalog.broker.port import Opened
+from pentalog.kernels import CursusPage, cursus_page
+from pentalog.model.errors import TopicNotFound
+from pentalog.model.types import Horizon, Marks, Offset, Partition
+from pentalog.protocols.cursus import records
+from pentalog.protocols.cursus.calls import Call
+from pentalog.protocols.cursus.errors import Refused, quoted, shown
+from pentalog.protocols.cursus.frames import REPLY_BYTES_MAX
+from pentalog.protocols.cursus.messages import Command, encoded, whole_number
+
+MESSAGES_MAX: Final = 8192
+PAGE_BYTES_MAX: Final = 8 << 20
+"""A page ends here unless its first record alone is larger."""
+GROUP_DEFAULT: Final = "default-group"
+
+_READ_BYTES_MIN: Final = 64 << 10
+_READ_BYTES_PER_MESSAGE: Final = 512
+_ISOLATIONS: Final = {"read_committed": Horizon.STABLE, "read_uncommitted": Horizon.DURABLE}
+_WILD: Final = re.compile(r"[*?]")
+
+
+class Reading(NamedTuple):
+    at: Partition
+    offset: Offset
+    horizon: Horizon
+    messages_max: int
+    head: bytes
+
+    @property
+    def bytes_max(self) -> int:
+        """How much of the log is looked at for one page."""
+        return min(PAGE_BYTES_MAX, _READ_BYTES_MIN + _READ_BYTES_PER_MESSAGE * self.messages_max)
+
+    def page(self, opened: Opened) -> CursusPage:
+        """What the batches hold for this reader; refuses a record no message can hold."""
+        batches = opened.batches
+        page = cursus_page(
+            batches,
+            0,
+            len(batches),
+            self.head,
+            offset=self.offset,
+            messages_max=self.messages_max,
+            bytes_max=PAGE_BYTES_MAX,
+            frame_bytes_max=REPLY_BYTES_MAX,
+        )
+        if page.unshown_offset >= 0:
+            raise Refused(
+                f"record_not_representable partition={self.at.index} "
+                f"offset={page.unshown_offset} next={page.unshown_offset + 1} "
+                'reason="its key, its headers or the whole are too long for a message"'
+            )
+        return page
+
+    def behind(self, page: CursusPage, opened: Opened) -> Reading:
+        """Where to go on after this page."""
+        return self._replace(
+            offset=opened.next_offset if page.next_offset < 0 else page.next_offset
+        )
+
+
+def reading_of(call: Call) -> Reading:
+    """Read a CONSUME or a STREAM; raises refusals."""
+    command = call.command
+    horizon = _horizon(command)
+    index = _number(command, "partition", most=(1 << 31) - 1)
+    if "generation" in command.parameters:
+        _number(command, "generation", least=-1)
+    topic = topic_named(call, command.get("topic"))
+    at = Partition(topic, index)
+    partitions = call.broker.topics.get(topic).partitions
+    if index >= partitions:
+        reason = f"partition {index} out of range for topic '{topic}' (0-{partitions - 1})"
+        raise Refused(f"command_failed reason={quoted(reason)}")
+    route = call.door.route(encoded(topic), index)
+    if not route.options.readable:
+        raise Refused(f"NOT_AUTHORIZED_FOR_TOPIC operation=read topic={shown(topic)}")
+    messages_max = MESSAGES_MAX
+    if "batch" in command.parameters:
+        messages_max = max(1, min(MESSAGES_MAX, _number(command, "batch")))
+    head = records.head(encoded(command.get("topic")), index, document=command.document)
+    offset = _start(call, at, horizon)
+    return Reading(at, offset, horizon, messages_max, head)
+
+
+def group_of(command: Command) -> str:
+    group = command.get("group")
+    return GROUP_DEFAULT if group in ("", "-") else group
+
+
+def topic_named(call: Call, name: str) -> str:
+    """The topic, also by a pattern that only one topic matches."""
+    if _WILD.search(name) is None:
+        try:
+            return call.broker.topics.get(name).name
+        except TopicNotFound:
+            reason = f"topic '{name[:260]}' does not exist"
+            raise Refused(f"command_failed reason={quoted(reason)}") from None
+    pattern = re.compile(fnmatch.translate(name[:249].replace("[", "[[]")))
+    matching = [topic.name for topic in call.broker.topics.all() if pattern.match(topic.name)]
+    if not matching:
+        reason = f"no topics match pattern '{name[:260]}'"
+        raise Refused(f"command_failed reason={quoted(reason)}")
+    if len(matching) > 1:
+        reason = f"pattern '{name[:260]}' matches {len(matching)} topics; name one"
+        raise Refused(f"command_failed reason={quoted(reason)}")
+    return matching[0]
+
+
+def check_range(reading: Reading, marks: Marks) -> None:
+    if reading.offset < marks.start:
+        raise Refused(out_of_range(reading, marks))
+
+
+def out_of_range(reading: Reading, marks: Marks) -> str:
+    return (
+        f"OFFSET_OUT_OF_RANGE requested={reading.offset} earliest={marks.start} "
+        f"latest={marks.at(reading.horizon)}"
+    )
+
+
+def _horizon(command: Command) -> Horizon:
+    wanted = command.get("isolation") or command.get("isolation_level") or "read_committed"
+    found = _ISOLATIONS.get(wanted)
+    if found is None:
+        raise Refused(f"invalid_isolation isolation={shown(wanted)}")
+    return found
+
+
+def _number(command: Command, name: str, *, least: int = 0, most: int = (1 << 63) - 1) -> int:
+    text = command.get(name)
+    found = whole_number(text)
+    if found is None or not least <= found <= most:
+        if command.document:
+            raise Refused(f"invalid_{name} command={command.verb}")
+        raise Refused(f"command_failed reason={quoted(f'invalid {name} value: {text[:40]}')}")
+    return found
+
+
+def _start(call: Call, at: Partition, horizon: Horizon) -> Offset:
+    """The offset asked for; else where the group goes on; else as `autoOffsetReset` says."""
+    command = call.command
+    if command.get("offset"):
+        return _number(command, "offset")
+    reset = command.get("autoOffsetReset", "earliest")
+    if reset not in ("earliest", "latest"):
+        raise Refused(f"invalid_auto_offset_reset value={shown(reset)}")
+    committed = call.broker.groups.offsets.committed(group_of(command), (at,)).get(at)
+    if committed is not None:
+        return committed.offset
+    marks = call.broker.log.marks(at)
+    return marks.start if reset == "earliest" else marks.at(horizon)

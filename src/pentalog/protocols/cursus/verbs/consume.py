@@ -1,0 +1,79 @@
+"""CONSUME: one page of records, at once or when there is one."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from pentalog.broker.port import Opened
+from pentalog.protocols.cursus import records
+from pentalog.protocols.cursus.calls import Call
+from pentalog.protocols.cursus.errors import Refused
+from pentalog.protocols.cursus.reading import Reading, check_range, reading_of
+
+_WAIT_MS_MAX: Final = 60_000
+_FLUSH_WAIT_MS: Final = 1_000
+"""What is written and on its way to the disk is worth waiting for, asked or not."""
+
+
+def consume(call: Call) -> None:
+    command = call.command
+    needed = ("topic", "partition") if command.document else ("topic", "partition", "member")
+    if any(not command.get(name) for name in needed):
+        raise Refused("invalid_consume_syntax")
+    wait_ms = 0
+    if "wait_ms" in command.parameters:
+        wait_ms = min(command.number("wait_ms", "invalid_wait_ms command=CONSUME"), _WAIT_MS_MAX)
+    reading = reading_of(call)
+    call.session.reads.enter(call)
+    _give(call, wait_ms, reading)
+
+
+def _give(call: Call, wait_ms: int, reading: Reading) -> None:
+    log = call.broker.log
+    marks = log.marks(reading.at)
+    check_range(reading, marks)
+    if reading.offset < marks.at(reading.horizon):
+        call.session.reads.take_turn(call, partial(_open, call, wait_ms, reading))
+        return
+    unsettled = marks.durable < marks.end and reading.offset < marks.end
+    wait_ms = max(wait_ms, _FLUSH_WAIT_MS if unsettled else 0)
+    if wait_ms <= 0:
+        call.send(records.empty(reading.head))
+        return
+    call.session.reads.give_way(call)
+    waits = call.session.waits
+    waiting = log.wait(
+        {reading.at: reading.offset}, bytes_min=1, horizon=reading.horizon, timeout_ms=wait_ms
+    )
+
+    def waited(found: bool) -> None:
+        waits.discard(waiting)
+        if found:
+            _give(call, -_FLUSH_WAIT_MS, reading)
+        else:
+            call.send(records.empty(reading.head))
+
+    if not waiting.ready:
+        waits.add(waiting)
+    call.after(waiting, waited)
+
+
+def _open(call: Call, wait_ms: int, reading: Reading) -> None:
+    later = call.broker.log.open(
+        reading.at, reading.offset, bytes_max=reading.bytes_max, horizon=reading.horizon
+    )
+    call.after(later, partial(_opened, call, wait_ms, reading))
+
+
+def _opened(call: Call, wait_ms: int, reading: Reading, opened: Opened) -> None:
+    page = reading.page(opened)
+    if page.records:
+        call.send(page.frame)
+        return
+    following = reading.behind(page, opened)
+    if following.offset > reading.offset:
+        # All of it belonged to transactions that were aborted, or marked their ends.
+        _give(call, wait_ms, following)
+    else:
+        call.send(records.empty(reading.head))

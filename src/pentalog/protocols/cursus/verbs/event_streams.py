@@ -1,0 +1,241 @@
+"""Event sourcing: events of one key, numbered without a gap, and a snapshot of where they led."""
+
+from __future__ import annotations
+
+import json
+import struct
+from functools import partial
+from typing import Final
+
+from pentalog.broker.port import Opened
+from pentalog.broker.sourcing import Conflict, Extent, Snapshot
+from pentalog.kernels import cursus_batches, cursus_page
+from pentalog.kernels.cursus_facts import CURSUS_MESSAGES_MAX
+from pentalog.model.types import Ack, Appended, Horizon, Offset
+from pentalog.protocols.cursus import records
+from pentalog.protocols.cursus.calls import Call
+from pentalog.protocols.cursus.door import Route
+from pentalog.protocols.cursus.errors import Refused, plain, quoted, shown
+from pentalog.protocols.cursus.frames import REPLY_BYTES_MAX, framed
+from pentalog.protocols.cursus.messages import encoded, fnv1a_64
+from pentalog.protocols.cursus.publishing import check_sizes, check_writable
+
+_CHUNK_BYTES: Final = 4 << 20
+_VERSION_MAX: Final = (1 << 62) - 1
+
+
+def append_stream(call: Call) -> None:
+    command = call.command
+    route, key = _aggregate(call)
+    check_writable(route)
+    version = _version(call)
+    message = command.need("message")
+    schema = 1
+    if "schema_version" in command.parameters:
+        reason = "invalid_schema_version command=APPEND_STREAM"
+        schema = command.number("schema_version", reason, most=(1 << 32) - 1)
+    data, read = records.single(
+        producer=encoded(command.get("producerId")),
+        key=key,
+        payload=encoded(message),
+        event_type=encoded(command.get("event_type")),
+        schema=schema,
+        aggregate=version,
+        metadata=encoded(command.get("metadata")),
+    )
+    check_sizes(route, read, Ack.DURABLE)
+    batches, facts = cursus_batches(
+        data,
+        read.messages_start,
+        len(data),
+        1,
+        skip=0,
+        timestamp_ms=call.session.context.runtime.now_ms(),
+        attributes=records.ATTRIBUTES,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        batch_bytes_max=route.batch_bytes_max,
+    )
+
+    def done(outcome: Appended | Conflict) -> None:
+        if isinstance(outcome, Conflict):
+            raise Refused(f"version_conflict current={outcome.version} expected={version}")
+        call.reply(f"OK version={version} offset={outcome.base_offset} partition={route.at.index}")
+
+    call.after(
+        call.broker.sourcing.aggregates.append(route.at, key, version, memoryview(batches), facts),
+        done,
+    )
+
+
+def stream_version(call: Call) -> None:
+    route, key = _aggregate(call)
+    later = call.broker.sourcing.aggregates.extent(route.at, key)
+    call.after(later, lambda extent: call.reply(f"OK version={extent.version}"))
+
+
+def save_snapshot(call: Call) -> None:
+    route, key = _aggregate(call)
+    check_writable(route)
+    version = _version(call)
+    payload = encoded(call.command.need("message"))
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        raise Refused('invalid_payload reason="a snapshot must be UTF-8 text"') from None
+
+    def known(extent: Extent) -> None:
+        if version > extent.version:
+            raise Refused(
+                f"snapshot_version_exceeds_stream version={version} current={extent.version}"
+            )
+        saved = call.broker.sourcing.aggregates.save_snapshot(
+            route.at.topic, key, Snapshot(version, payload)
+        )
+        done = f"OK version={version} partition={route.at.index}"
+        call.after(saved, lambda _: call.reply(done))
+
+    call.after(call.broker.sourcing.aggregates.extent(route.at, key), known)
+
+
+def read_snapshot(call: Call) -> None:
+    route, key = _aggregate(call)
+    aggregates = call.broker.sourcing.aggregates
+
+    def found(snapshot: Snapshot | None) -> None:
+        call.reply(f"OK snapshot={json.dumps(_told(snapshot), separators=(',', ':'))}")
+
+    def read() -> None:
+        call.after(aggregates.snapshot(route.at.topic, key), found)
+
+    call.session.reads.enter(call)
+    call.session.reads.take_turn(call, read)
+
+
+def read_stream(call: Call) -> None:
+    """Two frames, an envelope and a batch; one if it is refused."""
+    call.refused = lambda text: json.dumps(
+        {"error": plain(text), "status": "ERROR"}, separators=(",", ":")
+    ).encode()
+    route, key = _aggregate(call)
+    version = 1
+    if "from_version" in call.command.parameters:
+        version = call.command.number(
+            "from_version", "invalid_from_version command=READ_STREAM", least=1, most=_VERSION_MAX
+        )
+    aggregates = call.broker.sourcing.aggregates
+
+    def known(snapshot: Snapshot | None, extent: Extent) -> None:
+        _Events(call, route, key, version, snapshot, extent).read()
+
+    def found(snapshot: Snapshot | None) -> None:
+        call.after(aggregates.extent(route.at, key), partial(known, snapshot))
+
+    def read() -> None:
+        call.after(aggregates.snapshot(route.at.topic, key), found)
+
+    call.session.reads.enter(call)
+    call.session.reads.take_turn(call, read)
+
+
+class _Events:
+    """The events of one aggregate, gathered piece by piece into one batch."""
+
+    def __init__(
+        self,
+        call: Call,
+        route: Route,
+        key: bytes,
+        version: int,
+        snapshot: Snapshot | None,
+        extent: Extent,
+    ) -> None:
+        self._call = call
+        self._route = route
+        self._key = key
+        self._snapshot = snapshot if snapshot and snapshot.version >= version else None
+        self._version = self._snapshot.version + 1 if self._snapshot else version
+        self._offset: Offset = extent.first_offset
+        self._end = extent.next_offset if extent.version >= self._version else 0
+        self._head = records.head(encoded(route.at.topic), route.at.index, document=False)
+        self._messages = bytearray()
+        self._count = 0
+
+    def read(self) -> None:
+        start = self._call.broker.log.marks(self._route.at).start
+        self._offset = max(self._offset, start)
+        if self._offset >= self._end:
+            self._finish()
+            return
+        later = self._call.broker.log.open(
+            self._route.at, self._offset, bytes_max=_CHUNK_BYTES, horizon=Horizon.END
+        )
+        self._call.after(later, self._opened)
+
+    def _opened(self, opened: Opened) -> None:
+        page = cursus_page(
+            opened.batches,
+            0,
+            len(opened.batches),
+            self._head,
+            offset=self._offset,
+            messages_max=CURSUS_MESSAGES_MAX - self._count,
+            bytes_max=REPLY_BYTES_MAX - len(self._messages),
+            frame_bytes_max=REPLY_BYTES_MAX - len(self._messages),
+            key=self._key,
+            version_from=self._version,
+        )
+        if page.next_offset >= 0:
+            reason = quoted("more than one frame can hold; save a snapshot, or read from a version")
+            raise Refused(f"stream_too_large from_version={self._version} reason={reason}")
+        self._messages += memoryview(page.frame)[4 + len(self._head) + records.COUNTS_BYTES :]
+        self._count += page.records
+        if opened.next_offset <= self._offset:
+            self._end = self._offset
+        self._offset = opened.next_offset
+        self._call.keep_place()
+        # In a later turn: a long partition must not hold up the others.
+        self._call.session.context.runtime.soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._call.attempt(self.read)
+
+    def _finish(self) -> None:
+        envelope = {
+            "status": "OK",
+            "topic": self._route.at.topic,
+            "key": self._key.decode("utf-8", "replace"),
+            "partition": self._route.at.index,
+            "count": self._count,
+        }
+        if self._snapshot is not None:
+            envelope["snapshot"] = _told(self._snapshot)
+        counts = struct.pack(">QQi", 0, 0, self._count)
+        batch = self._head + counts + self._messages
+        text = json.dumps(envelope, separators=(",", ":"), ensure_ascii=False)
+        self._call.send(framed(encoded(text)), framed(bytes(batch)))
+
+
+def _told(snapshot: Snapshot | None) -> dict[str, object] | None:
+    if snapshot is None:
+        return None
+    return {"version": snapshot.version, "payload": snapshot.payload.decode()}
+
+
+def _aggregate(call: Call) -> tuple[Route, bytes]:
+    """The partition and the key of an aggregate; raises refusals."""
+    command = call.command
+    topic = command.need("topic")
+    route = call.door.route(encoded(topic), 0)
+    key = encoded(command.need("key"))
+    if not route.options.event_sourcing:
+        raise Refused(f"event_sourcing_not_enabled topic={shown(topic)}")
+    return call.door.route(encoded(topic), fnv1a_64(key) % route.topic.partitions), key
+
+
+def _version(call: Call) -> int:
+    call.command.need("version")
+    return call.command.number(
+        "version", f"invalid_version command={call.command.verb}", most=_VERSION_MAX
+    )

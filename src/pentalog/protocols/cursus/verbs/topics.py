@@ -1,0 +1,200 @@
+"""Topics: CREATE, DELETE, LIST, DESCRIBE, METADATA, LIST_OFFSETS, FIND_COORDINATOR."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pentalog.broker.port import Topic, TopicSpec
+from pentalog.model.errors import InvalidPartitions, TopicNotFound
+from pentalog.model.types import Partition
+from pentalog.protocols.cursus.calls import Call
+from pentalog.protocols.cursus.errors import Refused, quoted, shown
+from pentalog.protocols.cursus.options import (
+    MESSAGE_BYTES_MAX,
+    PARTITIONS_DEFAULT,
+    Wish,
+    check_name,
+    options_of,
+    policy_words,
+    wish_of,
+)
+
+
+def create(call: Call) -> None:
+    wish = wish_of(call.command)
+    topics = call.broker.topics
+    try:
+        topic = topics.get(wish.topic)
+    except TopicNotFound:
+        _make(call, wish)
+    else:
+        _change(call, topic, wish)
+    call.door.forget()
+
+    def settled(_: None) -> None:
+        topic = topics.get(wish.topic)
+        call.reply(f"OK topic={topic.name} partitions={topic.partitions} {_policy(call, topic)}")
+
+    call.after(topics.settle(), settled)
+
+
+def _make(call: Call, wish: Wish) -> None:
+    settings = {name: value for name, value in wish.settings.items() if value is not None}
+    settings["max.message.bytes"] = str(MESSAGE_BYTES_MAX)
+    if wish.event_sourcing:
+        # Versions count from the first event: it must not expire unless that was asked for.
+        settings.setdefault("retention.ms", "-1")
+    partitions = PARTITIONS_DEFAULT if wish.partitions is None else wish.partitions
+    spec = TopicSpec(name=wish.topic, partitions=partitions, settings=settings)
+    try:
+        call.broker.topics.create(spec)
+    except InvalidPartitions as refusal:
+        raise Refused(f"invalid_partitions reason={quoted(str(refusal))}") from None
+    kept = dict(wish.kept)
+    kept |= {"idempotent": "true"} if wish.idempotent else {}
+    kept |= {"event_sourcing": "true"} if wish.event_sourcing else {}
+    call.broker.sourcing.options.set(wish.topic, kept)
+
+
+def _change(call: Call, topic: Topic, wish: Wish) -> None:
+    """Only what the request names changes: every producer sends a plain one at its start."""
+    wanted = wish.partitions
+    if wanted is not None and wanted < topic.partitions:
+        reason = (
+            f"cannot decrease partition count for topic '{topic.name}': "
+            f"{topic.partitions} -> {wanted}"
+        )
+        raise Refused(f"create_topic_failed topic={topic.name} reason={quoted(reason)}")
+    compacts = "compact" in (wish.settings.get("cleanup.policy") or "")
+    options = options_of(call.broker.sourcing.options.get(topic.name))
+    if compacts and options.event_sourcing:
+        raise Refused(
+            "invalid_topic_policy field=cleanup_policy "
+            'reason="compaction is not supported for event-sourcing topics"'
+        )
+    if wanted is not None and wanted > topic.partitions:
+        call.broker.topics.grow(topic.name, wanted)
+    if wish.settings:
+        call.broker.topics.configure(topic.name, wish.settings)
+    call.broker.sourcing.options.set(topic.name, wish.kept)
+
+
+def delete(call: Call) -> None:
+    name = call.command.get("topic")
+    if not name:
+        raise Refused('missing_topic expected="DELETE topic=<name>"')
+    topic = found(call, name)
+    call.broker.topics.delete(topic.name)
+    call.door.forget()
+    done = f"OK topic={topic.name} deleted=true"
+    call.after(call.broker.topics.settle(), lambda _: call.reply(done))
+
+
+def list_topics(call: Call) -> None:
+    name = call.command.get("topic")
+    if name:
+        topic = found(call, name)
+        call.reply(f"OK count=1 topics={topic.name} partitions={topic.partitions}")
+        return
+    names = [topic.name for topic in call.broker.topics.all() if _listed(topic)]
+    call.reply(f"OK count={len(names)} topics={','.join(names)}")
+
+
+def _listed(topic: Topic) -> bool:
+    """Only names that can be written here, and none of brokers' own topics."""
+    if topic.name.startswith("__"):
+        return False
+    try:
+        check_name(topic.name)
+    except Refused:
+        return False
+    return True
+
+
+def describe(call: Call) -> None:
+    name = call.command.get("topic")
+    if not name:
+        raise Refused('missing_topic expected="DESCRIBE topic=<name>"')
+    topic = found(call, name)
+    partitions: list[dict[str, Any]] = []
+    for index in range(topic.partitions):
+        marks = call.broker.log.marks(Partition(topic.name, index))
+        partitions.append(
+            {
+                "id": index,
+                "leader": "",
+                "replicas": None,
+                "isr": None,
+                "leo": marks.end,
+                "hwm": marks.durable,
+            }
+        )
+    words = policy_words(topic, options_of(call.broker.sourcing.options.get(topic.name)))
+    policy: dict[str, Any] = {
+        word: words[word] for word in ("cleanup_policy", "partitioner", "auth_policy")
+    }
+    for word in ("retention_hours", "retention_bytes"):
+        if words[word] != "0":
+            policy[word] = int(words[word])
+    for word in ("read_acl", "write_acl"):
+        if words[word]:
+            policy[word] = words[word].split(",")
+    answer = {"status": "OK", "topic": topic.name, "partitions": partitions, "policy": policy}
+    call.reply(json.dumps(answer, indent=2))
+
+
+def metadata(call: Call) -> None:
+    topic = found(call, call.command.need("topic"))
+    address = str(call.session.context.advertised("cursus"))
+    leaders = ",".join([address] * topic.partitions)
+    epochs = ",".join(["0"] * topic.partitions)
+    call.reply(
+        f"OK topic={topic.name} partitions={topic.partitions} leaders={leaders} "
+        f"epochs={epochs} {_policy(call, topic)}"
+    )
+
+
+def list_offsets(call: Call) -> None:
+    command = call.command
+    topic = found(call, command.need("topic"))
+    indexes = range(topic.partitions)
+    if "partition" in command.parameters:
+        index = command.number("partition", "invalid_partition command=LIST_OFFSETS")
+        if index >= topic.partitions:
+            raise Refused(f"partition_not_found partition={index}")
+        indexes = range(index, index + 1)
+    entries = []
+    for index in indexes:
+        marks = call.broker.log.marks(Partition(topic.name, index))
+        entries.append(
+            f"P{index}:earliest={marks.start}:latest={marks.stable}"
+            f":leo={marks.end}:hwm={marks.durable}"
+        )
+    call.reply(f"OK topic={topic.name} partitions={len(entries)} offsets={','.join(entries)}")
+
+
+def find_coordinator(call: Call) -> None:
+    command = call.command
+    named = [command.get(name) for name in ("transactional_id", "txn", "transaction")]
+    if not command.get("group") and not any(named):
+        raise Refused("missing_coordinator_key command=FIND_COORDINATOR")
+    kind = "group" if command.get("group") else "transaction"
+    address = call.session.context.advertised("cursus")
+    call.reply(
+        f"OK coordinator_id=standalone coordinator_type={kind} "
+        f"host={address.host} port={address.port}"
+    )
+
+
+def found(call: Call, name: str) -> Topic:
+    """The topic, or the refusal clients look for."""
+    try:
+        return call.broker.topics.get(name)
+    except TopicNotFound:
+        raise Refused(f"topic_not_found topic={shown(name)}") from None
+
+
+def _policy(call: Call, topic: Topic) -> str:
+    words = policy_words(topic, options_of(call.broker.sourcing.options.get(topic.name)))
+    return " ".join(f"{name}={value}" for name, value in words.items())

@@ -1,0 +1,241 @@
+"""Named producers, shared rosters and aggregates below any protocol: limits and lives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.cursus_world import CursusBroker
+
+from pentalog.broker import aggregates, named_producers, shared_rosters
+from pentalog.broker.port import TopicSpec
+from pentalog.broker.sourcing import UNSOURCED, Conflict, Extent, Snapshot
+from pentalog.kernels import check_batches
+from pentalog.model import batch
+from pentalog.model.errors import (
+    BrokerError,
+    GroupFull,
+    GroupNotFound,
+    Overloaded,
+    ProducerFenced,
+    RecordTooLarge,
+    StorageFailed,
+)
+from pentalog.model.types import Identity, Partition, Record
+
+AT = Partition("events", 0)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[CursusBroker]:
+    opened = CursusBroker(tmp_path)
+    opened.topics.create(TopicSpec(name="events", partitions=3))
+    yield opened
+    opened.close()
+
+
+def event(key: bytes, version: int) -> bytearray:
+    headers = (("cursus.aggregate_version", b"%d" % version),)
+    return batch.build([Record(b"v", key, headers)], timestamp_ms=1)
+
+
+def add(world: CursusBroker, key: bytes, version: int) -> object:
+    data = event(key, version)
+    later = world.aggregates.append(
+        AT, key, version, memoryview(data), check_batches(data, 0, len(data))
+    )
+    world.step()
+    return later.value
+
+
+def extent(world: CursusBroker, key: bytes) -> Extent:
+    later = world.aggregates.extent(AT, key)
+    world.step()
+    return later.value
+
+
+def test_identities_repeat_and_differ(world: CursusBroker) -> None:
+    named = world.broker.sourcing.producers
+    first = named.who(b"p", 1)
+    assert first == named.who(b"p", 1)
+    assert len({first, named.who(b"p", 2), named.who(b"q", 1), named.who(b"1:p", 1)}) == 4
+    assert 1 << 62 <= first.producer_id < 1 << 63
+    assert named.written(AT, first) == ()
+
+
+def test_the_newest_epoch_fences(world: CursusBroker) -> None:
+    named = world.broker.sourcing.producers
+    entered = named.enter(b"p", 5)
+    assert named.enter(b"p", 5) is entered, "still on its way to the disk"
+    world.step()
+    assert entered.ready
+    assert named.enter(b"p", 5).ready
+    with pytest.raises(ProducerFenced, match="fenced by epoch 5"):
+        named.enter(b"p", 4)
+    assert (named.epoch(b"p"), named.epoch(b"q")) == (5, None)
+
+
+def test_only_so_many_names_are_kept(world: CursusBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(named_producers, "NAMES_MAX", 3)
+    named = world.broker.sourcing.producers
+    for number in range(5):
+        named.enter(b"%d" % number, 1)
+    world.step()
+    assert [named.epoch(b"%d" % number) for number in range(5)] == [None, None, 1, 1, 1]
+    rows = world.state.rows("SELECT name FROM named_producers ORDER BY number")
+    assert rows == [(b"2",), (b"3",), (b"4",)]
+
+
+def test_versions_and_extents(world: CursusBroker) -> None:
+    assert extent(world, b"a") == Extent()
+    assert add(world, b"a", 2) == Conflict(0)
+    add(world, b"a", 1)
+    add(world, b"b", 1)
+    add(world, b"a", 2)
+    assert extent(world, b"a") == Extent(2, 0, 3)
+    assert extent(world, b"b") == Extent(1, 1, 2)
+
+
+def test_an_index_that_is_ahead_of_the_log_is_made_anew(tmp_path: Path) -> None:
+    first = CursusBroker(tmp_path / "ahead")
+    first.topics.create(TopicSpec(name="events", partitions=1))
+    add(first, b"a", 1)
+    first.state.write("UPDATE aggregate_marks SET next_offset = 99")
+    first.state.write("UPDATE aggregates SET version = 77, next_offset = 99")
+    first.close()
+    second = CursusBroker(tmp_path / "ahead")
+    assert extent(second, b"a") == Extent(1, 0, 1)
+    second.close()
+
+
+def test_catching_up_takes_several_turns(
+    world: CursusBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aggregates, "_CHUNK_BYTES", 200)
+    for version in range(1, 40):
+        world.log.append(AT, memoryview(event(b"a", version)))
+    asked = [world.aggregates.extent(AT, b"a") for _ in range(3)]
+    world.step()
+    assert [later.value.version for later in asked] == [39, 39, 39]
+
+
+def test_what_is_not_durable_is_not_saved(world: CursusBroker) -> None:
+    world.runtime.held_lanes |= {"sync"}
+    data = event(b"a", 1)
+    later = world.aggregates.append(
+        AT, b"a", 1, memoryview(data), check_batches(data, 0, len(data))
+    )
+    world.step()
+    assert not later.ready
+    assert world.state.rows("SELECT * FROM aggregates") == []
+    world.runtime.held_lanes.clear()
+    world.step()
+    assert later.ready
+    assert len(world.state.rows("SELECT * FROM aggregates")) == 1
+
+
+def test_trimmed_events_do_not_count_back(world: CursusBroker) -> None:
+    for version in (1, 2, 3):
+        add(world, b"a", version)
+    world.topics.trim(AT, 2)
+    assert extent(world, b"a").version == 3
+    assert add(world, b"a", 3) == Conflict(3)
+
+
+def test_the_index_is_bounded(world: CursusBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aggregates, "INDEX_BYTES_MAX", 600)
+    add(world, b"a", 1)
+    add(world, b"b", 1)
+    with pytest.raises(Overloaded, match="use fewer keys"):
+        add(world, b"c", 1)
+    add(world, b"a", 2)
+    world.topics.delete("events")
+    world.topics.create(TopicSpec(name="events", partitions=1))
+    add(world, b"c", 1)
+
+
+def test_snapshots(world: CursusBroker) -> None:
+    world.aggregates.save_snapshot("events", b"a", Snapshot(1, b"old"))
+    world.aggregates.save_snapshot("events", b"a", Snapshot(2, b"new"))
+    later = world.aggregates.snapshot("events", b"a")
+    world.step()
+    assert later.value == Snapshot(2, b"new")
+    large = Snapshot(1, bytes(aggregates.SNAPSHOT_BYTES_MAX + 1))
+    with pytest.raises(RecordTooLarge):
+        world.aggregates.save_snapshot("events", b"a", large)
+
+
+def test_a_missing_partition_is_refused(world: CursusBroker) -> None:
+    with pytest.raises(BrokerError):
+        world.aggregates.extent(Partition("nope", 0), b"a")
+
+
+def test_looking_up_needs_the_file(world: CursusBroker) -> None:
+    later = world.state.look_up("SELECT nothing FROM nowhere")
+    world.step()
+    with pytest.raises(StorageFailed):
+        _ = later.value
+
+
+def test_members_are_bounded(world: CursusBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    rosters = world.rosters
+    monkeypatch.setattr(shared_rosters, "MEMBERS_MAX", 2)
+    monkeypatch.setattr(shared_rosters, "MEMBERS_TOTAL_MAX", 3)
+    first, _ = rosters.join("g", "events", "a")
+    rosters.join("g", "events", "b")
+    with pytest.raises(GroupFull):
+        rosters.join("g", "events", "c")
+    rosters.join("h", "events", "a")
+    with pytest.raises(Overloaded):
+        rosters.join("i", "events", "a")
+    rosters.leave("g", "events", first.member_id)
+    rosters.join("i", "events", "a")
+
+
+def test_groups_nobody_is_in_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_rosters, "ROSTERS_MAX", 2)
+    world = CursusBroker(tmp_path, offsets_retention_minutes=1)
+    world.topics.create(TopicSpec(name="events", partitions=3))
+    rosters = world.rosters
+    rosters.register("old", "events")
+    world.advance(61_000)
+    rosters.register("new", "events")
+    rosters.register("newer", "events")
+    assert {group for group, _ in rosters.all()} == {"new", "newer"}
+    with pytest.raises(Overloaded):
+        rosters.register("newest", "events")
+    world.close()
+
+
+def test_dead_members_go_together(world: CursusBroker) -> None:
+    rosters = world.rosters
+    for name in ("a", "b", "c"):
+        share, _ = rosters.join("g", "events", name)
+    world.advance(30_000)
+    rosters.heartbeat("g", "events", share.member_id, 3)
+    world.advance(30_000)
+    view = rosters.view("g", "events")
+    assert [member.member_id for member in view.members] == [share.member_id]
+    assert view.generation == 4
+    assert list(view.members[0].partitions) == [0, 1, 2]
+
+
+def test_a_broker_without_it_refuses_by_name() -> None:
+    assert UNSOURCED.producers.epoch(b"p") is None
+    assert UNSOURCED.producers.who(b"p", 1) == Identity(-1, -1)
+    assert UNSOURCED.rosters.topics("g") == ()
+    assert UNSOURCED.rosters.all() == ()
+    assert UNSOURCED.options.get("t") == {}
+    with pytest.raises(ProducerFenced):
+        UNSOURCED.producers.enter(b"p", 1)
+    for call in (
+        lambda: UNSOURCED.rosters.register("g", "t"),
+        lambda: UNSOURCED.rosters.join("g", "t", "m"),
+        lambda: UNSOURCED.rosters.leave("g", "t", "m"),
+        lambda: UNSOURCED.rosters.view("g", "t"),
+    ):
+        with pytest.raises(GroupNotFound):
+            call()
+    with pytest.raises(BrokerError, match="keeps no aggregates"):
+        UNSOURCED.aggregates.extent(AT, b"k")

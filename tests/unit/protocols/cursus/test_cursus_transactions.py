@@ -1,0 +1,242 @@
+"""Transactions: seen together or never, by this door and by readers of the log itself."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from tests.support.cursus_world import Client, CursusBroker, Message, batch
+
+from pentalog.broker.port import Committed
+from pentalog.model import batch as batches_of
+from pentalog.model.types import Ack, Partition, Record
+
+COMMITTED = "CONSUME topic=orders partition=0 offset=0 member=m"
+UNCOMMITTED = COMMITTED + " isolation=read_uncommitted"
+
+
+@pytest.fixture(autouse=True)
+def topic(client: Client) -> None:
+    client.text("CREATE topic=orders partitions=2")
+
+
+class Transactional:
+    def __init__(self, client: Client, name: str = "tx2") -> None:
+        self.client = client
+        self.name = name
+        self.initialize()
+
+    def initialize(self) -> None:
+        answer = self.client.text(f"INIT_PRODUCER_ID transactional_id={self.name}")
+        found = re.fullmatch(
+            rf"OK transactional_id={self.name} producerId=(txn-[0-9a-f]{{16}}) epoch=(\d+)", answer
+        )
+        assert found, answer
+        self.producer, self.epoch = found[1], int(found[2])
+
+    @property
+    def who(self) -> str:
+        return f"transactional_id={self.name} producerId={self.producer} epoch={self.epoch}"
+
+    def begin(self) -> str:
+        return self.client.text(f"BEGIN_TXN {self.who}")
+
+    def publish(self, payload: str, seq: int, partition: int = 0) -> str:
+        return self.client.text(
+            f"TXN_PUBLISH {self.who} topic=orders partition={partition} seqNum={seq} "
+            f"message={payload}"
+        )
+
+    def end(self, result: str = "commit") -> str:
+        return self.client.text(f"END_TXN {self.who} result={result}")
+
+
+def payloads(client: Client, command: str = COMMITTED) -> list[bytes]:
+    return [message.payload for message in client.read(command)]
+
+
+def test_nothing_is_seen_before_the_commit(client: Client) -> None:
+    tx = Transactional(client)
+    assert tx.producer == "txn-27ca64c092a959c7"
+    assert tx.epoch == 0
+    assert tx.begin() == (
+        "OK transactional_id=tx2 state=open producerId=txn-27ca64c092a959c7 epoch=0"
+    )
+    assert tx.publish("a", 1) == (
+        "OK transactional_id=tx2 staged_messages=1 topic=orders partition=0"
+    )
+    tx.publish("b", 2)
+    client.publish(batch([Message(b"outside")], acks="-1"))
+    assert payloads(client) == []
+    assert client.text("TXN_STATUS transactional_id=tx2") == (
+        "OK transactional_id=tx2 state=open messages=2 offsets=0"
+    )
+    assert tx.end() == "OK transactional_id=tx2 state=committed messages=2 offsets=0"
+    assert payloads(client) == [b"a", b"b", b"outside"]
+    assert tx.end() == "OK transactional_id=tx2 state=committed messages=2 offsets=0"
+    assert tx.end("abort") == "ERROR: transaction_already_committed transactional_id=tx2"
+
+
+def test_an_abort_hides_for_ever(client: Client) -> None:
+    tx = Transactional(client)
+    tx.begin()
+    tx.publish("a", 1)
+    assert tx.end("abort") == "OK transactional_id=tx2 state=aborted"
+    assert tx.end("commit") == "ERROR: transaction_aborted transactional_id=tx2"
+    client.publish(batch([Message(b"after")], acks="-1"))
+    assert payloads(client) == [b"after"]
+    assert payloads(client, UNCOMMITTED) == [b"after"]
+
+
+def test_one_transaction_per_epoch(client: Client) -> None:
+    tx = Transactional(client)
+    tx.begin()
+    again = "ERROR: producer_reinitialization_required transactional_id=tx2 epoch=0"
+    assert tx.begin() == again
+    tx.publish("a", 1)
+    tx.end()
+    assert tx.begin() == again
+    tx.initialize()
+    assert tx.epoch == 1
+    tx.begin()
+    tx.publish("b", 1)
+    tx.end()
+    assert payloads(client) == [b"a", b"b"]
+
+
+def test_a_new_life_fences_the_old_and_aborts_what_it_left(client: Client) -> None:
+    old = Transactional(client)
+    old.begin()
+    old.publish("lost", 1)
+    new = Transactional(client)
+    assert new.epoch > old.epoch
+    assert old.publish("late", 2) == (
+        'ERROR: transaction_publish_failed reason="producer fenced transactional_id=tx2 '
+        f'current_epoch={new.epoch} requested_epoch=0"'
+    )
+    assert old.end().startswith("ERROR: producer_fenced")
+    new.begin()
+    new.publish("kept", 1)
+    new.end()
+    assert payloads(client) == [b"kept"]
+
+
+def test_a_repeated_message_is_stored_once(client: Client) -> None:
+    tx = Transactional(client)
+    tx.begin()
+    for _ in range(3):
+        assert "staged_messages=1" in tx.publish("a", 1)
+    assert "staged_messages=2" in tx.publish("other partition", 1, partition=1)
+    tx.end()
+    assert payloads(client) == [b"a"]
+
+
+def test_sequence_numbers_are_the_clients_own(client: Client) -> None:
+    tx = Transactional(client)
+    tx.begin()
+    for seq in (5, 900, 7):
+        tx.publish(f"{seq}", seq)
+    tx.end()
+    messages = client.read(COMMITTED)
+    assert [(message.seq, message.epoch) for message in messages] == [(5, 0), (900, 0), (7, 0)]
+    assert {message.producer for message in messages} == {tx.producer.encode()}
+
+
+def test_offsets_become_real_with_the_transaction(broker: CursusBroker, client: Client) -> None:
+    client.publish(batch([Message()] * 5, acks="-1"))
+    joined = client.text("JOIN_GROUP topic=orders group=g member=m")
+    member = joined.split()[2].removeprefix("member=")
+    tx = Transactional(client)
+    tx.begin()
+    send = f"SEND_OFFSETS_TO_TXN {tx.who} topic=orders group=g member={member} generation="
+    assert client.text(send + "1") == 'ERROR: invalid_txn_offsets reason="missing offset pairs"'
+    assert client.text(send + "7 P0:3").startswith("ERROR: GEN_MISMATCH current=1 requested=7")
+    assert client.text(send + "1 P0:3") == "OK transactional_id=tx2 staged_offsets=1"
+    assert client.text("FETCH_OFFSET topic=orders partition=0 group=g") == "OK offset=0"
+    assert tx.end() == "OK transactional_id=tx2 state=committed messages=0 offsets=1"
+    assert client.text("FETCH_OFFSET topic=orders partition=0 group=g") == "OK offset=3"
+    at = Partition("orders", 0)
+    assert broker.groups.offsets.committed("g")[at] == Committed(
+        3, timestamp_ms=broker.runtime.now_ms()
+    )
+
+
+def test_a_transaction_of_nothing(client: Client) -> None:
+    tx = Transactional(client)
+    assert tx.end().startswith("ERROR: transaction_not_found")
+    tx.begin()
+    assert tx.end() == "OK transactional_id=tx2 state=committed messages=0 offsets=0"
+    assert tx.begin().startswith("ERROR: producer_reinitialization_required")
+
+
+@pytest.mark.parametrize(
+    ("command", "answer"),
+    [
+        ("INIT_PRODUCER_ID", "missing_transactional_id command=INIT_PRODUCER_ID"),
+        ("BEGIN_TXN transactional_id=t", "missing_producer_id command=BEGIN_TXN"),
+        (
+            "BEGIN_TXN txn=txZ producer_id=x",
+            'transaction_begin_failed reason="transaction txZ is not initialized; call '
+            'INIT_PRODUCER_ID first"',
+        ),
+        (
+            "TXN_PUBLISH txn=t producerId=x topic=orders message=m",
+            'invalid_seq_num command=TXN_PUBLISH reason="missing seqNum"',
+        ),
+        (
+            "TXN_STATUS transaction=none",
+            'transaction_not_found reason="transaction none not found"',
+        ),
+        ("END_TXN txn=t producerId=x result=zz", "invalid_transaction_result value=zz"),
+        ("END_TXN txn=t producerId=x", 'transaction_not_found reason="transaction t not found"'),
+    ],
+)
+def test_refusals(client: Client, command: str, answer: str) -> None:
+    assert client.text(command) == f"ERROR: {answer}"
+
+
+def test_publishing_needs_an_open_transaction(client: Client) -> None:
+    tx = Transactional(client)
+    assert tx.publish("x", 1) == (
+        'ERROR: transaction_publish_failed reason="transaction tx2 is not open; call BEGIN_TXN '
+        'first"'
+    )
+    tx.producer = "txn-somebody"
+    assert "belongs to another producer" in tx.begin()
+
+
+def test_a_transaction_of_kafka_is_isolated_here(broker: CursusBroker, client: Client) -> None:
+    later = broker.transactions.identify("kafka", timeout_ms=1000)
+    broker.step()
+    who = later.value
+    at = Partition("orders", 0)
+    broker.transactions.enlist("kafka", who, (at,))
+    built = batches_of.build(
+        [Record(b"theirs")], timestamp_ms=broker.runtime.now_ms(), producer_id=who.producer_id,
+        producer_epoch=who.epoch, base_sequence=0, transactional=True,
+    )  # fmt: skip
+    broker.log.settle(broker.log.append(at, memoryview(built)), Ack.DURABLE)
+    broker.step()
+    assert payloads(client) == []
+    assert payloads(client, UNCOMMITTED) == [b"theirs"]
+    assert payloads(client, COMMITTED + " isolation_level=read_uncommitted") == [b"theirs"]
+    broker.transactions.end("kafka", who, commit=True, bump=False)
+    broker.step()
+    assert payloads(client) == [b"theirs"]
+
+
+def test_an_open_transaction_goes_on_after_a_restart(tmp_path: Path) -> None:
+    first = CursusBroker(tmp_path / "again")
+    client = first.connect()
+    client.text("CREATE topic=orders partitions=2")
+    tx = Transactional(client)
+    tx.begin()
+    tx.publish("before", 1)
+    first.close()
+    second = CursusBroker(tmp_path / "again")
+    tx.client = second.connect()
+    assert tx.publish("after", 2).startswith("OK")
+    assert tx.end().startswith("OK transactional_id=tx2 state=committed")
+    assert payloads(tx.client) == [b"before", b"after"]
+    second.close()
