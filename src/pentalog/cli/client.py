@@ -1,4 +1,4 @@
-"""A small synchronous Kafka client for the command line; works with any Kafka broker.
+"""What commands ask of a Kafka cluster, by way of the shipped client; works with any Kafka broker.
 
 Speaks plain text connections only.  Every request is answered before the next is sent.
 """
@@ -6,51 +6,18 @@ Speaks plain text connections only.  Every request is answered before the next i
 from __future__ import annotations
 
 import dataclasses
-import datetime
-import functools
-import io
-import socket
-import struct
 import time
-import typing
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
-from kio.serial import entity_reader, entity_writer
 
 from pentalog.cli.output import Misused, Refused
+from pentalog.clients.kafka import connection as kafka
+from pentalog.clients.kafka.errors import KafkaFailed, Unreachable
+from pentalog.clients.kafka.messages import ms as _ms
 
-_LENGTH: Final = struct.Struct(">I")
-_HEADER: Final = struct.Struct(">hhih")
-_CLIENT_ID: Final = b"pentalog-cli"
-_ANSWER_BYTES_MAX: Final = 256 << 20
-
-# The versions this module can fill and read: topics by name, no fields that need more thought.
-_VERSIONS: Final[Mapping[int, tuple[int, int]]] = {
-    0: (3, 9),
-    1: (4, 12),
-    2: (1, 7),
-    3: (4, 12),
-    18: (0, 0),
-    19: (2, 7),
-    20: (1, 5),
-    32: (1, 4),
-    37: (0, 3),
-    44: (0, 1),
-}
-_NAMES: Final = {
-    0: "Produce",
-    1: "Fetch",
-    2: "ListOffsets",
-    3: "Metadata",
-    19: "CreateTopics",
-    20: "DeleteTopics",
-    32: "DescribeConfigs",
-    37: "CreatePartitions",
-    44: "IncrementalAlterConfigs",
-}
+_CLIENT_ID: Final = "pentalog-cli"
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -68,111 +35,30 @@ def parse_server(text: str) -> tuple[str, int]:
 
 
 class Connection:
-    """One connection to one broker, with the versions both sides know."""
+    """One connection to one broker; what goes wrong with it is said for a command line."""
 
     def __init__(self, host: str, port: int, *, timeout_ms: int) -> None:
-        self.name = f"{host}:{port}"
+        options = kafka.ClientOptions(timeout_ms=timeout_ms, client_id=_CLIENT_ID)
         try:
-            self._socket = socket.create_connection((host, port), timeout=timeout_ms / 1000)
-        except OSError as error:
+            self._connection = kafka.Connection(host, port, options)
+        except Unreachable as error:
+            reason = str(error).partition(";")[0]
             raise Refused(
-                f"cannot reach {self.name}: {error.strerror or error}; start a broker with "
-                "`pentalog start` or name another one with --server HOST:PORT"
+                f"{reason}; start a broker with `pentalog start` or name another one with "
+                "--server HOST:PORT"
             ) from error
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._correlation_id = 0
-        self._versions: dict[int, tuple[int, int]] = {18: (0, 0)}
-        answer = self.ask(18, {})
-        self._versions |= {
-            key.api_key: (key.min_version, key.max_version) for key in answer.api_keys
-        }
+        except KafkaFailed as error:
+            raise Refused(str(error)) from error
 
     def close(self) -> None:
-        self._socket.close()
+        self._connection.close()
 
     def ask(self, key: int, fields: Mapping[str, Any], *, silent: bool = False) -> Any:
         """Send a request made of plain values and give back the decoded answer."""
-        version = self._version(key)
-        request = _entity(load_request_schema(key, version), fields)
-        out = io.BytesIO()
-        out.write(_HEADER.pack(key, version, self._correlation_id, len(_CLIENT_ID)) + _CLIENT_ID)
-        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
-        if request.__flexible__:
-            out.write(b"\0")
-        entity_writer(type(request))(out, request)
-        frame = out.getvalue()
         try:
-            self._socket.sendall(_LENGTH.pack(len(frame)) + frame)
-            if silent:
-                return None
-            answer = self._receive()
-        except OSError as error:
-            raise Refused(
-                f"{self.name} broke off: {error.strerror or error}; look at the broker's own log"
-            ) from error
-        schema = load_response_schema(key, version)
-        # The correlation id, and in newer headers an empty list of tagged fields.
-        start = 5 if schema.__flexible__ and key != 18 else 4
-        return entity_reader(schema)(answer, start)[0]
-
-    def _version(self, key: int) -> int:
-        ours_min, ours_max = _VERSIONS[key]
-        theirs_min, theirs_max = self._versions.get(key, (0, -1))
-        version = min(ours_max, theirs_max)
-        if version < max(ours_min, theirs_min):
-            offered = f"{theirs_min}..{theirs_max}" if theirs_max >= 0 else "nothing"
-            raise Refused(
-                f"{self.name} offers {offered} of {_NAMES[key]}; this command needs a version in "
-                f"{ours_min}..{ours_max}"
-            )
-        return version
-
-    def _receive(self) -> bytes:
-        (size,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
-        if size > _ANSWER_BYTES_MAX:
-            raise Refused(f"{self.name} announced an answer of {size} bytes: not a Kafka broker?")
-        return bytes(self._exactly(size))
-
-    def _exactly(self, size: int) -> bytearray:
-        data = bytearray(size)
-        view, received = memoryview(data), 0
-        while received < size:
-            step = self._socket.recv_into(view[received:])
-            if not step:
-                raise ConnectionError("the connection was closed")
-            received += step
-        return data
-
-
-@functools.cache
-def _nested(kind: type) -> dict[str, type | None]:
-    """Field names of a message, with the type of those that are arrays of structures."""
-    found: dict[str, type | None] = {}
-    for field in dataclasses.fields(kind):
-        choices = [field.type, *typing.get_args(field.type)]
-        inner = [part for choice in choices for part in (choice, *typing.get_args(choice))]
-        found[field.name] = next(
-            (part for part in inner if isinstance(part, type) and dataclasses.is_dataclass(part)),
-            None,
-        )
-    return found
-
-
-def _entity(kind: type, fields: Mapping[str, Any]) -> Any:
-    """Build a message of one version; fields that this version lacks are left out."""
-    values: dict[str, Any] = {}
-    for name, inner in _nested(kind).items():
-        if name not in fields:
-            continue
-        value = fields[name]
-        if inner is not None and value is not None:
-            value = tuple(_entity(inner, item) for item in value)
-        values[name] = value
-    return kind(**values)
-
-
-def _ms(value: int) -> datetime.timedelta:
-    return datetime.timedelta(milliseconds=value)
+            return self._connection.ask(key, fields, silent=silent)
+        except KafkaFailed as error:
+            raise Refused(str(error)) from error
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -275,6 +161,11 @@ class Client:
             by_leader.setdefault(self._leaders[topic, partition], []).append(partition)
         for partitions in by_leader.values():
             fields = {
+                "replica_id": -1,
+                "isolation_level": 0,
+                "session_id": 0,
+                "session_epoch": -1,
+                "rack_id": "",
                 "max_wait": _ms(wait_ms if len(by_leader) == 1 else min(wait_ms, 50)),
                 "min_bytes": 1,
                 "max_bytes": bytes_max,
@@ -284,6 +175,8 @@ class Client:
                         "partitions": [
                             {
                                 "partition": partition,
+                                "current_leader_epoch": -1,
+                                "log_start_offset": -1,
                                 "fetch_offset": offsets[partition],
                                 "partition_max_bytes": bytes_max,
                             }

@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
+from pentalog.model.types import Volume
+
 _READ_NOW: Final = getattr(os, "RWF_NOWAIT", 0)
 _WRITE_SYNCED: Final = getattr(os, "RWF_DSYNC", 0)
 _PROBE: Final = bytearray(1)
@@ -71,6 +73,9 @@ class Files(Protocol):
     def exists(self, path: Path) -> bool: ...
     def stat(self, path: Path) -> tuple[int, float]:
         """Size and time of last change."""
+
+    def volume(self, path: Path) -> Volume:
+        """The disk that holds a directory."""
 
     def make_directory(self, path: Path) -> None: ...
     def rename(self, old: Path, new: Path) -> None: ...
@@ -174,6 +179,10 @@ class RealFiles:
     def stat(self, path: Path) -> tuple[int, float]:
         found = os.stat(path)
         return found.st_size, found.st_mtime
+
+    def volume(self, path: Path) -> Volume:
+        found = os.statvfs(path)
+        return Volume(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
 
     def make_directory(self, path: Path) -> None:
         os.makedirs(path, exist_ok=True)

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from pentalog.config import Config
 from pentalog.log.compaction import Compaction, Plan, plan
 from pentalog.log.partition import PartitionLog
-from pentalog.log.retention import apply_retention
+from pentalog.log.retention import Lease, apply_retention
 from pentalog.log.store import Store
+from pentalog.model.types import Partition
 from pentalog.runtime import Runtime, Timer
 
 log = logging.getLogger("pentalog.log")
@@ -33,6 +35,9 @@ class Housekeeping:
         self._retention_interval_ms = config.retention_interval_ms
         self._retention_due_s = 0.0
         self._retaining = False
+        self.find_leases: Callable[[int], Mapping[Partition, Lease]] = _no_leases
+        """What must be kept for its readers, at a time."""
+        self._leases: Mapping[Partition, Lease] = {}
         self._producer_expiration_ms = config.producer_expiration_ms
         self._timer: Timer | None = None
         self._running = False
@@ -68,6 +73,7 @@ class Housekeeping:
         self._retaining = now_s >= self._retention_due_s
         if self._retaining:
             self._retention_due_s = now_s + self._retention_interval_ms / 1000
+            self._leases = self.find_leases(self._runtime.now_ms())
         self._ahead.extend(self._store.all())
         self._due.clear()
         self._turn()
@@ -94,7 +100,7 @@ class Housekeeping:
         if self._compaction is not None and self._compaction.partition is partition:
             return  # dropping segments now would waste the work; the next walk will do it
         if self._retaining:
-            apply_retention(partition, now_ms)
+            apply_retention(partition, now_ms, self._leases.get(partition.at))
         found = self._plan(partition)
         if found is not None:
             self._due.append(found)
@@ -134,6 +140,10 @@ class Housekeeping:
         if over is not None and over.stuck:
             self._stuck.add(over.partition)
         self._compact_next()
+
+
+def _no_leases(_: int) -> Mapping[Partition, Lease]:
+    return {}
 
 
 def _urgency(found: Plan) -> tuple[bool, float]:

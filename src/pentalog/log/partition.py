@@ -90,9 +90,12 @@ class PartitionLog:
         self.synced = Point(0, 0, 0)
         """Up to here the segment files themselves are on the disk: where recovery begins."""
         self.records_since_sync = 0
+        self.leased_bytes = 0
+        """Kept only because somebody has not read them yet."""
         self._aborts_unsynced: dict[Path, Handle] = {}
         """Indexes of aborted transactions that a power cut would take."""
-        self._aborts_unwritten = False
+        self.aborts_unwritten = False
+        """The files do not tell yet what was aborted; the next checkpoint makes up for it."""
         self.snapshot_offset = -1
         """The offset of the newest snapshot of the producers; -1 if there is none."""
         self.bases: list[int] = []
@@ -330,16 +333,16 @@ class PartitionLog:
         except OSError as error:
             # The marker is written and counts; this is made up for by the next checkpoint.
             log.error("cannot write to the index of aborted transactions: %s", error)
-            self._aborts_unwritten = True
+            self.aborts_unwritten = True
 
     def _make_up_for_aborts(self) -> None:
-        if not self._aborts_unwritten:
+        if not self.aborts_unwritten:
             return
         for segment in self.segments:
             entries = self.aborted.from_offset(segment.base_offset, segment.next_offset)
             if entries:
                 self._write_aborted(segment, entries, 0)
-        self._aborts_unwritten = False
+        self.aborts_unwritten = False
 
     def _write_aborted(
         self, segment: Segment, entries: list[AbortedTransaction], index: int

@@ -2,26 +2,50 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from pentalog.log.partition import PartitionLog
 from pentalog.log.segment import Segment
+from pentalog.model.types import Offset
 
 
-def apply_retention(partition: PartitionLog, now_ms: int) -> int:
+class Lease(NamedTuple):
+    """Somebody has not read everything yet, and asked for it to be kept."""
+
+    offset: Offset
+    """The next one to be read."""
+    bytes_max: int
+    """What may be kept for this beyond what the topic keeps anyway."""
+
+
+def apply_retention(partition: PartitionLog, now_ms: int, lease: Lease | None = None) -> int:
     """Remove expired segments from the front; returns how many.
 
     Nothing goes that is not durable yet, or belongs to a transaction that is still open.
     """
     doomed: list[Segment] = []
+    held: list[Segment] = []
     remaining_bytes = partition.size_bytes
     for segment in list(partition.segments):
         if segment.active and not segment.size:
             break
         if not _has_expired(segment, partition, remaining_bytes, now_ms):
             break
-        if segment.active:
-            partition.roll()
-        doomed.append(segment)
         remaining_bytes -= segment.size
+        if lease is not None and segment.next_offset > max(lease.offset, partition.start_offset):
+            held.append(segment)
+        else:
+            doomed.append(segment)
+    held_bytes = sum(segment.size for segment in held)
+    while lease is not None and held_bytes > lease.bytes_max:
+        overrun = held.pop(0)
+        held_bytes -= overrun.size
+        partition.metrics.segments_deleted_unread += 1
+        doomed.append(overrun)
+    partition.metrics.retention_held_bytes += held_bytes - partition.leased_bytes
+    partition.leased_bytes = held_bytes
+    if doomed and doomed[-1].active:
+        partition.roll()
     partition.drop_segments(doomed)
     return len(doomed)
 

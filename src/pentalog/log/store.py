@@ -6,6 +6,7 @@ pentalog.clean                     written by a clean stop, removed by the next 
 journal                            see journal.py
 recovery-point-offset-checkpoint   what is known to be on the disk, by partition
 log-start-offset-checkpoint        where partitions start that do not start at a segment
+pentalog.marks                     see marks.py
 cleaner-offset-checkpoint          up to where partitions have been compacted
 TOPIC-N/                           one partition: segments, indexes, producers' snapshot
 TOPIC-N/partition.metadata         the topic's id, as Kafka writes it
@@ -28,6 +29,7 @@ from pentalog.log.checkpoints import spell
 from pentalog.log.files import Files, Handle
 from pentalog.log.flusher import SYNC_LANE, Flusher
 from pentalog.log.journal import Journal
+from pentalog.log.marks import MarksFile
 from pentalog.log.partition import PartitionLog
 from pentalog.log.recovery import CleanStop, open_partition, open_producers
 from pentalog.log.residents import Residents
@@ -77,6 +79,8 @@ class Store:
         )
         self.cleaned_offsets: dict[Partition, int] = {}
         """Up to where each compacted partition has been compacted."""
+        self._marks = MarksFile(directory, files)
+        self._marks_timer: Timer | None = None
         self._residents = Residents()
         self._partitions: dict[Partition, PartitionLog] = {}
         self._lock: Handle | None = None
@@ -120,6 +124,7 @@ class Store:
             self.journal.start()
         self._opened = True
         self._checkpoint_timer = self.runtime.after(_CHECKPOINT_INTERVAL_MS, self._checkpoint_due)
+        self._publish_due()
 
     def _check_format(self) -> None:
         path = self.directory / "pentalog.format"
@@ -216,6 +221,8 @@ class Store:
         self._opened = False
         if self._checkpoint_timer is not None:
             self._checkpoint_timer.cancel()
+        if self._marks_timer is not None:
+            self._marks_timer.cancel()
         partitions = list(self._partitions.values())
         self.flusher.close(partitions)
         stops: dict[str, CleanStop] = {}
@@ -229,6 +236,7 @@ class Store:
             self.journal.start()
             path = self.directory / checkpoints.CLEAN_STOP
             self.files.replace_text(path, checkpoints.clean_stop_text(stops))
+        self._publish()
         for partition in partitions:
             partition.close()
         self.journal.close()
@@ -276,6 +284,18 @@ class Store:
             self._checkpoint_timer = self.runtime.after(
                 _CHECKPOINT_INTERVAL_MS, self._checkpoint_due
             )
+
+    def _publish_due(self) -> None:
+        self._publish()
+        interval_ms = self.config.marks_interval_ms
+        if self._opened and interval_ms:
+            self._marks_timer = self.runtime.after(interval_ms, self._publish_due)
+
+    def _publish(self) -> None:
+        try:
+            self._marks.publish(self._partitions.values())
+        except OSError as error:
+            log.warning("cannot publish the marks for readers of the files: %s", error)
 
     def _recovery_points(self) -> dict[Partition, int]:
         return {at: partition.synced.offset for at, partition in self._partitions.items()}
@@ -346,13 +366,16 @@ class Store:
         """Gone at once for everybody; the files follow on another thread."""
         partition = self._partitions.pop(at)
         partition.deleted = True
+        self.metrics.retention_held_bytes -= partition.leased_bytes
         self.flusher.forget(partition)
         partition.abandon()
         self._checkpointed.pop(at, None)
+        self._marks.forget(at)
         # Before the files go: a topic of the same name must not inherit these.
         if self.cleaned_offsets.pop(at, None) is not None:
             self.write_cleaned_offsets()
-        self.write_starts()
+        if at in self._starts:
+            self.write_starts()
         doomed = self.directory / f"{partition.topic_id.hex}-{at.index}{_DOOMED}"
         self.files.rename(partition.directory, doomed)
         self.runtime.offload(

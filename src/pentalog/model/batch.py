@@ -24,6 +24,11 @@ CODEC_MASK: Final = 0x07
 APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
+DOOR_SHIFT: Final = 8
+DOOR_MASK: Final = 0x0700
+"""Attribute bits that number the door which built a batch; batches of Kafka producers have 0."""
+DOORS: Final = ("kafka", "fluvio", "cursus", "rustlog", "blipmq")
+"""Doors by that number."""
 
 _FRAMING_BYTES: Final = 12
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")

@@ -40,3 +40,13 @@ class LogSettings:
     """Sync after this many records, whoever asked for it."""
     flush_ms: int = (1 << 63) - 1
     insync_replicas_min: int = 1
+    delivery_attempts_max: int = 3
+    """Deliveries on lease before a record is set aside."""
+    delivery_lease_ms: int = 100
+    """Time for the first answer; doubles with each attempt."""
+    delivery_ttl_ms: int = -1
+    delivery_backlog_max: int = -1
+    derived_from: str = ""
+    """The topic this one is derived from; empty: none."""
+    derived_smart_module: str = ""
+    derived_parameters: str = ""

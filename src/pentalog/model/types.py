@@ -71,6 +71,14 @@ class Marks(NamedTuple):
         return self.stable if horizon is Horizon.STABLE else self.end
 
 
+class Volume(NamedTuple):
+    """A disk, or the part of one that a directory is on."""
+
+    total_bytes: int
+    usable_bytes: int
+    """What may still be written by who we are."""
+
+
 class Record(NamedTuple):
     """One event, as the slow paths see it.  Hot paths see batches only."""
 

@@ -10,7 +10,7 @@ import pytest
 from tests.support.logs import AT, LogBench
 
 from pentalog.log.housekeeping import Housekeeping
-from pentalog.log.retention import apply_retention
+from pentalog.log.retention import Lease, apply_retention
 from pentalog.model.errors import OffsetOutOfRange
 from pentalog.model.types import Partition
 
@@ -242,3 +242,41 @@ def test_a_new_topic_of_the_same_name_inherits_nothing(tmp_path: Path) -> None:
     assert again.values() == {0: b"fresh"}
     with pytest.raises(OffsetOutOfRange):
         again.values(2)
+
+
+def test_what_somebody_has_a_lease_on_stays(tmp_path: Path) -> None:
+    bench = bench_with(tmp_path, retention_ms=10 * MINUTE_MS)
+    partition = bench.store.get(AT)
+    now = bench.runtime.now_ms()
+    assert apply_retention(partition, now, Lease(25, 1 << 30)) > 0
+    assert 10 < partition.start_offset <= 25
+    assert list(bench.values(partition.start_offset))[-35:] == list(range(25, 60))
+    assert partition.leased_bytes == bench.metrics.retention_held_bytes > 0
+    assert apply_retention(partition, now, Lease(50, 1 << 30)) > 0
+    assert 25 < partition.start_offset <= 50
+    assert apply_retention(partition, now) >= 0
+    assert bench.metrics.retention_held_bytes == 0
+    assert bench.metrics.segments_deleted_unread == 0
+
+
+def test_a_lease_holds_no_more_than_it_may(tmp_path: Path) -> None:
+    bench = bench_with(tmp_path, retention_ms=10 * MINUTE_MS)
+    partition = bench.store.get(AT)
+    sizes = [segment.size for segment in partition.segments]
+    apply_retention(partition, bench.runtime.now_ms(), Lease(0, 2 * max(sizes)))
+    assert 0 < partition.leased_bytes <= 2 * max(sizes)
+    assert bench.metrics.segments_deleted_unread > 0
+    assert partition.start_offset > 0
+
+
+def test_housekeeping_asks_for_leases(tmp_path: Path) -> None:
+    bench = bench_with(tmp_path, retention_ms=HOUR_MS // 2)
+    housekeeping = Housekeeping(bench.store, bench.runtime, bench.config)
+    housekeeping.find_leases = lambda now_ms: {AT: Lease(5, 1 << 30)}
+    housekeeping.start()
+    bench.runtime.advance(10 * MINUTE_MS)
+    assert bench.store.get(AT).start_offset <= 5
+    housekeeping.find_leases = lambda now_ms: {}
+    bench.runtime.advance(10 * MINUTE_MS)
+    assert bench.store.get(AT).start_offset > 5
+    housekeeping.stop()
