@@ -35,11 +35,18 @@ check: $(STAMP) ## lint, format, types, import rules
 
 bench: $(STAMP) ## measure pentalog beside Apache Kafka on this machine
 	$(BIN)/python benchmarks/end_to_end.py
+	$(BIN)/python benchmarks/rustlog.py
+	$(BIN)/python benchmarks/blipmq.py
+	$(BIN)/python benchmarks/cursus_door.py
+	$(BIN)/python benchmarks/fluvio.py
+	$(BIN)/python benchmarks/tables.py
 
-fuzz: $(STAMP) ## feed damaged bytes to the kernels and to the Kafka door (FRAMES=1000000)
+fuzz: $(STAMP) ## feed damaged bytes to the kernels and to every door (FRAMES=1000000)
 	$(BIN)/python -m tests.fuzz.kernels.mutations --count $(FRAMES)
 	$(BIN)/python -m tests.fuzz.kernels.sanitizer --count $(FRAMES)
 	$(BIN)/python tests/fuzz/kafka/run.py --frames $(FRAMES)
+	for door in rustlog blipmq cursus fluvio; do \
+		$(BIN)/python -m tests.fuzz.$$door.run --frames $(FRAMES) || exit 1; done
 
 torture: $(STAMP) ## kill brokers for a long time and look for losses
 	PENTALOG_TORTURE=1 $(BIN)/pytest tests/crash --timeout 7200
