@@ -1,0 +1,186 @@
+"""Fetch, the one-shot way to read, and FetchOffsets: where a partition begins and ends."""
+
+from __future__ import annotations
+
+import struct
+from functools import partial
+from typing import Final
+
+from pentalog.broker.port import Opened
+from pentalog.model.errors import BrokerError, OffsetOutOfRange
+from pentalog.model.later import Later
+from pentalog.model.types import Horizon, Marks, Offset, Partition
+from pentalog.protocols.fluvio import errors, messages, records, streams
+from pentalog.protocols.fluvio.codec import Writer
+from pentalog.protocols.fluvio.errors import WireError
+from pentalog.protocols.fluvio.messages import Fetch, PartitionFetch
+from pentalog.protocols.fluvio.session import Answer, Call, FluvioSession
+
+_LENGTH: Final = struct.Struct(">i")
+_NO_MARKS: Final = Marks(0, 0, 0, 0)
+_CONSUMER_ID_VERSION: Final = 23
+"""FetchOffsets has a consumer id in this version and in no other."""
+
+
+class Reading:
+    """A Fetch whose partitions are being read, after a wait if there was nothing yet."""
+
+    def __init__(self, call: Call, wish: Fetch) -> None:
+        self._call = call
+        self._wish = wish
+        self._horizon = Horizon.STABLE if wish.committed else Horizon.END
+        self._parts = [part for _, parts in wish.topics for part in parts]
+        self._bodies: list[bytes | None] = [None] * len(self._parts)
+        self._left = len(self._parts)
+        self._bytes_left = max(1, min(wish.bytes_max, streams.FRAME_BYTES_MAX))
+        self._answer: Answer | None = None
+
+    def start(self) -> None:
+        positions = self._behind()
+        if positions is None or self._wish.wait_ms <= 0:
+            self._read()
+        else:
+            self._wait(positions)
+        if self._left and self._answer is None:
+            self._answer = self._call.place()
+
+    def _behind(self) -> dict[Partition, Offset] | None:
+        """Where to wait; None if some partition can be answered as it is."""
+        log = self._call.context.broker.log
+        positions: dict[Partition, Offset] = {}
+        for part in self._parts:
+            at = Partition(part.topic, part.partition)
+            try:
+                if part.offset != log.marks(at).at(self._horizon):
+                    return None
+            except BrokerError:
+                return None
+            positions[at] = part.offset
+        return positions or None
+
+    def _wait(self, positions: dict[Partition, Offset]) -> None:
+        session = self._call.session
+        waiting = self._call.context.broker.log.wait(
+            positions,
+            bytes_min=max(1, self._wish.bytes_min),
+            horizon=self._horizon,
+            timeout_ms=self._wish.wait_ms,
+        )
+        session.waits.add(waiting)
+
+        def waited(_: Later[bool]) -> None:
+            session.waits.discard(waiting)
+            self._read()
+
+        self._answer = self._call.place()
+        waiting.then(waited)
+
+    def _read(self) -> None:
+        if not self._parts:
+            self._finish()
+        for number, part in enumerate(self._parts):
+            at = Partition(part.topic, part.partition)
+            bytes_max = max(1, min(part.bytes_max, self._bytes_left))
+            try:
+                opened = self._call.context.broker.log.open(
+                    at, part.offset, bytes_max=bytes_max, horizon=self._horizon
+                )
+            except BrokerError as refusal:
+                self._refuse(number, part, refusal)
+            else:
+                opened.then(partial(self._opened, number, part))
+
+    def _opened(self, number: int, part: PartitionFetch, later: Later[Opened]) -> None:
+        try:
+            broker = self._call.context.broker
+            at = Partition(part.topic, part.partition)
+            opened = records.decided(broker.transactions, at, later.value)
+            record_set, count = records.from_log(opened.batches, part.offset)
+        except BrokerError as refusal:
+            self._refuse(number, part, refusal)
+            return
+        # A client takes the next offset from the last batch, or from here if there is none.
+        next_offset = 0 if count else opened.next_offset
+        self._bytes_left = max(1, self._bytes_left - len(record_set))
+        self._put(number, part, errors.FINE, opened.marks, record_set, next_offset)
+
+    def _refuse(self, number: int, part: PartitionFetch, refusal: BrokerError) -> None:
+        error = errors.error_of(refusal)
+        if isinstance(refusal, OffsetOutOfRange):
+            error = streams.out_of_range(refusal, part.offset)
+        elif error.code == errors.TOPIC_NOT_FOUND:
+            error = WireError(errors.NOT_LEADER)
+        self._put(number, part, error, _NO_MARKS, b"", 0)
+
+    def _put(
+        self,
+        number: int,
+        part: PartitionFetch,
+        error: WireError,
+        marks: Marks,
+        record_set: bytes | bytearray,
+        next_offset: Offset,
+    ) -> None:
+        at = Partition(part.topic, part.partition)
+        body = streams.frame_body(
+            self._call.version,
+            at,
+            None,
+            error,
+            marks,
+            horizon=self._horizon,
+            next_offset=next_offset,
+        )
+        self._bodies[number] = bytes(body.out + _LENGTH.pack(len(record_set)) + record_set)
+        self._left -= 1
+        if not self._left:
+            self._finish()
+
+    def _finish(self) -> None:
+        body = self._call.writer().i32(0).i16(errors.NONE).i32(0)
+        bodies = iter(self._bodies)
+        body.u32(len(self._wish.topics))
+        for name, parts in self._wish.topics:
+            body.text(name).u32(len(parts))
+            for _ in parts:
+                body.raw(next(bodies) or b"")
+        if self._answer is None:
+            self._call.answer(body)
+        else:
+            self._answer.fill(body)
+
+
+def serve(call: Call) -> None:
+    Reading(call, messages.read_fetch(call.reader)).start()
+
+
+def serve_offsets(call: Call) -> None:
+    reader = call.reader
+    topics = reader.many(lambda: (reader.text(), reader.many(reader.u32)))
+    consumer_id = None
+    if call.version == _CONSUMER_ID_VERSION:
+        consumer_id = reader.option(reader.text)
+    reader.finish()
+    body = call.writer()
+    body.u32(len(topics))
+    for name, indexes in topics:
+        body.text(name).u32(len(indexes))
+        for index in indexes:
+            _write_marks(body, call.session, Partition(name, index), consumer_id)
+    call.answer(body)
+
+
+def _write_marks(
+    body: Writer, session: FluvioSession, at: Partition, consumer_id: str | None
+) -> None:
+    broker = session.context.broker
+    try:
+        marks = broker.log.marks(at)
+    except BrokerError:
+        body.i16(errors.PARTITION_NOT_LEADER).u32(at.index).i64(0).i64(0)
+        return
+    start = marks.start
+    if consumer_id is not None:
+        kept = broker.groups.offsets.committed(consumer_id, [at]).get(at)
+        start = start if kept is None else kept.offset
+    body.i16(errors.NONE).u32(at.index).i64(start).i64(marks.end)

@@ -1,0 +1,134 @@
+"""Managed consumer offsets: a consumer id is a group, and its offset is one less than the group's.
+
+Fluvio keeps the last offset that was processed and adds one on resuming; groups keep the next
+offset to read.  One is added on the way in and taken off on the way out, here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from pentalog.broker.port import Committed, Fence
+from pentalog.model.errors import BrokerError
+from pentalog.model.later import Later
+from pentalog.model.types import Offset, Partition
+from pentalog.protocols.fluvio import errors
+from pentalog.protocols.fluvio.codec import Writer
+from pentalog.protocols.fluvio.errors import WireError
+from pentalog.protocols.fluvio.session import Answer, Call
+
+_FILTER_VERSION = 24
+
+
+def fetch(call: Call) -> None:
+    """FetchConsumerOffsets: those of one partition, of one consumer, or all."""
+    reader = call.reader
+    at: Partition | None = None
+    consumer_id: str | None = None
+    if call.version >= _FILTER_VERSION and reader.boolean():
+        at = reader.option(lambda: Partition(reader.text(), reader.u32()))
+        consumer_id = reader.option(reader.text)
+    reader.finish()
+    broker = call.context.broker
+    sizes = {topic.name: topic.partitions for topic in broker.topics.all()}
+    offsets = broker.groups.offsets
+    groups = sorted(offsets.groups()) if consumer_id is None else [consumer_id]
+    found: list[tuple[str, Partition, Committed]] = []
+    for group in groups:
+        for where, kept in offsets.committed(group, None if at is None else [at]).items():
+            if where.index < sizes.get(where.topic, 0):
+                found.append((group, where, kept))
+    body = call.writer().i16(errors.NONE)
+    body.many(found, lambda entry: _write(body, *entry))
+    call.answer(body)
+
+
+def _write(body: Writer, group: str, at: Partition, kept: Committed) -> None:
+    body.text(group).text(at.topic).u32(at.index)
+    body.i64(kept.offset - 1).u64(max(0, kept.timestamp_ms) // 1000)
+
+
+def update(call: Call) -> None:
+    """UpdateConsumerOffset: for the consumer whose stream the session id names."""
+    reader = call.reader
+    offset, session_id = reader.i64(), reader.u32()
+    reader.finish()
+    stream = call.session.streams.get(session_id)
+    if stream is None:
+        _answer_update(call, None, offset, WireError(errors.SESSION_NOT_FOUND))
+        return
+    if stream.consumer_id is None:
+        text = f"stream {session_id} has no consumer id; open it with one to keep its offset"
+        _answer_update(call, None, offset, errors.other(text))
+        return
+    kept = Committed(max(0, offset + 1))
+    groups = call.context.broker.groups
+    try:
+        settled = groups.commit(stream.consumer_id, Fence(), {stream.at: kept})
+    except BrokerError as refusal:
+        _answer_update(call, None, offset, errors.other(str(refusal)))
+        return
+    if settled.ready:
+        _updated(call, None, offset, settled)
+    else:
+        settled.then(partial(_updated, call, call.place(), offset))
+
+
+def _updated(call: Call, answer: Answer | None, offset: Offset, settled: Later[None]) -> None:
+    error = errors.FINE
+    try:
+        _ = settled.value
+    except BrokerError as refusal:
+        error = errors.texts(errors.FLUSH_FAILED, str(refusal))
+    _answer_update(call, answer, offset, error)
+
+
+def _answer_update(call: Call, answer: Answer | None, offset: Offset, error: WireError) -> None:
+    body = call.writer().i64(offset)
+    error.write(body)
+    if answer is None:
+        call.answer(body)
+    else:
+        answer.fill(body)
+
+
+def delete(call: Call) -> None:
+    """DeleteConsumerOffset; one that is not there is as good as deleted."""
+    reader = call.reader
+    at = Partition(reader.text(), reader.u32())
+    consumer_id = reader.text()
+    reader.finish()
+    offsets = call.context.broker.groups.offsets
+    if not offsets.committed(consumer_id, [at]):
+        call.answer(call.writer().i16(errors.NONE))
+        return
+    try:
+        refused = call.context.broker.groups.forget(consumer_id, [at])
+        settled = call.context.broker.groups.settle()
+    except BrokerError as refusal:
+        _answer_delete(call, None, errors.other(str(refusal)))
+        return
+    if at in refused:
+        _answer_delete(call, None, errors.other(str(refused[at])))
+    elif settled.ready:
+        _deleted(call, None, settled)
+    else:
+        settled.then(partial(_deleted, call, call.place()))
+
+
+def _deleted(call: Call, answer: Answer | None, settled: Later[None]) -> None:
+    error = errors.FINE
+    try:
+        _ = settled.value
+    except BrokerError as refusal:
+        error = errors.texts(errors.FLUSH_FAILED, str(refusal))
+    _answer_delete(call, answer, error)
+
+
+def _answer_delete(call: Call, answer: Answer | None, error: WireError) -> None:
+    body = call.writer()
+    error.write(body)
+    if answer is None:
+        call.answer(body)
+    else:
+        answer.fill(body)

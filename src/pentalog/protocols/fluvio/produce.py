@@ -1,0 +1,281 @@
+"""Produce: batches in, one answer entry for each request entry, in their order."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from pentalog.broker.port import Broker, Topic
+from pentalog.broker.transformation import Chain, Section, Transformed
+from pentalog.kernels import Malformed
+from pentalog.model.errors import BrokerError, PartitionNotFound, TopicNotFound
+from pentalog.model.later import Later
+from pentalog.model.types import Ack, Appended, Partition
+from pentalog.protocols.fluvio import errors, messages, records, transforms
+from pentalog.protocols.fluvio.codec import Writer
+from pentalog.protocols.fluvio.errors import WireError
+from pentalog.protocols.fluvio.messages import Produce
+from pentalog.protocols.fluvio.session import Answer, Call
+from pentalog.runtime import Timer
+
+OPENED_BYTES_MAX: Final = 64 << 20
+"""What one compressed batch may hold."""
+
+
+class Entry:
+    """One partition of a request, and what became of its batches."""
+
+    __slots__ = ("appended", "at", "error", "pending")
+
+    def __init__(self, at: Partition) -> None:
+        self.at = at
+        self.appended: Appended | None = None
+        self.error = errors.FINE
+        self.pending = False
+
+    def refuse(self, refusal: BrokerError) -> None:
+        if isinstance(refusal, TopicNotFound | PartitionNotFound):
+            self.error = WireError(errors.NOT_LEADER)
+        else:
+            self.error = errors.error_of(refusal)
+
+
+class Writing:
+    """A request whose answer waits for the disk, for SmartModules or for its time to be up."""
+
+    def __init__(self, call: Call, wish: Produce) -> None:
+        self.call = call
+        self.wish = wish
+        self.entries: list[list[Entry]] = []
+        self.waiting = 0
+        self._answer: Answer | None = None
+        self._timer: Timer | None = None
+
+    def wait(self, entry: Entry) -> None:
+        entry.pending = True
+        self.waiting += 1
+
+    def arrived(self, entry: Entry) -> None:
+        """An entry that was waited for is there, with what `entry` says by now."""
+        if not entry.pending:
+            return
+        entry.pending = False
+        self.waiting -= 1
+        if self._answer is not None and not self.waiting:
+            self._finish()
+
+    def settle(self, entry: Entry, appended: Appended) -> None:
+        """The batches of an entry are in the log: answered as soon as they are safe enough."""
+        entry.appended = appended
+        ack = Ack.DURABLE if self.wish.committed else Ack.WRITTEN
+        settled = self.call.context.broker.log.settle(appended, ack)
+        if settled.ready:
+            self._settled(entry, settled)
+        else:
+            if not entry.pending:
+                self.wait(entry)
+            settled.then(partial(self._settled, entry))
+
+    def _settled(self, entry: Entry, settled: Later[Appended]) -> None:
+        try:
+            _ = settled.value
+        except BrokerError as refusal:
+            entry.refuse(refusal)
+        self.arrived(entry)
+
+    def conclude(self) -> None:
+        """Everything has been started: answer, now or when it is there."""
+        if not self.waiting:
+            self.call.answer(self._body())
+            return
+        self._answer = self.call.place()
+        self._timer = self.call.context.runtime.after(self.wish.timeout_ms, self._time_is_up)
+
+    def _time_is_up(self) -> None:
+        self._timer = None
+        for entry in (entry for topic in self.entries for entry in topic if entry.pending):
+            entry.pending = False
+            entry.error = errors.timed_out(self.wish.timeout_ms)
+        self.waiting = 0
+        self._finish()
+
+    def _finish(self) -> None:
+        answer, self._answer = self._answer, None
+        if self._timer is not None:
+            self._timer.cancel()
+        if answer is not None:
+            answer.fill(self._body())
+
+    def _body(self) -> Writer:
+        body = self.call.writer()
+        body.u32(len(self.entries))
+        for topic, entries in zip(self.wish.topics, self.entries, strict=True):
+            body.text(topic.name).u32(len(entries))
+            for entry in entries:
+                self._write_entry(body, entry)
+        if body.version >= 1:
+            body.i32(0)
+        return body
+
+    def _write_entry(self, body: Writer, entry: Entry) -> None:
+        appended = entry.appended
+        body.u32(entry.at.index)
+        (entry.error.bare if self.wish.documented else entry.error).write(body)
+        body.i64(0 if appended is None else appended.base_offset)
+        if body.version >= 2:
+            body.i64(-1 if appended is None else appended.timestamp_ms)
+        if body.version >= 5:
+            body.i64(0 if appended is None else appended.start_offset)
+
+
+def serve(call: Call) -> None:
+    wish = messages.read_produce(call.reader)
+    writing = Writing(call, wish)
+    if wish.links:
+        Transforming(writing).start()
+        writing.conclude()
+        return
+    for topic in wish.topics:
+        entries = [
+            _take(writing, Partition(topic.name, part.index), part.batches)
+            for part in topic.partitions
+        ]
+        writing.entries.append(entries)
+    writing.conclude()
+
+
+class Transforming:
+    """A request whose batches pass through SmartModules, one entry after the other."""
+
+    def __init__(self, writing: Writing) -> None:
+        self._writing = writing
+        self._call = writing.call
+        self._left: list[tuple[Entry, list[tuple[Section, bytes]]]] = []
+        self._chain: Chain | None = None
+        self._bytes_left = OPENED_BYTES_MAX
+
+    def start(self) -> None:
+        for topic in self._writing.wish.topics:
+            entries = []
+            for part in topic.partitions:
+                entry = Entry(Partition(topic.name, part.index))
+                entries.append(entry)
+                self._open(entry, part.batches)
+            self._writing.entries.append(entries)
+        if not self._left:
+            return
+        modules = self._call.context.broker.smart_modules
+        try:
+            chain = modules.chain(self._writing.wish.links, version=self._call.version)
+        except BrokerError as refusal:
+            self._refuse_all(transforms.chain_error(refusal))
+        else:
+            chain.then(self._started)
+
+    def _open(self, entry: Entry, batches: list[tuple[int, int]]) -> None:
+        broker = self._call.context.broker
+        try:
+            found = records.sections(
+                self._call.reader.data,
+                batches,
+                bytes_max=self._bytes_left,
+                compression_type=_topic_of(broker, entry.at).settings.compression,
+            )
+            self._bytes_left -= sum(len(section.records) for section, _ in found)
+        except BrokerError as refusal:
+            entry.refuse(refusal)
+        else:
+            if any(headers != found[0][1] for _, headers in found):
+                text = "batches of several schemas in one entry; send each in an entry of its own"
+                entry.error = errors.other(text)
+            elif found:
+                self._left.append((entry, found))
+                self._writing.wait(entry)
+
+    def _refuse_all(self, error: WireError) -> None:
+        for entry, _ in self._left:
+            entry.error = error
+            self._writing.arrived(entry)
+        self._left.clear()
+
+    def _started(self, later: Later[Chain]) -> None:
+        try:
+            self._chain = later.value
+            at = self._left[0][0].at
+            looked = transforms.looked_back(
+                self._call.context, at, self._chain, self._writing.wish.links
+            )
+        except BrokerError as refusal:
+            self._refuse_all(transforms.chain_error(refusal))
+            self._next()
+        else:
+            looked.then(self._looked)
+
+    def _looked(self, later: Later[None]) -> None:
+        try:
+            _ = later.value
+        except BrokerError as refusal:
+            self._refuse_all(transforms.chain_error(refusal))
+        self._next()
+
+    def _next(self) -> None:
+        if self._chain is None:
+            return
+        if not self._left:
+            self._chain.close()
+            return
+        entry, found = self._left[0]
+        run = self._chain.run([section for section, _ in found])
+        run.then(partial(self._transformed, entry, found[0][1]))
+
+    def _transformed(self, entry: Entry, headers: bytes, later: Later[Transformed]) -> None:
+        self._left.pop(0)
+        try:
+            done = later.value
+            if done.failure is not None:
+                entry.error = transforms.runtime_error(done.failure)
+            elif done.sections and entry.pending:
+                built = [transforms.log_batch_of(section, headers) for section in done.sections]
+                joined = bytearray(b"").join(built)
+                log = self._call.context.broker.log
+                self._writing.settle(entry, log.append(entry.at, memoryview(joined)))
+                self._next()
+                return
+        except BrokerError as refusal:
+            entry.refuse(refusal)
+        except Malformed as flaw:
+            entry.error = errors.other(f"the SmartModule gave back what cannot be kept: {flaw}")
+        self._writing.arrived(entry)
+        self._next()
+
+
+def _take(writing: Writing, at: Partition, batches: list[tuple[int, int]]) -> Entry:
+    entry = Entry(at)
+    broker = writing.call.context.broker
+    try:
+        translated = _translate(broker, writing.call, at, batches)
+        if translated:
+            writing.settle(entry, broker.log.append(at, memoryview(translated)))
+        else:
+            broker.log.marks(at)
+    except BrokerError as refusal:
+        entry.refuse(refusal)
+    return entry
+
+
+def _translate(
+    broker: Broker, call: Call, at: Partition, batches: list[tuple[int, int]]
+) -> bytearray:
+    return records.to_log(
+        call.reader.data,
+        batches,
+        bytes_max=OPENED_BYTES_MAX,
+        compression_type=_topic_of(broker, at).settings.compression,
+    )
+
+
+def _topic_of(broker: Broker, at: Partition) -> Topic:
+    topic = broker.topics.get(at.topic)
+    if at.index >= topic.partitions:
+        raise PartitionNotFound(f"partition {at.index}; it has 0..{topic.partitions - 1}")
+    return topic

@@ -1,0 +1,307 @@
+"""The controller's port (SC): objects are created, deleted, listed, changed and watched."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import ClassVar, Final
+
+from pentalog.broker.port import TopicSpec
+from pentalog.broker.transformation import SmartModule
+from pentalog.model.errors import BrokerError, SmartModuleInvalid
+from pentalog.model.later import Later
+from pentalog.protocols.fluvio import errors, objects
+from pentalog.protocols.fluvio.codec import Reader, Undecodable, Writer
+from pentalog.protocols.fluvio.errors import WireError
+from pentalog.protocols.fluvio.session import Answer, Api, Call, FluvioSession
+from pentalog.protocols.fluvio.watches import WATCHES_MAX, Watch, spu_address
+from pentalog.session import Context, Replies
+
+VERSION_MIN: Final = 11
+"""Older ones wrap objects in another way, which no client in use sends."""
+VERSION_MAX: Final = 19
+_LIST_VERSION_MIN: Final = 15
+_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_RETENTION_S_MIN: Final = 10
+_SEGMENT_BYTES_MIN: Final = 1024
+_PARTITION_BYTES_MIN: Final = 2048
+_SPU_NOT_FOUND: Final = WireError(1003)
+_MISSING: Final[Mapping[str, WireError]] = {
+    objects.CUSTOM_SPU: _SPU_NOT_FOUND,
+    objects.SPU: _SPU_NOT_FOUND,
+    objects.SPU_GROUP: errors.other("there are no SPU groups: this broker is its own only SPU"),
+    objects.TABLE_FORMAT: WireError(7001),
+    objects.MIRROR: WireError(11001),
+}
+"""What deleting something answers of which there is never any."""
+
+
+class Refused(Exception):
+    """A refusal in Fluvio's own words."""
+
+    def __init__(self, error: WireError, text: str) -> None:
+        super().__init__(text)
+        self.error = error
+
+
+def _unwrap(reader: Reader) -> tuple[str, Reader]:
+    """The label of the object a request is about, and what is said of it."""
+    label = reader.text()
+    if label not in objects.LABELS:
+        raise Undecodable(f"objects of type {label[:40]!r} are not known")
+    size = reader.u32()
+    start = reader.skip(size)
+    reader.finish()
+    return label, Reader(reader.data, start, start + size, reader.version)
+
+
+def _status(call: Call, name: str, error: WireError = errors.FINE, text: str = "") -> Writer:
+    body = call.writer().text(name)
+    error.write(body)
+    return body.option_text(text or None)
+
+
+def _carry_out(call: Call, name: str, act: Callable[[], Later[None] | None]) -> None:
+    """Do something to an object; answered when it is on the disk."""
+    try:
+        settled = act()
+    except Refused as refusal:
+        call.answer(_status(call, name, refusal.error, str(refusal)))
+        return
+    except BrokerError as refusal:
+        call.answer(_status(call, name, _error_of(refusal, name), str(refusal)))
+        return
+    if settled is None or settled.ready:
+        _answer_settled(call, None, name, settled)
+        return
+    answer = call.place()
+    settled.then(lambda later: _answer_settled(call, answer, name, later))
+
+
+def _answer_settled(
+    call: Call, answer: Answer | None, name: str, settled: Later[None] | None
+) -> None:
+    body = _status(call, name)
+    if settled is not None:
+        try:
+            _ = settled.value
+        except BrokerError as refusal:
+            body = _status(call, name, _error_of(refusal, name), str(refusal))
+    if answer is None:
+        call.answer(body)
+    else:
+        answer.fill(body)
+
+
+def _error_of(refusal: BrokerError, name: str) -> WireError:
+    if isinstance(refusal, SmartModuleInvalid):
+        return errors.module_invalid(str(refusal), name)
+    return errors.error_of(refusal)
+
+
+def create(call: Call) -> None:
+    label, reader = _unwrap(call.reader)
+    name, dry_run = reader.text(), reader.boolean()
+    reader.option(reader.u32)
+    if label == objects.TOPIC:
+        wish = objects.read_topic(reader)
+        reader.finish()
+        _carry_out(call, name, lambda: _create_topic(call, name, wish, dry_run=dry_run))
+    elif label == objects.SMART_MODULE:
+        module = objects.read_module(reader)
+        reader.finish()
+        _carry_out(call, name, lambda: _create_module(call, name, module, dry_run=dry_run))
+    else:
+        text = f"{label} objects cannot be made here; topics and SmartModules can"
+        call.answer(_status(call, name, errors.other(text), text))
+
+
+def _create_module(
+    call: Call, name: str, wish: objects.ModuleWish, *, dry_run: bool
+) -> Later[None]:
+    modules = call.context.broker.smart_modules
+    return modules.create(SmartModule(name, wish.wasm, wish.package), dry_run=dry_run)
+
+
+def _create_topic(
+    call: Call, name: str, wish: objects.TopicWish, *, dry_run: bool
+) -> Later[None] | None:
+    _check_topic(name, wish)
+    settings: dict[str, str] = {}
+    if wish.retention_s is not None:
+        settings["retention.ms"] = str(wish.retention_s * 1000)
+    if wish.segment_bytes is not None:
+        settings["segment.bytes"] = str(min(wish.segment_bytes, (1 << 31) - 1))
+    if wish.partition_bytes_max is not None:
+        settings["retention.bytes"] = str(min(wish.partition_bytes_max, (1 << 63) - 1))
+    if wish.compression != "producer":
+        settings["compression.type"] = wish.compression
+    topics = call.context.broker.topics
+    spec = TopicSpec(name=name, partitions=wish.partitions, settings=settings)
+    topics.create(spec, dry_run=dry_run)
+    return None if dry_run else topics.settle()
+
+
+def _check_topic(name: str, wish: objects.TopicWish) -> None:
+    """What a Fluvio controller refuses, and what this broker cannot honour."""
+    if not _NAME.fullmatch(name):
+        raise Refused(
+            WireError(errors.TOPIC_INVALID_NAME),
+            f"topic name {name[:80]!r}; accepted are 1 to 63 of a-z, 0-9 and dashes inside",
+        )
+    if name == objects.OFFSETS_TOPIC:
+        raise Refused(WireError(errors.TOPIC_EXISTS), f"topic {name} exists already")
+    if wish.mirrored:
+        text = "mirrored topics are not kept here; give a number of partitions"
+        raise Refused(errors.other(text), text)
+    if wish.system:
+        text = "system topics cannot be made by clients; leave `system` out"
+        raise Refused(errors.other(text), text)
+    if wish.deduplicated:
+        text = "deduplication is not done here; derive a topic with a SmartModule instead"
+        raise Refused(errors.other(text), text)
+    if wish.partitions < 1 or wish.replication < 1:
+        raise Refused(
+            WireError(errors.TOPIC_ERROR), "0 partitions or copies; accepted is 1 or more of each"
+        )
+    segment = _SEGMENT_BYTES_MIN if wish.segment_bytes is None else wish.segment_bytes
+    least = max(segment, _PARTITION_BYTES_MIN)
+    flawed = (
+        (wish.retention_s is not None and wish.retention_s < _RETENTION_S_MIN)
+        or segment < _SEGMENT_BYTES_MIN
+        or (wish.partition_bytes_max is not None and wish.partition_bytes_max < least)
+    )
+    if flawed:
+        raise Refused(
+            WireError(errors.TOPIC_INVALID_CONFIG),
+            f"accepted are a retention from {_RETENTION_S_MIN} s, segments from "
+            f"{_SEGMENT_BYTES_MIN} bytes, partitions from {_PARTITION_BYTES_MIN} bytes and no "
+            "smaller than a segment",
+        )
+
+
+def delete(call: Call) -> None:
+    label, reader = _unwrap(call.reader)
+    if label == objects.CUSTOM_SPU:
+        kind = reader.text()
+        name = str(reader.i32()) if kind == "Id" else reader.text()
+    else:
+        name = reader.text()
+    if reader.version >= 13:
+        reader.boolean()
+    reader.finish()
+    _carry_out(call, name, lambda: _delete(call, label, name))
+
+
+def _delete(call: Call, label: str, name: str) -> Later[None] | None:
+    broker = call.context.broker
+    if label == objects.SMART_MODULE:
+        broker.smart_modules.delete(name)
+        return broker.smart_modules.settle()
+    if label == objects.TOPIC:
+        if name == objects.OFFSETS_TOPIC:
+            raise Refused(
+                errors.texts(errors.SYSTEM_DELETION, "topic", name), f"{name} is a system topic"
+            )
+        broker.topics.delete(name)
+        return broker.topics.settle()
+    if label == objects.PARTITION:
+        text = "partitions cannot be deleted; delete their topic"
+        raise Refused(errors.other(text), text)
+    raise Refused(_MISSING[label], f"there is no {label} {name!r}")
+
+
+def list_objects(call: Call) -> None:
+    label, reader = _unwrap(call.reader)
+    filters = reader.many(reader.text)
+    summary = reader.boolean()
+    system = reader.boolean()
+    reader.finish()
+    body = call.writer()
+    if label in (objects.SPU, objects.CUSTOM_SPU):
+        matches = not filters or any(text in objects.SPU_NAME for text in filters)
+        body.u32(int(matches and label == objects.SPU))
+        if matches and label == objects.SPU:
+            objects.write_spu(body, spu_address(call.session))
+    elif label in objects.EMPTY:
+        body.u32(0)
+    else:
+        door = call.session.door
+        is_split = label in (objects.TOPIC, objects.PARTITION)
+        found = {
+            name: entry
+            for name, entry in door.seen(label).items()
+            if (not is_split or not system) and _matches(filters, name)
+        }
+        shown = system and _matches(filters, objects.OFFSETS_TOPIC)
+        door.write_all(body, label, found, summary=summary, system=shown)
+    call.answer(call.writer().text(label).bytes_(body.out))
+
+
+def _matches(filters: list[str], name: str) -> bool:
+    return not filters or any(text in name for text in filters)
+
+
+def watch(call: Call) -> None:
+    label, reader = _unwrap(call.reader)
+    reader.i64()
+    summary = reader.boolean()
+    reader.finish()
+    session = call.session
+    assert isinstance(session, ScSession)
+    if len(session.watches) >= WATCHES_MAX:
+        raise Undecodable(f"more than {WATCHES_MAX} watches on one connection")
+    opened = Watch(call, label, summary=summary)
+    session.watches.append(opened)
+    opened.open()
+
+
+def update(call: Call) -> None:
+    label, reader = _unwrap(call.reader)
+    name = reader.text()
+    if label != objects.TOPIC:
+        text = f"{label} objects cannot be changed here; topics can get more partitions"
+        call.answer(_status(call, name, errors.other(text), text))
+        return
+    action = reader.u8()
+    count = 0
+    if action == 0:
+        count = reader.u32()
+        reader.finish()
+    _carry_out(call, name, lambda: _grow(call, name, action, count))
+
+
+def _grow(call: Call, name: str, action: int, count: int) -> Later[None]:
+    topics = call.context.broker.topics
+    if name == objects.OFFSETS_TOPIC:
+        raise Refused(
+            errors.texts(errors.SYSTEM_UPDATE, "topic", name), f"{name} is a system topic"
+        )
+    if action != 0:
+        text = "mirrors are not kept here; accepted is adding partitions"
+        raise Refused(errors.other(text), text)
+    topics.grow(name, topics.get(name).partitions + count)
+    return topics.settle()
+
+
+class ScSession(FluvioSession):
+    """One connection to the controller's port."""
+
+    platform_version = "0.18.1"
+    apis: ClassVar[Mapping[int, Api]] = {
+        1001: Api("Create", VERSION_MIN, VERSION_MAX, create),
+        1002: Api("Delete", VERSION_MIN, VERSION_MAX, delete),
+        1003: Api("List", _LIST_VERSION_MIN, VERSION_MAX, list_objects),
+        1004: Api("Watch", _LIST_VERSION_MIN, VERSION_MAX, watch),
+        1006: Api("Update", VERSION_MIN, VERSION_MAX, update),
+    }
+
+    def __init__(self, context: Context, replies: Replies) -> None:
+        super().__init__(context, replies)
+        self.watches: list[Watch] = []
+
+    def close(self) -> None:
+        super().close()
+        for opened in self.watches:
+            self.door.forget(opened)
+        self.watches.clear()

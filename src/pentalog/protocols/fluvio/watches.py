@@ -1,0 +1,66 @@
+"""Watches: a snapshot at once, then every change, as fast as the connection takes them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pentalog.protocols.fluvio import frames, objects
+from pentalog.protocols.fluvio.codec import Writer
+from pentalog.protocols.fluvio.session import Call, FluvioSession
+from pentalog.session import Address
+
+WATCHES_MAX: Final = 100
+"""Per connection; a client opens six."""
+
+
+class Watch:
+    """One watch of one connection."""
+
+    def __init__(self, call: Call, label: str, *, summary: bool) -> None:
+        self.label = label
+        self._session: FluvioSession = call.session
+        self._correlation_id = call.head.correlation_id
+        self._version = call.version
+        self._summary = summary
+        self._seen = call.session.door.seen(label)
+        self._waiting = False
+
+    def open(self) -> None:
+        door = self._session.door
+        if self.label == objects.SPU:
+            body = Writer(self._version).i64(1).u32(0).u32(1)
+            objects.write_spu(body, spu_address(self._session))
+            self._send(body.out)
+        else:
+            self._send(door.snapshot(self.label, self._version, summary=self._summary))
+        door.watch(self)
+
+    def tell(self) -> None:
+        if self._waiting or self._session.ended:
+            return
+        if self._session.replies.full:
+            # A slow reader gets what has come together until it has room, not every change.
+            self._waiting = True
+            self._session.replies.when_room(self._go_on)
+            return
+        door = self._session.door
+        body = door.difference(self.label, self._seen, self._version, summary=self._summary)
+        if body is not None:
+            self._seen = door.seen(self.label)
+            self._send(body)
+
+    def _go_on(self) -> None:
+        self._waiting = False
+        self.tell()
+
+    def _send(self, body: bytearray) -> None:
+        wrapped = Writer(self._version).text(self.label).bytes_(body)
+        self._session.send(frames.answer(self._correlation_id, wrapped))
+
+
+def spu_address(session: FluvioSession) -> Address | None:
+    """Where this client reaches the SPU; None if that port is not open."""
+    try:
+        return session.context.advertised("fluvio-spu")
+    except KeyError:
+        return None

@@ -1,0 +1,276 @@
+"""Mutated Fluvio frames against two equal brokers, one fed in whole streams, one in crumbs.
+
+What must hold for any bytes, on both ports: every byte is used or waited for, nothing raises,
+answers are whole frames or the connection ends, both brokers answer the same, and nothing grows
+without bound.  A failure names the seed and the round; the same seed gives the same frames.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import struct
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "protocols" / "fluvio"))
+
+from fluvio_world import (
+    Client,
+    FluvioBroker,
+    ad_hoc,
+    chain,
+    create_topic,
+    predefined,
+    produce,
+    request,
+    stream_fetch,
+    their_batch,
+    topic_spec,
+    update_offsets,
+    wrapped,
+)
+from wat_modules import module
+
+from pentalog import kernels
+from pentalog.broker.port import TopicSpec
+from pentalog.broker.transformation import SmartModule
+from pentalog.protocols.fluvio.codec import Writer
+from pentalog.protocols.fluvio.streams import STREAMS_MAX
+from pentalog.protocols.fluvio.watches import WATCHES_MAX
+
+PARTITIONS_MAX = 200
+"""More than this on disk, and the brokers are made anew: mutated requests create topics."""
+ROUNDS_PER_BROKER = 150
+LABELS = ("Topic", "Partition", "SPU", "CustomSpu", "SpuGroup", "SmartModule", "TableFormat")
+_EDGES = (0, 1, 2, 127, 128, 255, (1 << 31) - 1, 1 << 31, (1 << 32) - 1)
+
+
+def recorded() -> tuple[list[bytes], list[bytes]]:
+    """(frames to the controller, frames to the SPU) of the real client."""
+    found: dict[str, list[bytes]] = {"sc": [], "spu": []}
+    kind = "sc"
+    path = Path(__file__).parents[2] / "golden" / "fluvio" / "conversation.txt"
+    for line in path.read_text().splitlines():
+        if line.startswith("@ "):
+            kind = line.split()[1]
+        elif line.startswith("> "):
+            found[kind].append(bytes.fromhex(line[2:]))
+    return found["sc"], found["spu"]
+
+
+def controller_corpus() -> list[bytes]:
+    found = recorded()[0]
+    for version in range(15, 20):
+        found.append(request(1001, create_topic(f"made-{version}", topic_spec(2)), version, 7))
+        for label in LABELS:
+            named = Writer(version).text("Name") if label == "CustomSpu" else Writer(version)
+            named.text("orders").boolean(True)
+            found.append(request(1002, wrapped(label, bytes(named.out)), version, 8))
+            listing = bytes(Writer(version).u32(1).text("o").boolean(True).boolean(False).out)
+            found.append(request(1003, wrapped(label, listing), version, 9))
+            found.append(request(1004, wrapped(label, bytes(9)), version, 10))
+        grown = bytes(Writer(version).text("orders").u8(0).u32(1).out)
+        found.append(request(1006, wrapped("Topic", grown), version, 11))
+    body = Writer(19).text("m").boolean(False).u8(0).u8(0).u8(0).u8(0)
+    for wasm in (module("filter"), b"\0asm\1\0\0\0"):
+        inner = bytes(Writer(19).raw(body.out).bytes_(wasm).out)
+        found.append(request(1001, wrapped("SmartModule", inner), 19, 12))
+    return found
+
+
+def compressed(codec: int, data: bytes) -> bytes:
+    from pentalog.model import compression
+
+    sent = bytearray(data[:57] + compression.compress(codec, data[57:]))
+    struct.pack_into(">i", sent, 8, len(sent) - 12)
+    struct.pack_into(">h", sent, 21, codec)
+    struct.pack_into(">I", sent, 17, kernels.crc32c(bytes(sent[21:])))
+    return bytes(sent)
+
+
+def fetch(version: int) -> bytes:
+    body = Writer(version).i32(50).i32(1)
+    if version >= 3:
+        body.i32(1 << 20)
+    if version >= 4:
+        body.u8(0)
+    body.u32(1).text("orders").u32(1).u32(1)
+    if version >= 9:
+        body.i32(-1)
+    body.i64(0)
+    if version >= 5:
+        body.i64(0)
+    body.i32(1 << 20)
+    return bytes(body.u32(0).out if version >= 7 else body.out)
+
+
+def spu_corpus() -> list[bytes]:
+    found = recorded()[1]
+    sound = their_batch(b"a one", (b"k", b"two"), b"!three")
+    links = chain(predefined("m"), ad_hoc(module("map"), parameters={"a": "b"}, lookback=2))
+    for version in range(26):
+        found.append(request(0, produce("orders", sound, sound), version, 20))
+        found.append(request(0, produce("orders", sound, isolation=-1), version, 21))
+        found.append(request(1, fetch(version), version, 22))
+        body = Writer(version).text("orders").u32(0).i64(0).i32(4096).u8(version & 1)
+        if 11 <= version <= 18:
+            body.bytes_(b"")
+        if 16 <= version <= 18:
+            body.u8(0).u8(0)
+        if version >= 18:
+            body.u32(0)
+        if version >= 23:
+            body.option_text("group")
+        found.append(request(1003, bytes(body.out), version, 23))
+    for version in (23, 24, 25):
+        found.append(request(1002, bytes(Writer(version).u32(1).text("orders").u32(1).u32(0).out)
+                             + (b"\0" if version == 23 else b""), version, 24))  # fmt: skip
+        found.append(request(1006, bytes(Writer(version).i64(1).u32(1).out), version, 25))
+        found.append(request(1007, bytes(Writer(version).text("orders").u32(0).text("group").out),
+                             version, 26))  # fmt: skip
+        found.append(request(1008, b"" if version == 23 else b"\0", version, 27))
+    found += [request(0, produce("orders", compressed(n, sound)), 24, 28) for n in range(1, 5)]
+    found.append(request(0, produce("orders", sound, modules=links), 24, 29))
+    found.append(request(1003, stream_fetch("orders", modules=links), 24, 30))
+    found += [request(1005, update_offsets((n, 1), (n, 2)), 0, 31) for n in range(4)]
+    return found
+
+
+def mutated(data: bytes, dice: random.Random, others: list[bytes]) -> bytes:
+    out = bytearray(data)
+    # Mostly none: a frame that ends the connection hides all that come after it.
+    changes = dice.choice((1, 1, 2, 4)) if dice.random() < 0.12 else 0
+    for _ in range(changes):
+        if len(out) < 5:
+            break
+        kind = dice.randrange(7)
+        at = dice.randrange(4, len(out))
+        if kind == 0:
+            out[at] ^= 1 << dice.randrange(8)
+        elif kind == 1:
+            out[at] = dice.choice((0, 1, 0x7F, 0x80, 0xFF))
+        elif kind == 2:
+            width = dice.choice((1, 2, 4))
+            edge = dice.choice(_EDGES) & ((1 << 8 * width) - 1)
+            out[at : at + width] = edge.to_bytes(width, "big")
+        elif kind == 3:
+            del out[at : at + dice.choice((1, 2, 8, 1000))]
+        elif kind == 4:
+            out[at:at] = dice.randbytes(dice.choice((1, 2, 8, 50)))
+        elif kind == 5:
+            other = dice.choice(others)
+            cut = dice.randrange(len(other))
+            out[at:] = other[cut : cut + dice.randrange(1, 400)]
+        else:
+            out[4:8] = dice.choice(others)[4:8]
+    if not changes or dice.random() < 0.9:
+        out[:4] = (len(out) - 4).to_bytes(4, "big")
+    elif len(out) >= 4:
+        out[:4] = dice.choice((0, 1, 1 << 20, (1 << 31) - 1, 1 << 31)).to_bytes(4, "big")
+    return bytes(out)
+
+
+class Fuzz:
+    def __init__(self, seed: int, directory: Path) -> None:
+        self.seed = seed
+        self.frames = 0
+        self.answers = 0
+        self.hang_ups = 0
+        self._dice = random.Random(seed)
+        self._directory = directory
+        self._rounds = 0
+        self._pair: list[FluvioBroker] = []
+        self._corpora = (controller_corpus(), spu_corpus())
+
+    def run(self, frames: int) -> None:
+        try:
+            while self.frames < frames:
+                if self._worn_out():
+                    self._renew()
+                self._round()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        for broker in self._pair:
+            broker.close()
+            shutil.rmtree(broker.store.directory)
+        self._pair = []
+
+    def _worn_out(self) -> bool:
+        if not self._pair or self._rounds % ROUNDS_PER_BROKER == 0:
+            return True
+        return sum(topic.partitions for topic in self._pair[0].topics.all()) > PARTITIONS_MAX
+
+    def _renew(self) -> None:
+        self.close()
+        seed = self._dice.getrandbits(32)
+        interval = self._dice.choice((0, 100))
+        for _ in range(2):
+            broker = FluvioBroker(
+                Path(tempfile.mkdtemp(dir=self._directory)),
+                seed=seed,
+                flush_interval_ms=interval,
+                frame_bytes_max=1 << 20,
+                journal_bytes=1 << 20,
+                smart_module_fuel=1_000_000,
+            )
+            with broker.seeded():
+                broker.topics.create(TopicSpec(name="orders", partitions=2))
+                broker.topics.create(TopicSpec(name="demo", partitions=1))
+                broker.smart_modules.create(SmartModule("m", module("filter")))
+                broker.runtime.run()
+            self._pair.append(broker)
+
+    def _round(self) -> None:
+        dice = self._dice
+        self._rounds += 1
+        is_spu = dice.random() < 0.6
+        corpus = self._corpora[is_spu]
+        chosen = [dice.choice(corpus) for _ in range(dice.randrange(1, 20))]
+        broken = [mutated(one, dice, corpus) for one in chosen]
+        data = b"".join(broken)
+        self.frames += len(broken)
+        where = f"seed {self.seed}, round {self._rounds}"
+        whole, crumbs = (broker.spu() if is_spu else broker.sc() for broker in self._pair)
+        try:
+            whole.feed(data)
+            position = 0
+            while position < len(data):
+                size = dice.choice((1, 2, 7, 60, 500, 5000))
+                crumbs.feed(data[position : position + size])
+                position += size
+            for connection in (whole, crumbs):
+                connection.run()
+                with connection.broker.seeded():
+                    connection.broker.runtime.advance(2_000)
+        except Exception as flaw:
+            raise AssertionError(f"{where}: {data.hex()}") from flaw
+        self._compare(whole, crumbs, where, data)
+
+    def _compare(self, whole: Client, crumbs: Client, where: str, data: bytes) -> None:
+        assert whole.line.hung_up == crumbs.line.hung_up, f"{where}: {data.hex()}"
+        frames, others = whole.frames(), crumbs.frames()
+        if frames != others:
+            pairs = zip(frames, others, strict=False)
+            differing = next(((a, b) for a, b in pairs if a != b), None)
+            raise AssertionError(f"{where}: {differing} to {data.hex()}")
+        self.answers += len(frames)
+        self.hang_ups += whole.line.hung_up
+        for client in (whole, crumbs):
+            session = client.session
+            assert len(session.streams) <= STREAMS_MAX, where
+            assert len(getattr(session, "watches", ())) <= WATCHES_MAX, where
+            session.close()
+            assert not session.streams, where
+            assert not session.waits, where
+            client.run()
+
+
+def fuzz(frames: int, seed: int) -> Fuzz:
+    with tempfile.TemporaryDirectory(prefix="pentalog-fuzz-") as directory:
+        run = Fuzz(seed, Path(directory))
+        run.run(frames)
+        return run

@@ -1,0 +1,41 @@
+"""Fuzz the Fluvio door for long: `python -m tests.fuzz.fluvio.run --frames N --seed S`."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import resource
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from fluvio_fuzz import fuzz
+
+STEP = 20_000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--frames", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--memory-mib-max", type=int, default=1024)
+    asked = parser.parse_args()
+    logging.disable(logging.WARNING)
+    done, seed = 0, asked.seed
+    while done < asked.frames:
+        run = fuzz(min(STEP, asked.frames - done), seed)
+        done += run.frames
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+        print(
+            f"seed {seed}: {done} frames, {run.answers} answers, {run.hang_ups} hang-ups, "
+            f"{memory} MiB at most",
+            flush=True,
+        )
+        if memory > asked.memory_mib_max:
+            sys.exit(f"{memory} MiB used; at most {asked.memory_mib_max} were allowed")
+        seed += 1
+
+
+if __name__ == "__main__":
+    main()
