@@ -11,7 +11,22 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 FOLDER = "src/pentalog/kernels/compiled"
-KERNELS = ("crc32c", "batch", "records", "produce")
+KERNELS = (
+    "crc32c",
+    "batch",
+    "records",
+    "produce",
+    "cursus",
+    "cursus_pages",
+    "rustlog",
+    "rustlog_answers",
+    "columns",
+    "fluvio",
+    "leases",
+    "blipmq",
+    "blipmq_answers",
+    "rows",
+)
 
 
 class BuildKernels(build_ext):

@@ -32,9 +32,9 @@ FILE_BYTES_MAX = 1 << 20
 
 SHARED_NAMES = ("frames.py", "messages.py", "records.py", "errors.py", "session.py", "README.md")
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "manager"}
-DISK_PLACES = ("log/files.py", "server/", "cli/", "config.py", "embedded.py")
-LOOP_PLACES = ("server/", "embedded.py")
-CLOCK_PLACES = ("server/", "cli/")
+DISK_PLACES = ("log/files.py", "server/", "cli/", "config.py", "embedded.py", "tables/")
+LOOP_PLACES = ("server/", "clients/", "embedded.py")
+CLOCK_PLACES = ("server/", "cli/", "clients/", "tables/")
 
 DISK_MODULES = {"os", "shutil", "tempfile", "fcntl", "glob"}
 DISK_METHODS = {

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 
+from pentalog.broker.aggregates import LocalAggregates
 from pentalog.broker.consumers import LocalConsumers
+from pentalog.broker.derived_topics import DerivedTopics
 from pentalog.broker.groups import LocalGroups
 from pentalog.broker.live_settings import LocalSettings
 from pentalog.broker.log import LocalLog
+from pentalog.broker.named_producers import LocalNamedProducers
 from pentalog.broker.port import Broker
 from pentalog.broker.producers import LocalProducers
 from pentalog.broker.quotas import LocalQuotas
+from pentalog.broker.retention_leases import find_leases
+from pentalog.broker.shared_rosters import LocalSharedRosters
+from pentalog.broker.smart_modules import LocalSmartModules
+from pentalog.broker.sourcing import Sourcing
 from pentalog.broker.state import FILE_NAME, State
+from pentalog.broker.subscriptions import LocalSubscriptions
+from pentalog.broker.topic_options import LocalTopicOptions
 from pentalog.broker.topics import LocalTopics
 from pentalog.broker.transactions import LocalTransactions
 from pentalog.config import Config, ConfigError, Listen
@@ -23,9 +33,11 @@ from pentalog.log.store import Store, StoreError
 from pentalog.metrics import Metrics
 from pentalog.model.errors import BrokerError
 from pentalog.protocols import PROTOCOLS
+from pentalog.protocols.blipmq.keys import notice as blipmq_notice
 from pentalog.server.asyncio_runtime import AsyncioRuntime
 from pentalog.server.lifecycle import Loop, arrival, raise_file_limit
 from pentalog.server.listener import Listeners, ListenFailed
+from pentalog.server.sharing import share
 from pentalog.session import Address, Endpoint
 
 _log = logging.getLogger("pentalog.app")
@@ -58,6 +70,9 @@ class App:
         self._state_open = False
         self._groups: LocalGroups | None = None
         self._transactions: LocalTransactions | None = None
+        self._derived: DerivedTopics | None = None
+        self._subscriptions: LocalSubscriptions | None = None
+        self._rosters: LocalSharedRosters | None = None
 
     @property
     def addresses(self) -> Mapping[str, Address]:
@@ -83,6 +98,10 @@ class App:
             await self.stop()
             raise StartFailed(_explain(self._config, error)) from error
         self._housekeeping.start()
+        if any(listen.name == "blipmq" for listen, _ in self._listen):
+            said = blipmq_notice(self._config)
+            if said is not None:
+                _log.info("%s", said)
         if files < 2 * self._config.connections_max + _SPARE_FILES:
             _log.info(
                 "%d open files allowed: enough for about %d of connections_max=%d connections",
@@ -97,6 +116,9 @@ class App:
         False if the disk did not let it; the next start will then look for itself.
         """
         clean = True
+        if self._derived is not None:
+            self._derived.close()
+            self._derived = None
         if self._listeners is not None:
             self._log.stop_waiting()
             if self._groups is not None:
@@ -107,6 +129,12 @@ class App:
         if self._groups is not None:
             self._groups.close()
             self._groups = None
+        if self._subscriptions is not None:
+            self._subscriptions.stop()
+            self._subscriptions = None
+        if self._rosters is not None:
+            self._rosters.close()
+            self._rosters = None
         if self._transactions is not None:
             self._transactions.close()
             self._transactions = None
@@ -145,6 +173,7 @@ class App:
         consumers = LocalConsumers(groups, topics)
         consumers.open()
         self._groups = groups
+        self._housekeeping.find_leases = partial(find_leases, groups.offsets)
         transactions = LocalTransactions(
             self._store,
             self._log,
@@ -156,7 +185,13 @@ class App:
         )
         transactions.open()
         self._transactions = transactions
-        return Broker(
+        subscriptions = LocalSubscriptions(
+            self._state, self._log, topics, self._runtime, self.metrics, self._config
+        )
+        subscriptions.restore()
+        topics.on_deleted.append(subscriptions.topic_deleted)
+        self._subscriptions = subscriptions
+        broker = Broker(
             self._state.cluster_id,
             self._log,
             topics,
@@ -166,7 +201,37 @@ class App:
             quotas=quotas,
             settings=settings,
             consumers=consumers,
+            subscriptions=subscriptions,
+            sourcing=self._open_sourcing(topics, groups),
+            smart_modules=self._open_smart_modules(),
         )
+        self._derived = DerivedTopics(broker, self._runtime)
+        topics.checks.append(self._derived.check)
+        self._derived.start()
+        return broker
+
+    def _open_smart_modules(self) -> LocalSmartModules:
+        smart_modules = LocalSmartModules(self._state, self._runtime, self._config)
+        smart_modules.open()
+        return smart_modules
+
+    def _open_sourcing(self, topics: LocalTopics, groups: LocalGroups) -> Sourcing:
+        producers = LocalNamedProducers(self._store, self._state)
+        rosters = LocalSharedRosters(self._state, self._runtime, topics, self._config)
+        aggregates = LocalAggregates(self._log, self._state, self._runtime)
+        options = LocalTopicOptions(self._state)
+        producers.open()
+        rosters.open()
+        aggregates.open()
+        options.open()
+        groups.reads_elsewhere = rosters.reads
+        topics.on_deleted += (
+            rosters.topic_deleted,
+            aggregates.topic_deleted,
+            options.topic_deleted,
+        )
+        self._rosters = rosters
+        return Sourcing(producers, rosters, aggregates, options)
 
     def _reconfigure(self, config: Config) -> None:
         if self._listeners is not None:
@@ -180,11 +245,18 @@ def doors(config: Config) -> Sequence[tuple[Listen, Endpoint]]:
         if name not in ENDPOINTS:
             raise ConfigError(f"there is no listener {name!r}; this broker has: {known}")
     if config.listen:
-        return [(listen, ENDPOINTS[listen.name]) for listen in config.listen]
+        return [(listen, _door(config, listen.name)) for listen in config.listen]
     return [
-        (Listen(endpoint.name, "127.0.0.1", endpoint.port), endpoint)
+        (Listen(endpoint.name, "127.0.0.1", endpoint.port), _door(config, endpoint.name))
         for endpoint in ENDPOINTS.values()
     ]
+
+
+def _door(config: Config, name: str) -> Endpoint:
+    endpoint = ENDPOINTS[name]
+    if name == "kafka" and config.rustlog_on_kafka_port:
+        return share(endpoint, [ENDPOINTS["rustlog"]])
+    return endpoint
 
 
 def _explain(config: Config, error: OSError) -> str:

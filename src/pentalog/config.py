@@ -41,6 +41,17 @@ class Listen:
         return f"{self.name}={host}:{self.port}"
 
 
+class Secrets(tuple[str, ...]):
+    """Texts that are not shown."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"{len(self)}, not shown"
+
+    __str__ = __repr__
+
+
 def _setting(default: T, text: str, *, least: int = 0, most: int = _INT64_MAX) -> T:
     metadata = {"text": text, "least": least, "most": most}
     if isinstance(default, dict):
@@ -105,6 +116,11 @@ class Config:
         least=1,
         most=_INT32_MAX,
     )
+    marks_interval_ms: int = _setting(
+        500,
+        "How often readers of the data directory are told how far they may read; 0: at a stop.",
+        most=_INT32_MAX,
+    )
     shutdown_timeout_ms: int = _setting(
         10_000, "How long a stop waits for accepted requests to finish.", most=_INT32_MAX
     )
@@ -137,6 +153,18 @@ class Config:
         least=1,
         most=_INT32_MAX,
     )
+    consumer_session_timeout_ms_min: int = _setting(
+        45_000, "Shortest session timeout one group can be given.", least=1, most=_INT32_MAX
+    )
+    consumer_session_timeout_ms_max: int = _setting(
+        60_000, "Longest session timeout one group can be given.", least=1, most=_INT32_MAX
+    )
+    consumer_heartbeat_interval_ms_min: int = _setting(
+        5_000, "Shortest heartbeat interval one group can be given.", least=1, most=_INT32_MAX
+    )
+    consumer_heartbeat_interval_ms_max: int = _setting(
+        15_000, "Longest heartbeat interval one group can be given.", least=1, most=_INT32_MAX
+    )
     offsets_retention_minutes: int = _setting(
         10_080,
         "Committed offsets nobody uses any more are forgotten after this time.",
@@ -148,6 +176,32 @@ class Config:
     )
     transactional_id_expiration_ms: int = _setting(
         7 * 24 * 3600 * 1000, "A transactional id unused for this long is forgotten.", least=1
+    )
+    subscriptions_max: int = _setting(
+        10_000, "Subscriptions that may be open, in use or not.", least=1, most=_INT32_MAX
+    )
+    subscription_idle_ms_max: int = _setting(
+        7 * 24 * 3600 * 1000,
+        "A subscription nobody has used for this long is closed.",
+        least=1,
+    )
+    rustlog_on_kafka_port: bool = _setting(
+        True, "Serve RustLog clients, which have Kafka's port built in, on that port too."
+    )
+    rustlog_strict_groups: bool = _setting(
+        False, "Give a RustLog group that has not committed yet nothing, as the original does."
+    )
+    blipmq_api_keys: Secrets = _setting(  # noqa: RUF009  # never changed
+        Secrets(), "Keys that BlipMQ clients may use; none: `dev-key`, on this machine only."
+    )
+    smart_module_fuel: int = _setting(
+        500_000_000, "Instructions a SmartModule may take for one batch.", least=1
+    )
+    smart_module_memory_bytes_max: int = _setting(
+        32 << 20, "Memory a running SmartModule may have.", least=1 << 16, most=_INT32_MAX
+    )
+    smart_module_timeout_ms: int = _setting(
+        1_000, "Time a SmartModule may take for one batch.", least=1, most=_INT32_MAX
     )
 
 
@@ -211,6 +265,8 @@ def plain(value: object) -> object:
         return str(value)
     if isinstance(value, Mapping):
         return {str(name): plain(entry) for name, entry in value.items()}
+    if isinstance(value, Secrets):
+        return str(value) if value else []
     if isinstance(value, tuple):
         return [plain(entry) for entry in value]
     return value
@@ -334,6 +390,14 @@ def parse_listen(given: object) -> Listen:
     return Listen(name, host[1:-1] if bracketed else host, int(port))
 
 
+def _read_secrets(given: object, _: Mapping[str, Any]) -> Secrets:
+    accepted = "a list of texts, separated by commas"
+    entries = _entries(given, accepted)
+    if any(not isinstance(entry, str) for entry in entries):
+        raise _Unacceptable(accepted)
+    return Secrets(text for entry in entries if (text := str(entry).strip()))
+
+
 def _read_topic_defaults(given: object, _: Mapping[str, Any]) -> Mapping[str, str]:
     accepted = 'settings by Kafka\'s names, for example "retention.ms=1000,segment.bytes=1048576"'
     if isinstance(given, Mapping):
@@ -377,6 +441,7 @@ _READERS: Final[Mapping[Any, Callable[[object, Mapping[str, Any]], object]]] = {
     "tuple[Listen, ...]": _read_listen,
     "Mapping[str, Listen]": _read_advertise,
     "Mapping[str, str]": _read_topic_defaults,
+    "Secrets": _read_secrets,
 }
 
 

@@ -26,7 +26,16 @@ class Metrics:
     journal_bytes: int = 0
     damaged_batches: int = 0
     segments_deleted: int = 0
+    segments_deleted_unread: int = 0
+    retention_held_bytes: int = 0
+    """At present, not in all."""
     segments_compacted: int = 0
+    subscriptions_opened: int = 0
+    subscriptions_expired: int = 0
+    deliveries: int = 0
+    redeliveries: int = 0
+    acknowledgements: int = 0
+    dead_letters: int = 0
 
     def all(self) -> dict[str, int]:
         return {field.name: getattr(self, field.name) for field in fields(self)}

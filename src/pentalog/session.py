@@ -112,6 +112,13 @@ class Endpoint:
     """Answers leave in the order of their requests."""
     in_flight_max: int = 1000
     """Places a connection may keep open before reading from it stops."""
+    recognises: Callable[[bytes], bool] | None = None
+    """Are these first bytes, a length and one more, a conversation of this protocol?
+
+    Given where the protocol can share the port of another one.
+    """
+    costly: Callable[[memoryview], bool] | None = None
+    """Does what was received begin with a request that takes long, and that may wait a little?"""
 
 
 @dataclass(frozen=True, slots=True)

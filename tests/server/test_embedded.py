@@ -64,7 +64,7 @@ def test_what_keeps_it_from_starting_is_raised(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="unknown setting 'colour'"):
         pentalog.Broker(colour="red")
     with pytest.raises(ConfigError, match="this broker has: kafka"):
-        pentalog.Broker(listen=["blipmq=127.0.0.1:0"]).start()
+        pentalog.Broker(listen=["pigeon=127.0.0.1:0"]).start()
 
 
 def test_importing_the_package_is_cheap() -> None:

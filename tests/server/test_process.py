@@ -186,8 +186,8 @@ def test_config_shows_values_and_sources(tmp_path: Path) -> None:
 
 
 def test_config_refuses_what_start_refuses(tmp_path: Path) -> None:
-    run = pentalog("config", "--listen", "blipmq=127.0.0.1:0")
-    _assert_refused(run.returncode, run.stderr, ["'blipmq'", "this broker has: kafka"])
+    run = pentalog("config", "--listen", "pigeon=127.0.0.1:0")
+    _assert_refused(run.returncode, run.stderr, ["'pigeon'", "this broker has: kafka"])
 
 
 def test_starting_loads_nothing_it_does_not_need(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from pentalog.model.types import (
     Offset,
     Partition,
     Slice,
+    Volume,
 )
 from pentalog.runtime import Runtime, Timer
 
@@ -205,6 +206,18 @@ class LocalLog:
 
     def size_bytes(self, at: Partition) -> int:
         return self._store.get(at).size_bytes
+
+    def volume(self) -> Volume:
+        try:
+            return self._store.files.volume(self._store.directory)
+        except OSError as error:
+            raise StorageFailed(
+                f"cannot tell the size of the disk of {self._store.directory}: {error.strerror}; "
+                "check that it is mounted"
+            ) from error
+
+    def segments(self, at: Partition) -> int:
+        return len(self._store.get(at).segments)
 
 
 class LocalWait(Waiting):

@@ -16,6 +16,9 @@ _UPSERT: Final = "INSERT OR REPLACE INTO offsets VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 _UPSERT_STAGED: Final = "INSERT OR REPLACE INTO staged_offsets VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _DELETE: Final = "DELETE FROM offsets WHERE grp = ? AND topic = ? AND partition = ?"
 
+LEASE: Final = "pentalog.lease="
+"""How the metadata of an offset begins that asks for records to be kept."""
+
 _ByTopic: TypeAlias = dict[str, dict[int, Committed]]
 
 
@@ -29,6 +32,8 @@ class LocalOffsets:
         self._staged: dict[int, dict[str, dict[Partition, Committed]]] = {}
         self._staging: dict[str, Counter[Partition]] = {}
         """How many open transactions hold an offset, by group and partition."""
+        self.leaseholders: set[str] = set()
+        """Groups that have committed with a lease (`retention_leases.py`), now or earlier."""
 
     def open(self) -> None:
         for group, topic, index, *value in self._state.rows(
@@ -149,6 +154,8 @@ class LocalOffsets:
         if indexes is None:
             indexes = topics[at[0]] = {}
         indexes[at[1]] = committed
+        if committed.metadata.startswith(LEASE):
+            self.leaseholders.add(group)
 
     def _drop(self, group: str, topics: _ByTopic, at: Partition) -> None:
         indexes = topics.get(at.topic)

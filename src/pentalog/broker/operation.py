@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
@@ -18,11 +18,15 @@ class Quota(Enum):
     READ = "read_bytes_per_second"
     WORK = "work_percent"
     """Share of the time of the thread that serves all clients."""
+    CHANGED = "partition_changes_per_second"
+    """Partitions made and deleted."""
+    CONNECTED = "connections_per_second"
+    """Of an address only."""
 
 
 Owner: TypeAlias = frozenset[tuple[str, str | None]]
-"""Whom a quota is for: pairs of `user` or `client` and a name; None stands for each one that has
-no quota of its own."""
+"""Whom a quota is for: pairs of `user` or `client` and a name, or one of `address` and a name; None
+stands for each one that has no quota of its own."""
 
 
 class Meter(Protocol):
@@ -45,6 +49,13 @@ class Meter(Protocol):
     def work_delay_ms(self) -> int:
         """Milliseconds the client must be quiet for because of the time counted so far, or 0."""
 
+    def changed(self, partitions: int) -> None:
+        """Count partitions that are made or deleted."""
+
+    @property
+    def change_delay_ms(self) -> int:
+        """Milliseconds until the client may make or delete partitions again, or 0."""
+
 
 class Quotas(Protocol):
     active: bool
@@ -61,6 +72,9 @@ class Quotas(Protocol):
 
     def meter(self, user: str, client: str) -> Meter:
         """Of one client; shared by all who are under the same quotas."""
+
+    def connected(self, address: str) -> int:
+        """Count a connection; 0, or the milliseconds after which it must be closed unserved."""
 
     def settle(self) -> Later[None]:
         """Ready as soon as every change made so far is on the disk."""
@@ -115,6 +129,36 @@ class Settings(Protocol):
         """Ready as soon as every change made so far is on the disk."""
 
 
+class GroupSettings(Protocol):
+    """Settings of single groups; a group without its own has the broker's."""
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """Every setting a group can have, and the broker's setting it has otherwise."""
+
+    def groups(self) -> Collection[str]:
+        """Those with settings of their own."""
+
+    def own(self, group: str) -> Mapping[str, str]:
+        """What was set for a group."""
+
+    def change(
+        self,
+        group: str,
+        changes: Mapping[str, str | None],
+        *,
+        replace: bool = False,
+        dry_run: bool = False,
+    ) -> None:
+        """Change settings (None: back to the broker's); with `replace`, drop all others first.
+
+        Durable with `settle`.
+        """
+
+    def settle(self) -> Later[None]:
+        """Ready as soon as every change made so far is on the disk."""
+
+
 class Unlimited:
     """The quotas of a broker that keeps none."""
 
@@ -131,6 +175,9 @@ class Unlimited:
 
     def meter(self, user: str, client: str) -> Meter:
         raise AssertionError("never active")
+
+    def connected(self, address: str) -> int:
+        return 0
 
     def settle(self) -> Later[None]:
         return Later.now(None)

@@ -7,14 +7,22 @@ nothing else ever comes out of a correct call.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
-from pentalog.broker.operation import FIXED, UNLIMITED, Quotas, Settings
+from pentalog.broker.deliveries import UNSUBSCRIBED, Subscriptions
+from pentalog.broker.membership import UNPLANNED, Consumers
+from pentalog.broker.membership import Beat as Beat
+from pentalog.broker.membership import Beaten as Beaten
+from pentalog.broker.membership import ConsumersView as ConsumersView
+from pentalog.broker.membership import ConsumerView as ConsumerView
+from pentalog.broker.operation import FIXED, UNLIMITED, GroupSettings, Quotas, Settings
+from pentalog.broker.sourcing import UNSOURCED, Sourcing
+from pentalog.broker.transformation import UNTRANSFORMED, SmartModules
 from pentalog.kernels import Facts
-from pentalog.model.errors import BrokerError, GroupNotFound
+from pentalog.model.errors import BrokerError
 from pentalog.model.later import Later
 from pentalog.model.settings import LogSettings
 from pentalog.model.types import (
@@ -27,6 +35,7 @@ from pentalog.model.types import (
     Offset,
     Partition,
     Slice,
+    Volume,
 )
 
 
@@ -93,6 +102,12 @@ class Log(Protocol):
     def size_bytes(self, at: Partition) -> int:
         """Bytes of the partition's segments on disk."""
 
+    def volume(self) -> Volume:
+        """The disk everything is on."""
+
+    def segments(self, at: Partition) -> int:
+        """How many there are, the one that is written to included."""
+
 
 class Opened(NamedTuple):
     """Batches of one partition as a reader of records wants them."""
@@ -155,6 +170,12 @@ class Topics(Protocol):
     """Grows with every change of any topic, so answers built from topics can be kept."""
 
     def create(self, spec: TopicSpec, *, dry_run: bool = False) -> Topic: ...
+    def prepare(self, spec: TopicSpec) -> Later[None]:
+        """Make ready what `create`, or `grow` of a topic there is, would make at once.
+
+        For topics of many partitions: it takes several turns, in which others are served.
+        """
+
     def delete(self, name: str) -> None: ...
     def get(self, name: str) -> Topic: ...
     def by_id(self, topic_id: UUID) -> Topic: ...
@@ -176,6 +197,9 @@ class Topics(Protocol):
 
     def settle(self) -> Later[None]:
         """Ready as soon as every change made so far is on the disk."""
+
+    def watch(self, run: Callable[[], None]) -> Callable[[], None]:
+        """Call `run` after every change of any topic; returns what ends that."""
 
     def trim(self, at: Partition, before: Offset) -> Offset:
         """Give up everything before an offset; returns the new start."""
@@ -343,6 +367,9 @@ class Groups(Protocol):
     @property
     def offsets(self) -> Offsets: ...
 
+    @property
+    def settings(self) -> GroupSettings: ...
+
     def join(self, group: str, joining: Joining) -> Later[Joined]:
         """Be in the next generation; ready when it is complete."""
 
@@ -484,95 +511,6 @@ class Transactions(Protocol):
     def writers(self, at: Partition) -> Sequence[WriterView]: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Beat:
-    """What a member of a broker-planned group says of itself; None: the same as before."""
-
-    member_id: str
-    epoch: int
-    """Where it is; 0: it joins, -1: it leaves, -2: it leaves but will be back under its name."""
-    instance_id: str | None = None
-    rack_id: str | None = None
-    client_id: str = ""
-    client_host: str = ""
-    rebalance_timeout_ms: int | None = None
-    topics: frozenset[str] | None = None
-    pattern: str | None = None
-    """A regular expression over topic names, beside `topics`; empty: none."""
-    assignor: str | None = None
-    owned: Mapping[UUID, frozenset[int]] | None = None
-    """What it reads at the moment."""
-
-    @property
-    def whole(self) -> bool:
-        """Does it tell everything, as one does that may have missed an answer?"""
-        subscribed = self.topics is not None or self.pattern is not None
-        return self.rebalance_timeout_ms is not None and subscribed and self.owned is not None
-
-
-class Beaten(NamedTuple):
-    """What a member of a broker-planned group is told."""
-
-    member_id: str
-    epoch: int
-    interval_ms: int
-    """How often it shall be heard of."""
-    share: Mapping[UUID, Collection[int]] | None = None
-    """What it may read from now on; None: the same as before."""
-
-
-class ConsumerView(NamedTuple):
-    """A member of a broker-planned group, for those who list them."""
-
-    member_id: str
-    instance_id: str | None
-    rack_id: str | None
-    client_id: str
-    client_host: str
-    epoch: int
-    topics: Collection[str]
-    pattern: str
-    held: Mapping[UUID, Collection[int]]
-    target: Mapping[UUID, Collection[int]]
-    classic: bool
-    """It speaks the older protocol, in which members plan themselves."""
-
-
-class ConsumersView(NamedTuple):
-    """A broker-planned group, for those who list them."""
-
-    name: str
-    state: str
-    """Empty, Assigning, Reconciling, Stable."""
-    epoch: int
-    plan_epoch: int
-    assignor: str
-    members: Sequence[ConsumerView]
-
-
-class Consumers(Protocol):
-    """Groups that leave planning to the broker."""
-
-    def beat(self, group: str, beat: Beat) -> Later[Beaten]:
-        """Join, go on or leave; ready when what was decided is on the disk."""
-
-    def view(self, group: str) -> ConsumersView:
-        """Raises `GroupNotFound`, also for a group that plans itself."""
-
-
-class Unplanned:
-    """Implements `Consumers` for a broker that plans for nobody."""
-
-    def beat(self, group: str, beat: Beat) -> Later[Beaten]:
-        raise GroupNotFound(f"group {group!r}: this broker plans for no group, use the older way")
-
-    def view(self, group: str) -> ConsumersView:
-        raise GroupNotFound(f"group {group!r}: this broker plans for no group")
-
-
-UNPLANNED: Final = Unplanned()
-
-
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Broker:
     """One broker: everything a protocol may ask for."""
@@ -587,3 +525,6 @@ class Broker:
     quotas: Quotas = field(default=UNLIMITED, kw_only=True)
     settings: Settings = field(default=FIXED, kw_only=True)
     consumers: Consumers = field(default=UNPLANNED, kw_only=True)
+    sourcing: Sourcing = field(default=UNSOURCED, kw_only=True)
+    subscriptions: Subscriptions = field(default=UNSUBSCRIBED, kw_only=True)
+    smart_modules: SmartModules = field(default=UNTRANSFORMED, kw_only=True)

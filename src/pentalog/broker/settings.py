@@ -45,6 +45,8 @@ class Definition:
     def accepted(self) -> str:
         if self.kind is Kind.LIST:
             return f"a list of {', '.join(self.words)}, separated by commas"
+        if self.kind is Kind.STRING and not self.words:
+            return f"a text of up to {VALUE_CHARACTERS_MAX} characters"
         if self.kind is Kind.STRING:
             return f"one of {', '.join(self.words)}"
         if self.kind is Kind.DOUBLE:
@@ -62,7 +64,7 @@ class Definition:
                 raise self._refusal(text)
             return chosen
         if self.kind is Kind.STRING:
-            if text not in self.words:
+            if self.words and text not in self.words:
                 raise self._refusal(text)
             return text
         return self._parse_number(text)
@@ -104,6 +106,24 @@ _ALL: Final = (
         Kind.LONG,
         "delete_retention_ms",
         "How long a compacted topic keeps the mark that a key was deleted.",
+    ),
+    Definition(
+        "derived.from",
+        Kind.STRING,
+        "derived_from",
+        "The topic whose records this one holds, as a SmartModule gives them back; empty: none.",
+    ),
+    Definition(
+        "derived.parameters",
+        Kind.STRING,
+        "derived_parameters",
+        "What that SmartModule is told when it starts: NAME=VALUE, separated by commas.",
+    ),
+    Definition(
+        "derived.smartmodule",
+        Kind.STRING,
+        "derived_smart_module",
+        "The stored SmartModule through which the records of derived.from pass.",
     ),
     Definition(
         "file.delete.delay.ms",
@@ -223,6 +243,38 @@ _ALL: Final = (
         "segment_ms",
         "Age at which a segment is finished even if it is not full.",
         least=1,
+    ),
+    Definition(
+        "subscription.attempts.max",
+        Kind.INT,
+        "delivery_attempts_max",
+        "Deliveries of a record to a subscription without an acknowledgement, before it goes to "
+        "the topic's dead letters; -1: no limit.",
+        least=-1,
+    ),
+    Definition(
+        "subscription.backlog.max",
+        Kind.LONG,
+        "delivery_backlog_max",
+        "Records a subscription may have before it, delivered or not; the oldest beyond that go "
+        "to the topic's dead letters; -1: no limit.",
+        least=-1,
+    ),
+    Definition(
+        "subscription.lease.ms",
+        Kind.INT,
+        "delivery_lease_ms",
+        "How long the first delivery of a record waits for its acknowledgement; the time doubles "
+        "with each further delivery.",
+        least=1,
+    ),
+    Definition(
+        "subscription.ttl.ms",
+        Kind.LONG,
+        "delivery_ttl_ms",
+        "Age at which a record that was not yet delivered to a subscription goes to the topic's "
+        "dead letters; -1: no limit.",
+        least=-1,
     ),
 )
 

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from pentalog.model.errors import Overloaded, StorageFailed, StorageFull
+from pentalog.model.errors import BrokerError, Overloaded, StorageFailed, StorageFull
 from pentalog.model.later import Later
 from pentalog.runtime import Runtime, Turns
 
@@ -123,6 +123,54 @@ def _create_users(database: sqlite3.Connection) -> None:
         database.execute(sql)
 
 
+def _create_subscriptions(database: sqlite3.Connection) -> None:
+    for sql in (
+        "CREATE TABLE subscription_ids (lane INTEGER PRIMARY KEY, next_id INTEGER NOT NULL)",
+        "CREATE TABLE subscriptions (subscription_id INTEGER PRIMARY KEY, topic TEXT NOT NULL,"
+        " topic_id BLOB NOT NULL, leased INTEGER NOT NULL, used_ms INTEGER NOT NULL)",
+        "CREATE TABLE subscription_windows (subscription_id INTEGER NOT NULL,"
+        " partition INTEGER NOT NULL, first_offset INTEGER NOT NULL,"
+        " floor_offset INTEGER NOT NULL, states BLOB NOT NULL,"
+        " PRIMARY KEY (subscription_id, partition)) WITHOUT ROWID",
+    ):
+        database.execute(sql)
+
+
+def _create_sourcing_tables(database: sqlite3.Connection) -> None:
+    for sql in (
+        "CREATE TABLE named_producers (name BLOB PRIMARY KEY, epoch INTEGER NOT NULL,"
+        " number INTEGER NOT NULL) WITHOUT ROWID",
+        "CREATE TABLE shared_rosters (grp TEXT NOT NULL, topic TEXT NOT NULL,"
+        " generation INTEGER NOT NULL, changed_ms INTEGER NOT NULL,"
+        " PRIMARY KEY (grp, topic)) WITHOUT ROWID",
+        "CREATE TABLE topic_options (topic TEXT NOT NULL, name TEXT NOT NULL,"
+        " value TEXT NOT NULL, PRIMARY KEY (topic, name)) WITHOUT ROWID",
+        "CREATE TABLE aggregates (topic TEXT NOT NULL, partition INTEGER NOT NULL,"
+        " key BLOB NOT NULL, version INTEGER NOT NULL, first_offset INTEGER NOT NULL,"
+        " next_offset INTEGER NOT NULL, PRIMARY KEY (topic, partition, key)) WITHOUT ROWID",
+        "CREATE TABLE aggregate_marks (topic TEXT NOT NULL, partition INTEGER NOT NULL,"
+        " next_offset INTEGER NOT NULL, PRIMARY KEY (topic, partition)) WITHOUT ROWID",
+        "CREATE TABLE snapshots (topic TEXT NOT NULL, key BLOB NOT NULL,"
+        " version INTEGER NOT NULL, payload BLOB NOT NULL, PRIMARY KEY (topic, key))"
+        " WITHOUT ROWID",
+    ):
+        database.execute(sql)
+
+
+def _create_smart_modules(database: sqlite3.Connection) -> None:
+    database.execute(
+        "CREATE TABLE smart_modules (name TEXT PRIMARY KEY, wasm BLOB NOT NULL,"
+        " package BLOB NOT NULL) WITHOUT ROWID"
+    )
+
+
+def _create_group_settings(database: sqlite3.Connection) -> None:
+    database.execute(
+        "CREATE TABLE group_settings (grp TEXT NOT NULL, name TEXT NOT NULL,"
+        " value INTEGER NOT NULL, PRIMARY KEY (grp, name)) WITHOUT ROWID"
+    )
+
+
 MIGRATIONS: Final[tuple[Callable[[sqlite3.Connection], None], ...]] = (
     _create_first_tables,
     _create_group_tables,
@@ -131,6 +179,10 @@ MIGRATIONS: Final[tuple[Callable[[sqlite3.Connection], None], ...]] = (
     _create_consumer_tables,
     _create_rules,
     _create_users,
+    _create_subscriptions,
+    _create_sourcing_tables,
+    _create_smart_modules,
+    _create_group_settings,
 )
 """Step n brings a file from version n to n + 1.  Steps are never changed once released."""
 
@@ -209,6 +261,34 @@ class State:
             return self._database.execute(sql, values).fetchall()
         except sqlite3.Error as error:
             raise _refusal(self.path, error) from error
+
+    def look_up(self, sql: str, *values: Value) -> Later[list[Row]]:
+        """Read what has been written before this, once it is on the disk."""
+        later: Later[list[Row]] = Later()
+
+        def done(rows: list[Row] | None, error: BaseException | None) -> None:
+            if rows is not None:
+                later.fill(rows)
+            elif isinstance(error, sqlite3.Error):
+                later.refuse(_refusal(self.path, error))
+            elif error is not None:
+                raise error
+
+        def look(settled: Later[None]) -> None:
+            try:
+                _ = settled.value
+            except BrokerError as refusal:
+                later.refuse(refusal)
+                return
+            database = self._database
+            if database is None:
+                later.refuse(StorageFailed(f"{self.path} is closed: the broker stops"))
+                return
+            work = lambda: database.execute(sql, values).fetchall()  # noqa: E731
+            self._runtime.offload("state", work, done)
+
+        self.settle().then(look)
+        return later
 
     def check(self) -> None:
         """Raise if no change can be taken now; asked before a group of writes."""

@@ -7,7 +7,6 @@ in; `open` makes them agree again.
 
 from __future__ import annotations
 
-import errno
 import logging
 import uuid
 from collections import defaultdict
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from pentalog.broker import settings as topic_settings
 from pentalog.broker.port import Setting, Topic, TopicSpec
+from pentalog.broker.sites import DIRECTORIES_PER_TURN, Sites
 from pentalog.broker.state import State
 from pentalog.config import Config
 from pentalog.log.checkpoints import spell_topic
@@ -26,8 +26,6 @@ from pentalog.model.errors import (
     InvalidPartitions,
     InvalidTopic,
     PartitionNotFound,
-    StorageFailed,
-    StorageFull,
     TopicExists,
     TopicNotFound,
 )
@@ -85,6 +83,10 @@ class LocalTopics:
         self._by_id: dict[uuid.UUID, Topic] = {}
         self._all: tuple[Topic, ...] | None = ()
         self._trimmed = False
+        self._sites = Sites(store, runtime)
+        self.checks: list[Callable[[Topic], None]] = []
+        """Called before a topic is made or changed; may refuse."""
+        self._watches: dict[object, Callable[[], None]] = {}
         self.on_deleted: list[Callable[[Topic], None]] = []
         """Called in the turn of a deletion, so that what they write is committed with it."""
 
@@ -112,13 +114,37 @@ class LocalTopics:
         count = self._default_partitions if spec.partitions is None else spec.partitions
         self._check_partitions(f"topic {spec.name!r}", count, InvalidPartitions)
         topic = self._known(spec.name, uuid.uuid4(), count, topic_settings.tidy(spec.settings))
+        for check in self.checks:
+            check(topic)
         if not dry_run:
             self._state.check()
-            self._make(topic, range(count))
+            made = self._sites.finish(topic, range(count))
+            if made is not topic:
+                self._unbury(made.topic_id)
+                topic = made
             self._write_row(topic)
             self._write_overrides(topic.name, topic.overrides)
             self._set(topic)
         return topic
+
+    def prepare(self, spec: TopicSpec) -> Later[None]:
+        known = self._topics.get(spec.name)
+        if known is None:
+            topic, start = self.create(spec, dry_run=True), 0
+        else:
+            count = known.partitions if spec.partitions is None else spec.partitions
+            self.grow(spec.name, count, dry_run=True)
+            topic, start = replace(known, partitions=count), known.partitions
+        under_way = self._sites.building(spec.name)
+        if under_way is not None:
+            return under_way
+        if topic.partitions - start <= DIRECTORIES_PER_TURN:
+            return Later.now(None)
+        self._state.check()
+        if known is None:
+            # Until it is created: should we be killed meanwhile, the next life clears it away.
+            self._bury(topic.topic_id)
+        return self._sites.build(topic, range(start, topic.partitions))
 
     def delete(self, name: str) -> None:
         topic = self.get(name)
@@ -131,8 +157,8 @@ class LocalTopics:
         self._changed()
         for run in self.on_deleted:
             run(topic)
-        for index in range(topic.partitions):
-            self._remove(Partition(name, index))
+        self._sites.give_up(name)
+        self._sites.remove(topic)
 
     def get(self, name: str) -> Topic:
         found = self._topics.get(name)
@@ -162,7 +188,7 @@ class LocalTopics:
         if not dry_run:
             self._state.check()
             grown = replace(topic, partitions=partitions)
-            self._make(grown, range(topic.partitions, partitions))
+            self._sites.finish(grown, range(topic.partitions, partitions))
             self._write_row(grown)
             self._set(grown)
 
@@ -185,6 +211,8 @@ class LocalTopics:
         changed = self._known(
             name, topic.topic_id, topic.partitions, topic_settings.tidy(overrides)
         )
+        for check in self.checks if changed != topic else ():
+            check(changed)
         if dry_run or changed == topic:
             return
         self._state.check()
@@ -222,6 +250,11 @@ class LocalTopics:
 
     def settle(self) -> Later[None]:
         return self._state.settle()
+
+    def watch(self, run: Callable[[], None]) -> Callable[[], None]:
+        key = object()
+        self._watches[key] = run
+        return lambda: self._watches.pop(key, None) and None
 
     def trim(self, at: Partition, before: Offset) -> Offset:
         if not 0 <= at.index < self.get(at.topic).partitions:
@@ -266,7 +299,7 @@ class LocalTopics:
         found: dict[str, dict[int, uuid.UUID | None]] = defaultdict(dict)
         for at, topic_id in sorted(self._store.found().items()):
             if topic_id is not None and topic_id in deleted:
-                self._remove(at)
+                self._sites.remove_now(at)
                 deleted[topic_id] = self._runtime.now_ms()
             elif at.index < PARTITIONS_MAX and name_flaw(at.topic) is None:
                 found[at.topic][at.index] = topic_id
@@ -301,30 +334,9 @@ class LocalTopics:
             self._store.configure(at, topic.settings)
             if topic_id != topic.topic_id:
                 self._store.identify(at, topic.topic_id)
-        self._make(topic, [index for index in range(topic.partitions) if index not in directories])
+        missing = [index for index in range(topic.partitions) if index not in directories]
+        self._sites.make(topic, missing)
         self._set(topic)
-
-    def _make(self, topic: Topic, indexes: Sequence[int]) -> None:
-        """Make the directories of some partitions: all, or none if one cannot be made."""
-        made: list[Partition] = []
-        try:
-            for index in indexes:
-                at = Partition(topic.name, index)
-                self._store.create(at, topic.topic_id, topic.settings)
-                made.append(at)
-        except (BrokerError, OSError) as error:
-            for at in made:
-                self._remove(at)
-            if isinstance(error, OSError):
-                raise _refusal(topic.name, error) from error
-            raise
-
-    def _remove(self, at: Partition) -> None:
-        """Delete a directory; one that resists is deleted at the next open, by its topic's id."""
-        try:
-            self._store.delete(at)
-        except OSError as error:
-            _log.warning("%s stays on disk until the next start: %s", at, error)
 
     def _write_row(self, topic: Topic) -> None:
         self._state.write(
@@ -348,6 +360,9 @@ class LocalTopics:
             self._runtime.now_ms(),
         )
 
+    def _unbury(self, topic_id: uuid.UUID) -> None:
+        self._state.write("DELETE FROM deleted_topics WHERE topic_id = ?", topic_id.bytes)
+
     def _set(self, topic: Topic) -> None:
         self._topics[topic.name] = topic
         self._by_id[topic.topic_id] = topic
@@ -356,9 +371,5 @@ class LocalTopics:
     def _changed(self) -> None:
         self._all = None
         self.version += 1
-
-
-def _refusal(topic: str, error: OSError) -> StorageFailed:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StorageFull(f"no space left to make topic {topic!r}: free some, then try again")
-    return StorageFailed(f"cannot make topic {topic!r}: {error.strerror}; check the data directory")
+        for run in list(self._watches.values()):
+            run()

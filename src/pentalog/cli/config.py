@@ -20,6 +20,7 @@ _METAVARS: Final = {
     "int": "N",
     "bool": "true|false",
     "Path": "DIR",
+    "Secrets": "KEY,KEY",
 }
 
 ConfigFile = Annotated[

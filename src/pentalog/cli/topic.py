@@ -34,6 +34,7 @@ Settings = Annotated[
 
 @app.command(
     epilog="Example: pentalog topic create orders --partitions 3 --set retention.ms=3600000"
+    "\n\npentalog topic create clean --from raw --smartmodule drop-nulls"
 )
 @reported
 def create(
@@ -43,13 +44,26 @@ def create(
         int, typer.Option(show_default=False, help="How many; without it the broker's own default.")
     ] = -1,
     settings: Settings = None,
+    source: Annotated[
+        str, typer.Option("--from", metavar="TOPIC", help="Derive it from this topic, for ever.")
+    ] = "",
+    smartmodule: Annotated[
+        str, typer.Option(metavar="NAME", help="The stored SmartModule that derives it.")
+    ] = "",
+    parameters: Annotated[
+        list[str] | None,
+        typer.Option("--parameter", metavar="NAME=VALUE", help="For the SmartModule; repeatable."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a topic."""
     wanted = output.pairs(settings or [], "--set")
+    wanted |= _derivation(source, smartmodule, parameters or [])
     if partitions == 0 or partitions < -1:
         raise Misused(f"--partitions {partitions} must be 1 or more")
     with Client(server) as client:
+        if source and partitions == -1:
+            partitions = len(client.topic(source).partitions)
         client.create_topic(name, partitions, wanted)
         made = client.topic(name)
     count = len(made.partitions)
@@ -142,6 +156,19 @@ def delete(name: Name, server: Server = "127.0.0.1:9092", as_json: AsJson = Fals
     with Client(server) as client:
         client.delete_topic(name)
     output.show_done(f"deleted {name}", {"topic": name, "deleted": True}, as_json=as_json)
+
+
+def _derivation(source: str, smartmodule: str, parameters: list[str]) -> dict[str, str]:
+    """The settings of a derived topic."""
+    if bool(source) != bool(smartmodule) or (parameters and not source):
+        raise Misused("--from TOPIC and --smartmodule NAME belong together, --parameter to them")
+    if not source:
+        return {}
+    told = ",".join(
+        f"{key}={value}" for key, value in output.pairs(parameters, "--parameter").items()
+    )
+    settings = {"derived.from": source, "derived.smartmodule": smartmodule}
+    return settings | ({"derived.parameters": told} if told else {})
 
 
 def _is_override(setting: Any) -> bool:

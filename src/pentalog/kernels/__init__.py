@@ -10,6 +10,22 @@ import importlib
 import os
 from typing import Final, Literal
 
+from pentalog.kernels.blipmq_facts import (
+    AGAIN,
+    ATTEMPT_MAX,
+    DEAD_ATTEMPTS,
+    DEAD_EXPIRED,
+    DEAD_OVERFLOW,
+    DEAD_TOO_LARGE,
+    REFUSED_LENGTH,
+    REFUSED_TYPE,
+    BlipFrames,
+    Delivered,
+    NumberRun,
+    PublishRun,
+)
+from pentalog.kernels.column_facts import Chunks, Columns
+from pentalog.kernels.cursus_facts import CursusFrame, CursusPage
 from pentalog.kernels.facts import (
     FLAW_CHECKSUM,
     FLAW_CODEC,
@@ -40,7 +56,14 @@ from pentalog.kernels.pure.batch import (
     stamp,
     stamp_append_time,
 )
+from pentalog.kernels.pure.blipmq import split_blipmq
+from pentalog.kernels.pure.blipmq_answers import deliver_blipmq, refuse_blipmq
+from pentalog.kernels.pure.columns import decode_columns
 from pentalog.kernels.pure.crc32c import crc32c
+from pentalog.kernels.pure.cursus import cursus_batches, read_cursus
+from pentalog.kernels.pure.cursus_pages import cursus_page
+from pentalog.kernels.pure.fluvio import fluvio_end, fluvio_to_log, log_to_fluvio
+from pentalog.kernels.pure.leases import acknowledge, settled_prefix
 from pentalog.kernels.pure.produce import produce_replies, split_produce
 from pentalog.kernels.pure.records import (
     check_records,
@@ -49,8 +72,19 @@ from pentalog.kernels.pure.records import (
     keep_newest,
     newest_keys,
 )
+from pentalog.kernels.pure.rows import encode_rows, place_rows
+from pentalog.kernels.pure.rustlog import rustlog_batches, rustlog_flaw, rustlog_run
+from pentalog.kernels.pure.rustlog_answers import rustlog_acks, rustlog_fetched
+from pentalog.kernels.row_facts import Cells, EncodedRows, HeaderCells, Producing
+from pentalog.kernels.rustlog_facts import RustlogFetched, RustlogRun
 
 __all__ = [
+    "AGAIN",
+    "ATTEMPT_MAX",
+    "DEAD_ATTEMPTS",
+    "DEAD_EXPIRED",
+    "DEAD_OVERFLOW",
+    "DEAD_TOO_LARGE",
     "FLAW_CHECKSUM",
     "FLAW_CODEC",
     "FLAW_COUNT",
@@ -61,28 +95,63 @@ __all__ = [
     "FLAW_RECORD",
     "FLAW_SHORT",
     "KERNELS",
+    "REFUSED_LENGTH",
+    "REFUSED_TYPE",
     "BatchHeader",
+    "BlipFrames",
     "Buffer",
+    "Cells",
+    "Chunks",
+    "Columns",
+    "CursusFrame",
+    "CursusPage",
+    "Delivered",
+    "EncodedRows",
     "Facts",
     "Frames",
+    "HeaderCells",
     "Malformed",
+    "NumberRun",
     "ProduceRun",
+    "Producing",
+    "PublishRun",
+    "RustlogFetched",
+    "RustlogRun",
     "Scan",
+    "acknowledge",
     "attributes_in",
     "batch_header",
     "check_batches",
     "check_records",
     "crc32c",
+    "cursus_batches",
+    "cursus_page",
+    "decode_columns",
     "decode_records",
+    "deliver_blipmq",
     "encode_records",
+    "encode_rows",
     "find_batch",
     "fit_batches",
+    "fluvio_end",
+    "fluvio_to_log",
     "keep_newest",
     "locate_offset",
     "locate_time",
+    "log_to_fluvio",
     "newest_keys",
+    "place_rows",
     "produce_replies",
+    "read_cursus",
+    "refuse_blipmq",
+    "rustlog_acks",
+    "rustlog_batches",
+    "rustlog_fetched",
+    "rustlog_flaw",
+    "rustlog_run",
     "scan_batches",
+    "settled_prefix",
+    "split_blipmq",
     "split_produce",
     "stamp",
     "stamp_append_time",
@@ -102,8 +171,18 @@ FUNCTIONS: Final[dict[str, tuple[str, ...]]] = {
         "stamp",
         "stamp_append_time",
     ),
+    "cursus": ("cursus_batches", "read_cursus"),
+    "cursus_pages": ("cursus_page",),
+    "columns": ("decode_columns",),
     "records": ("check_records", "decode_records", "encode_records", "keep_newest", "newest_keys"),
+    "rows": ("encode_rows", "place_rows"),
+    "fluvio": ("fluvio_end", "fluvio_to_log", "log_to_fluvio"),
     "produce": ("produce_replies", "split_produce"),
+    "rustlog": ("rustlog_batches", "rustlog_flaw", "rustlog_run"),
+    "rustlog_answers": ("rustlog_acks", "rustlog_fetched"),
+    "leases": ("acknowledge", "settled_prefix"),
+    "blipmq": ("split_blipmq",),
+    "blipmq_answers": ("deliver_blipmq", "refuse_blipmq"),
 }
 """The functions of each kernel module; both twins have them all."""
 

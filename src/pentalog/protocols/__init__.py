@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from pentalog.protocols import kafka
+from pentalog.protocols import blipmq, cursus, fluvio, kafka, rustlog
 from pentalog.session import WireProtocol
 
-PROTOCOLS: Final[tuple[WireProtocol, ...]] = (kafka.PROTOCOL,)
+PROTOCOLS: Final[tuple[WireProtocol, ...]] = (
+    kafka.PROTOCOL,
+    fluvio.PROTOCOL,
+    cursus.PROTOCOL,
+    rustlog.PROTOCOL,
+    blipmq.PROTOCOL,
+)

@@ -19,7 +19,7 @@ from typing import Final, cast
 from pentalog.broker.port import Broker
 from pentalog.config import Config
 from pentalog.metrics import Metrics
-from pentalog.runtime import Runtime
+from pentalog.runtime import Runtime, Turns
 from pentalog.server.buffer import BUSY_BYTES, IDLE_BYTES, KEPT_BYTES, ReceiveBuffer
 from pentalog.server.limits import Limits
 from pentalog.server.outbox import Outbox
@@ -29,6 +29,10 @@ _log = logging.getLogger("pentalog.server")
 
 _TURN_BYTES: Final = 1 << 20
 """Received at most before other connections get their turn."""
+SERVED_PER_TURN: Final = 64
+"""Reads that are served in one turn of the loop, of all connections together."""
+COSTLY_PER_TURN: Final = 16
+"""The same, for reads that begin with a costly request."""
 _LINGER_S: Final = 1.0
 _DISCARD: Final = memoryview(bytearray(64 << 10))
 _FRAME_HEAD_BYTES: Final = 4
@@ -57,6 +61,9 @@ class Door:
     advertised: Callable[[str, str], Address]
     """Endpoint name and the host this client reached us at, to the address it is told."""
     connections: set[Connection]
+    turns: Turns
+    costly_turns: Turns
+    """Shorter ones, for costly requests: whoever asks for little need not wait behind them."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -74,6 +81,7 @@ class Connection(asyncio.BufferedProtocol):
         "_swept_bytes",
         "_transport",
         "_turn_bytes",
+        "_turned_away",
         "peer",
     )
 
@@ -92,12 +100,13 @@ class Connection(asyncio.BufferedProtocol):
         self._session: Session | None = None
         self._swept_bytes = 0
         self._turn_bytes = 0
+        self._turned_away: str | None = None
         self.peer = "?"
 
     @property
     def idle(self) -> bool:
         """Every accepted request has been answered and the answers have left."""
-        return self._outbox.idle
+        return self._outbox.idle and not self._paused & _Pause.TURN_OVER
 
     @property
     def queued_bytes(self) -> int:
@@ -112,6 +121,11 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = str(Address(name[0], name[1]))
         if not door.limits.admit(name[0], IDLE_BYTES):
             self._transport.abort()
+            return
+        quotas = door.broker.quotas
+        delay_ms = quotas.connected(name[0]) if quotas.active else 0
+        if delay_ms:
+            self._turn_away(name[0], delay_ms)
             return
         try:
             way_out = _duplicate(self._transport)
@@ -169,24 +183,35 @@ class Connection(asyncio.BufferedProtocol):
         buffer.received(nbytes)
         if nbytes == self._offered and buffer.size < BUSY_BYTES:
             self._resize(BUSY_BYTES)
+        door = self._door
+        costly = door.endpoint.costly
+        turns = door.turns
+        if costly is not None and costly(buffer.content()):
+            turns = door.costly_turns
+        if not turns.take():
+            self._turn_bytes = 0
+            self._pause(_Pause.TURN_OVER)
+            turns.wait(self._serve_late)
+            return
         self._serve()
         if self._turn_bytes >= _TURN_BYTES:
             # Otherwise a busy producer is read from for tens of milliseconds on end.
             self._turn_bytes = 0
             self._pause(_Pause.TURN_OVER)
-            self._door.loop.call_soon(self._next_turn)
+            door.loop.call_soon(self._next_turn)
 
     def eof_received(self) -> bool:
         self._peer_done = True
         if self._lingering is not None:
             return False
-        self._close_session()
-        self._outbox.give_up_places()
+        self._door.turns.do(self._take_leave)
         return True  # the answers that are there still leave, then we close
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._lingering is not None:
             self._lingering.cancel()
+        if self._turned_away is not None:
+            self._door.limits.dismiss(self._turned_away, IDLE_BYTES)
         if self._host is None:
             return
         door = self._door
@@ -314,6 +339,17 @@ class Connection(asyncio.BufferedProtocol):
     def _next_turn(self) -> None:
         self._resume(_Pause.TURN_OVER)
 
+    def _serve_late(self) -> None:
+        """The turn this connection had to wait for."""
+        if len(self._buffer) and not self._transport.is_closing():
+            self._serve()
+        self._resume(_Pause.TURN_OVER)
+
+    def _take_leave(self) -> None:
+        """The peer sends nothing more: what it could still be told is let go."""
+        self._close_session()
+        self._outbox.give_up_places()
+
     def _pause(self, why: _Pause) -> None:
         if not self._paused and not self._transport.is_closing():
             with contextlib.suppress(RuntimeError):  # the peer has closed meanwhile
@@ -325,6 +361,16 @@ class Connection(asyncio.BufferedProtocol):
         if not self._paused and not self._transport.is_closing() and not self._peer_done:
             with contextlib.suppress(RuntimeError):
                 self._transport.resume_reading()
+
+    def _turn_away(self, host: str, delay_ms: int) -> None:
+        """One connection too many from its address: it waits, unserved, and is closed.
+
+        Closed at once, its owner would be back at once.
+        """
+        limits = self._door.limits
+        self._turned_away = host
+        self._lingering = self._door.loop.call_later(delay_ms / 1000, self._transport.abort)
+        limits.warn("rate", f"connection from {host} refused: its quota of connections is used up")
 
     def _hang_up(self) -> None:
         """Everything has left.  Closing with unread bytes would make the peer lose it: wait."""

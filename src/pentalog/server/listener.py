@@ -12,12 +12,13 @@ from typing import Final
 from pentalog.broker.port import Broker
 from pentalog.config import Config, Listen
 from pentalog.metrics import Metrics
-from pentalog.runtime import Runtime
-from pentalog.server.connection import Connection, Door
+from pentalog.runtime import Runtime, Turns
+from pentalog.server.connection import COSTLY_PER_TURN, SERVED_PER_TURN, Connection, Door
 from pentalog.server.limits import Limits
 from pentalog.session import Address, Endpoint
 
 _BACKLOG: Final = 1024
+_ACCEPTED_AT_ONCE: Final = 32
 _POLL_S: Final = 0.005
 _FAREWELL_S: Final = 1.5
 
@@ -44,6 +45,8 @@ class Listeners:
         self._metrics = metrics
         self._limits = Limits(loop, config, metrics)
         self._connections: set[Connection] = set()
+        self._turns = Turns(runtime, SERVED_PER_TURN)
+        self._costly_turns = Turns(runtime, COSTLY_PER_TURN)
         self._addresses: dict[str, Address] = {}
         self._servers: list[asyncio.AbstractServer] = []
 
@@ -75,9 +78,11 @@ class Listeners:
                 await self._loop.create_server(
                     lambda door=door: Connection(door),  # type: ignore[misc]
                     sock=bound,
-                    backlog=_BACKLOG,
+                    backlog=_ACCEPTED_AT_ONCE,
                 )
             )
+            # The loop takes its number for how many to accept in one turn too.
+            bound.listen(_BACKLOG)
         self._limits.start_sweeping()
 
     def stop_accepting(self) -> None:
@@ -124,6 +129,8 @@ class Listeners:
             limits=self._limits,
             advertised=self._advertised,
             connections=self._connections,
+            turns=self._turns,
+            costly_turns=self._costly_turns,
         )
 
     def _advertised(self, name: str, reached_at: str) -> Address:

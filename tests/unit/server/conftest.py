@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from echo_bench import Bench, Run
 
+from pentalog.broker.operation import UNLIMITED, Quotas
 from pentalog.broker.port import Broker
 from pentalog.config import Config, Listen
 from pentalog.log.files import RealFiles
@@ -29,6 +31,7 @@ def serve(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Run]:
         *,
         file_content: bytes = b"",
         endpoint: dict[str, Any] | None = None,
+        quotas: Quotas = UNLIMITED,
         **settings: Any,
     ) -> None:
         config = Config(listen=(Listen("echo", "127.0.0.1", 0),), **settings)
@@ -38,8 +41,8 @@ def serve(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Run]:
             path.write_bytes(file_content)
             bench.file = RealFiles().open(path, writable=False)
         runtime = AsyncioRuntime(loop)
-        # The echo protocol asks nothing of a broker.
-        broker = cast("Broker", None)
+        # The echo protocol asks nothing of a broker; the server asks who has a quota.
+        broker = cast("Broker", SimpleNamespace(quotas=quotas))
         bench.listeners = Listeners(loop, broker, runtime, config, bench.metrics)
         door = Endpoint("echo", 0, bench.open_session, **bench.endpoint_settings)
 
