@@ -15,6 +15,11 @@ _VERBS: Final = {
     "topic": "pentalog.cli.topic:app",
     "produce": "pentalog.cli.produce:produce",
     "consume": "pentalog.cli.consume:consume",
+    "rustlog": "pentalog.cli.rustlog:app",
+    "blipmq": "pentalog.cli.blipmq:app",
+    "table": "pentalog.cli.table:app",
+    "sql": "pentalog.cli.sql:sql",
+    "verify": "pentalog.cli.verify:verify",
 }
 
 
@@ -41,7 +46,7 @@ app = typer.Typer(
     cls=_Verbs,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="A durable event log that Kafka clients already know how to talk to.",
+    help="One durable event log for Kafka, Fluvio, Cursus, RustLog and BlipMQ clients.",
 )
 
 

@@ -1,0 +1,61 @@
+"""What Spark and the tables refuse, in one line each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from pentalog.cli.output import Refused
+
+_LAST_LINE: Final = re.compile(r"^[\w.]*?(\w+): (.+)$", re.MULTILINE)
+_NOISE: Final = re.compile(r"\s*(?:SQLSTATE: \w+|; line \d+ pos \d+;?)")
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Inside, anything that is no mistake of ours becomes `Refused`."""
+    from pentalog.clients.kafka.errors import KafkaFailed
+    from pentalog.log.reader import DirectoryUnreadable
+    from pentalog.tables.archive import NoJava
+    from pentalog.tables.catalog import UnknownName
+    from pentalog.tables.pipeline import PipelineError
+    from pentalog.tables.session import NoSpark
+    from pentalog.tables.sinks import Missing, SinkRefused
+
+    known = (
+        NoJava, NoSpark, UnknownName, PipelineError, SinkRefused, Missing, KafkaFailed,
+        DirectoryUnreadable,
+    )  # fmt: skip
+    try:
+        yield
+    except known as error:
+        raise Refused(str(error)) from error
+    except _spark_errors() as error:
+        raise Refused(reason(str(error))) from error
+
+
+def _spark_errors() -> tuple[type[Exception], ...]:
+    try:
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+        from pyspark.errors import PySparkException
+    except ImportError:
+        return ()
+    return (PySparkException, Py4JError)
+
+
+def reason(text: str) -> str:
+    """The line of a Spark error that says what is wrong."""
+    if "Traceback (most recent call last)" in text:
+        # Our own words, raised in a worker, below the lines of two languages' traces.
+        _, _, behind = text.partition("Traceback (most recent call last)")
+        found = [match for match in _LAST_LINE.finditer(behind) if not _is_frame(match[0])]
+        if found:
+            return found[0][2].strip()
+    first = text.strip().split("\n'", 1)[0].split("\n\nJVM", 1)[0].strip()
+    return _NOISE.sub("", first).strip()
+
+
+def _is_frame(line: str) -> bool:
+    return line.lstrip().startswith(("File ", "at ", "Traceback"))

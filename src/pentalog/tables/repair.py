@@ -1,0 +1,248 @@
+"""Making tables anew or whole: earlier records, other columns, dead letters that are none now."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pentalog.model.types import Partition
+from pentalog.tables import bronze, checkpoint, commit, gold, layers
+from pentalog.tables.checkpoint import INGEST, Checkpoint
+from pentalog.tables.job import Ingestion, configured
+from pentalog.tables.options import read_options
+from pentalog.tables.origins import open_origin
+from pentalog.tables.pipeline import LAYERS, Pipeline
+from pentalog.tables.positions import resolve
+from pentalog.tables.sinks import File, Missing, Range, Sink, SinkRefused, State, Step, open_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_REPLAY: Final = "replay-dlq"
+
+
+def backfill(spark: SparkSession, pipeline: Pipeline, starting: str) -> dict[Partition, Range]:
+    """Take in what lies before the tables' beginning, from `starting` on; what was added.
+
+    What a table covers is always one piece, so it grows downwards, chunk by chunk; what it
+    covers already is never read again, and a crash loses at most the chunk it was in.
+    """
+    sinks = _sinks(pipeline)
+    wanted = _wanted(pipeline, sinks, starting)
+    session = configured(spark)
+    added: dict[Partition, Range] = {}
+    while True:
+        states = {layer: sink.state() for layer, sink in sinks.items()}
+        chunk = _next_chunk(states, wanted, pipeline.batch_rows_max)
+        if not chunk:
+            return added
+        _backfill_chunk(session, pipeline, sinks, states, chunk)
+        for at, one in chunk.items():
+            added[at] = Range(one.start, added[at].end if at in added else one.end)
+
+
+def _wanted(pipeline: Pipeline, sinks: Mapping[str, Sink], starting: str) -> dict[Partition, int]:
+    """The offset of every covered partition to begin at, no lower than its log."""
+    covered = sorted(sinks["bronze"].state().covered)
+    if not covered:
+        raise SinkRefused(f"pipeline {pipeline.name} has no rows yet; run it first")
+    options = read_options({**bronze.where(pipeline), "starting": starting})
+    origin = open_origin(options)
+    try:
+        asked = resolve(origin, covered, options, ending=False)
+        starts = origin.starts(covered)
+    finally:
+        origin.close()
+    return {at: max(asked[at], starts[at]) for at in covered}
+
+
+def _next_chunk(
+    states: Mapping[str, State], wanted: Mapping[Partition, int], rows_max: int
+) -> dict[Partition, Range]:
+    """The offsets just below what every table covers.
+
+    A table that is ahead after a crash sets the lower bound, so that it needs all or nothing.
+    """
+    found: dict[Partition, Range] = {}
+    left = rows_max
+    for at, lowest in wanted.items():
+        starts = sorted({state.covered[at].start for state in states.values()})
+        top = starts[-1]
+        if top <= lowest or left <= 0:
+            continue
+        ahead = starts[-2] if len(starts) > 1 else lowest
+        found[at] = Range(max(lowest, top - left, ahead), top)
+        left -= top - found[at].start
+    return found
+
+
+def _backfill_chunk(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    sinks: Mapping[str, Sink],
+    states: Mapping[str, State],
+    chunk: Mapping[Partition, Range],
+) -> None:
+    starting = {at: one.start for at, one in chunk.items()}
+    ending = {at: one.end for at, one in chunk.items()}
+    rows = bronze.span(spark, pipeline, starting, ending)
+    ingestion = Ingestion(pipeline, Checkpoint(pipeline.checkpoint, INGEST), rows.schema)
+    ingestion.prepare(spark)
+    lacking = {
+        layer: {at: one for at, one in chunk.items() if states[layer].covered[at].start == one.end}
+        for layer in sinks
+    }
+    wanted = {layer: missing for layer, missing in lacking.items() if missing}
+    written = ingestion.write(
+        rows, {layer: layers.since(chunk, missing) for layer, missing in wanted.items()}
+    )
+    for layer, missing in wanted.items():
+        commit.pass_by(f"before-commit:{layer}")
+        dropped = written.dropped if layer == "silver" else {}
+        step_of = partial(_backfill_step, sinks[layer].at.uri, missing, dropped)
+        commit.commit(sinks[layer], "", missing, written.files.get(layer, []), step_of)
+
+
+def _backfill_step(
+    uri: str, missing: Mapping[Partition, Range], dropped: Mapping[Partition, int], state: State
+) -> Step:
+    if any(state.covered[at].start != one.end for at, one in missing.items()):
+        raise SinkRefused(f"{uri}: another backfill is running")
+    grown = {at: Range(one.start, state.covered[at].end) for at, one in missing.items()}
+    return Step("backfill", -1, missing, grown, _added(state, dropped), note="backfill")
+
+
+def rebuild(spark: SparkSession, pipeline: Pipeline) -> dict[str, int]:
+    """Silver, dead letters and gold anew from bronze, by the pipeline file as it is now."""
+    refuse_if_running(pipeline)
+    sinks = _sinks(pipeline)
+    session = configured(spark)
+    covered = sinks["bronze"].state().covered
+    records = sinks["bronze"].read(session)
+    ingestion = Ingestion(pipeline, Checkpoint(pipeline.checkpoint, INGEST), records.schema)
+    schemas = ingestion.renew(session, records)
+    written = ingestion.write(records, {"silver": None, "dead_letters": None})
+    rows: dict[str, int] = {}
+    for layer in ("silver", "dead_letters"):
+        sink, files = sinks[layer], written.files.get(layer, [])
+
+        def step(state: State, layer: str = layer) -> Step | None:
+            dropped = {at: written.dropped.get(at, 0) for at in covered}
+            return Step(
+                "rebuild", -1, covered, covered, dropped if layer == "silver" else {}, "rebuild"
+            )
+
+        def write(files: Any, step: Step, sink: Sink = sink, layer: str = layer) -> None:
+            sink.replace(files, step, schemas[layer])
+
+        commit.commit(sink, "", covered, files, step, write=write)
+        rows[layer] = sum(one.rows for one in files)
+    for one in pipeline.gold:
+        rows[f"gold/{one.name}"] = gold.rebuild(session, pipeline, one, records)
+    return rows
+
+
+def replay_dead_letters(spark: SparkSession, pipeline: Pipeline) -> dict[str, int]:
+    """Try every dead letter again; those that are rows now move to silver.
+
+    Two tables change, so the files of both are written first and listed in a plan: whoever
+    finds the plan after a crash finishes it.
+    """
+    refuse_if_running(pipeline)
+    sinks = _sinks(pipeline)
+    plan_file = Path(pipeline.checkpoint) / f"{_REPLAY}.json"
+    number = sinks["dead_letters"].state().batches.get(_REPLAY, -1) + 1
+    plan = checkpoint.read_json(plan_file)
+    if plan is None or plan["number"] != number:
+        plan = _plan_replay(configured(spark), pipeline, sinks, number)
+        checkpoint.write_json(plan_file, plan)
+    commit.pass_by("after-files")
+    _finish_replay(sinks, plan)
+    plan_file.unlink(missing_ok=True)
+    return {name: int(plan[name]) for name in ("moved", "dropped", "left")}
+
+
+def _plan_replay(
+    spark: SparkSession, pipeline: Pipeline, sinks: Mapping[str, Sink], number: int
+) -> dict[str, Any]:
+    from pyspark.sql import functions as f
+
+    letters = sinks["dead_letters"].read(spark)
+    source = sinks["bronze"].read(spark).schema
+    lacking = [one for one in source if one.name not in letters.columns]
+    records = letters.select(
+        *(
+            f.lit(None).cast(one.dataType).alias(one.name) if one in lacking else f"`{one.name}`"
+            for one in source
+        )
+    )
+    ingestion = Ingestion(pipeline, Checkpoint(pipeline.checkpoint, INGEST), records.schema)
+    ingestion.prepare(spark)
+    written = ingestion.write(records, {"silver": None, "dead_letters": None})
+    files = {layer: [one._asdict() for one in found] for layer, found in written.files.items()}
+    return {
+        "number": number,
+        "files": {
+            layer: [{**one, "partition": dict(one["partition"])} for one in found]
+            for layer, found in files.items()
+        },
+        "dropped_at": [[at.topic, at.index, count] for at, count in written.dropped.items()],
+        "moved": sum(one.rows for one in written.files.get("silver", [])),
+        "left": sum(one.rows for one in written.files.get("dead_letters", [])),
+        "dropped": sum(written.dropped.values()),
+    }
+
+
+def _finish_replay(sinks: Mapping[str, Sink], plan: Mapping[str, Any]) -> None:
+    number = int(plan["number"])
+    written = layers.Written()
+    for topic, index, count in plan["dropped_at"]:
+        written.dropped[Partition(topic, index)] += count
+    for layer in ("silver", "dead_letters"):
+        sink = sinks[layer]
+        files = [File(**one) for one in plan["files"].get(layer, [])]
+
+        def step(state: State, layer: str = layer) -> Step | None:
+            if state.batches.get(_REPLAY, -1) >= number:
+                return None
+            dropped = _added(state, written.dropped) if layer == "silver" else {}
+            return Step(_REPLAY, number, {}, {}, dropped, _REPLAY)
+
+        def replace(files: Any, step: Step, sink: Sink = sink) -> None:
+            sink.replace(files, step, sink.schema())
+
+        if step(sink.state()) is not None:
+            commit.commit(
+                sink, _REPLAY, (), files, step, write=replace if layer == "dead_letters" else None
+            )
+        commit.pass_by(f"after-commit:{layer}")
+
+
+def refuse_if_running(pipeline: Pipeline) -> None:
+    """These tasks rewrite whole tables: a batch that comes between would be lost with them."""
+    kept = Checkpoint(pipeline.checkpoint, INGEST)
+    number = int(kept.progress().get("pid", 0))
+    if number and number != os.getpid() and not checkpoint.is_paused(pipeline.checkpoint):
+        try:
+            os.kill(number, 0)
+        except OSError:
+            return
+        raise SinkRefused(
+            f"pipeline {pipeline.name} is running as process {number}; pause it first: pentalog"
+            " table pause FILE NAME"
+        )
+
+
+def _sinks(pipeline: Pipeline) -> dict[str, Sink]:
+    found = {layer: open_table(pipeline.table(layer)) for layer in LAYERS}
+    for sink in found.values():
+        if not sink.exists():
+            raise Missing(f"{sink.at.uri} is no table yet; run the pipeline {pipeline.name} first")
+    return found
+
+
+def _added(state: State, dropped: Mapping[Partition, int]) -> dict[Partition, int]:
+    return {at: state.dropped.get(at, 0) + count for at, count in dropped.items()}

@@ -1,0 +1,15 @@
+"""Why a table did not take what it was given."""
+
+from __future__ import annotations
+
+
+class SinkRefused(Exception):
+    """The table cannot be written so; the text names what was expected and the next step."""
+
+
+class Busy(Exception):
+    """Another commit came first: look at the table again, then perhaps try once more."""
+
+
+class Missing(SinkRefused):
+    """There is no such table yet."""

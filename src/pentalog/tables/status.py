@@ -1,0 +1,84 @@
+"""How far pipelines are, from what lies beside their tables: without Spark, while they run."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from pentalog.clients.kafka import KafkaFailed
+from pentalog.log.reader import DirectoryUnreadable
+from pentalog.tables import bronze, checkpoint, group
+from pentalog.tables.checkpoint import INGEST, Checkpoint
+from pentalog.tables.options import OptionRefused
+from pentalog.tables.pipeline import LAYERS, Pipeline
+from pentalog.tables.sinks import open_table
+from pentalog.tables.sinks.state import name_of
+
+
+def state_of(pipeline: Pipeline) -> str:
+    """`paused`, `running`, `stopped`, or `new` where nothing has been written yet."""
+    if checkpoint.is_paused(pipeline.checkpoint):
+        return "paused"
+    number = int(Checkpoint(pipeline.checkpoint, INGEST).progress().get("pid", 0))
+    if number and _alive(number):
+        return "running"
+    return "stopped" if open_table(pipeline.table("bronze")).exists() else "new"
+
+
+def describe(pipeline: Pipeline) -> dict[str, Any]:
+    """What is in the tables, how far the log is ahead, and what the last batch was like."""
+    tables: dict[str, dict[str, Any]] = {}
+    reached: dict[Any, int] = {}
+    for layer in LAYERS:
+        sink = open_table(pipeline.table(layer))
+        covered = sink.state().covered if sink.exists() else {}
+        tables[layer] = {
+            "uri": sink.at.uri,
+            "covered": {name_of(at): [one.start, one.end] for at, one in sorted(covered.items())},
+        }
+        if sink.exists():
+            tables[layer]["files"] = len(sink.files())
+            ledger = sink.ledger()
+            tables[layer]["commits"] = len(ledger)
+            tables[layer]["last_commit_ms"] = ledger[-1].time_ms if ledger else 0
+        if layer == "bronze":
+            reached = {at: one.end for at, one in covered.items()}
+    return {
+        "pipeline": pipeline.name,
+        "state": state_of(pipeline),
+        "into": pipeline.into,
+        "tables": tables,
+        "lag": _lag(pipeline, reached),
+        "group": _group(pipeline),
+        "last_batch": Checkpoint(pipeline.checkpoint, INGEST).progress(),
+    }
+
+
+def _lag(pipeline: Pipeline, reached: dict[Any, int]) -> dict[str, Any]:
+    try:
+        ends, starts = bronze.ends(pipeline), bronze.beginning(pipeline)
+    except (KafkaFailed, DirectoryUnreadable, OptionRefused) as error:
+        return {"unknown": str(error)}
+    behind = {at: max(0, end - reached.get(at, starts.get(at, 0))) for at, end in ends.items()}
+    return {"records": sum(behind.values()), "by": {name_of(at): one for at, one in behind.items()}}
+
+
+def _group(pipeline: Pipeline) -> dict[str, Any]:
+    if not pipeline.servers:
+        return {}
+    try:
+        shown = group.shown(pipeline)
+    except KafkaFailed as error:
+        return {"name": pipeline.group, "unknown": str(error)}
+    offsets = {name_of(at): offset for at, offset in sorted(shown.items())}
+    return {"name": pipeline.group, "offsets": offsets}
+
+
+def _alive(number: int) -> bool:
+    try:
+        os.kill(number, 0)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return True

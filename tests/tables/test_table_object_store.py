@@ -1,0 +1,119 @@
+"""A pipeline into an object store: an S3 of its own on loopback, conditional writes included."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars
+import pytest
+from lake import audit, declare, forget_last_commit, make_topic, orders, produce, run, table
+from pyarrow import fs
+
+import pentalog
+from pentalog.model.types import Partition
+from pentalog.tables import maintenance
+from pentalog.tables.files import FileSet
+from pentalog.tables.pipeline import PipelineError, TableAt
+from pentalog.tables.sinks import Busy, Range, SinkRefused, Step, open_table
+from pentalog.tables.storage import storage_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="module")
+def options() -> Iterator[dict[str, str]]:
+    # A process of its own: the table library waits for answers without letting go of Python.
+    server = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert server.stderr is not None
+    address = ""
+    for line in server.stderr:
+        found = re.search(r"http://(127\.0\.0\.1:\d+)", line)
+        if found:
+            address = found[1]
+            break
+    threading.Thread(target=server.stderr.read, daemon=True).start()
+    given = {
+        "AWS_ENDPOINT_URL": f"http://{address}",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_REGION": "us-east-1",
+        "AWS_ALLOW_HTTP": "true",
+    }
+    store = storage_of("s3://lake", given).filesystem
+    assert isinstance(store, fs.S3FileSystem)
+    fs.S3FileSystem(
+        access_key="test", secret_key="test", region="us-east-1", scheme="http",
+        endpoint_override=address, allow_bucket_creation=True,
+    ).create_dir("lake")  # fmt: skip
+    yield given
+    server.kill()
+    server.wait()
+
+
+def test_of_two_commits_one_is_refused(options: dict[str, str], topic: str) -> None:
+    """Exactly once rests on this: the store must refuse to write a version twice."""
+    import pyarrow as pa
+
+    at = TableAt(f"s3://lake/{topic}/bronze", "delta", "p", "bronze", storage_options=options)
+    one = open_table(at)
+    one.prepare(pa.schema([("offset", pa.int64())]))
+    other = open_table(at)
+    place = Partition("t", 0)
+    one.announce("q", [place])
+    step = Step("q", 0, {place: Range(0, 2)}, {place: Range(0, 2)})
+    files = []
+    for sink in (one, other):
+        written = FileSet(sink.layout(1 << 20))
+        written.add(pa.table({"offset": pa.array([0, 1], pa.int64())}))
+        files.append(written.close())
+        sink.state()
+    one.append(files[0], step)
+    with pytest.raises(Busy):
+        other.append(files[1], step)
+    assert open_table(at).arrow().num_rows == 2
+
+
+def test_a_pipeline_into_an_object_store(
+    spark: SparkSession,
+    broker: pentalog.Broker,
+    topic: str,
+    tmp_path: Path,
+    options: dict[str, str],
+) -> None:
+    server = broker.address("kafka")
+    make_topic(server, topic)
+    produce(server, topic, [*orders(0, 100), b"bad"])
+    declared = declare(
+        server, topic, f"s3://lake/{topic}", storage_options=options, partition_by=["day"],
+        checkpoint=str(tmp_path / "progress"), batch_rows_max=60,
+    )  # fmt: skip
+    run(spark, declared)
+    forget_last_commit(declared)
+    run(spark, declared)
+    audit(declared, 101)
+    rows = open_table(declared.table("silver")).read(spark)
+    assert rows.selectExpr("sum(id)", "count(distinct _day)").first() == (4950, 1)
+    frame = polars.read_delta(declared.table("silver").uri, storage_options=options)
+    assert frame["id"].sum() == 4950
+    assert maintenance.compact(declared)["silver"]["files_added"] == 1
+    maintenance.vacuum(declared, retention_ms=0)
+    assert table(declared, "silver").num_rows == 100
+
+
+def test_what_needs_a_file_system_says_so(options: dict[str, str]) -> None:
+    for sink in ("parquet", "iceberg"):
+        at = TableAt("s3://lake/x/bronze", sink, "p", "bronze", storage_options=options)
+        with pytest.raises(SinkRefused, match="set sink = 'delta' for an object store"):
+            open_table(at)
+    with pytest.raises(PipelineError, match="into: is empty"):
+        declare("h:1", "t", "")
