@@ -38,7 +38,7 @@ bench: $(STAMP) ## measure pentalog beside Apache Kafka on this machine
 	$(BIN)/python benchmarks/rustlog.py
 	$(BIN)/python benchmarks/blipmq.py
 	$(BIN)/python benchmarks/cursus_door.py
-	$(BIN)/python benchmarks/fluvio.py
+	$(BIN)/python benchmarks/fluvio_door.py
 	$(BIN)/python benchmarks/tables.py
 
 fuzz: $(STAMP) ## feed damaged bytes to the kernels and to every door (FRAMES=1000000)

@@ -1,9 +1,10 @@
-"""A story of a minute: a broker, a Kafka client, a kill -9, and nothing acknowledged lost.
+"""A story of a minute: a broker, five kinds of clients, a kill -9, and nothing acknowledged lost.
 
 Starts `pentalog start` as a user would, writes and reads with confluent-kafka, kills the broker
 with SIGKILL while it is being written to, starts it again and compares what it kept with what it
-had acknowledged.  Ends with code 0 only if everything was as promised.  Killing a process shows
-that recovery works; it does not show what a power cut would do, since the page cache survives.
+had acknowledged; `demo_tables.py` goes on with tables.  Ends with code 0 only if everything was as
+promised.  Killing a process shows that recovery works; it does not show what a power cut would do,
+since the page cache survives.
 """
 
 from __future__ import annotations
@@ -18,16 +19,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import demo_tables
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
+from demo_tables import WentWrong
 
+LISTENERS = ("kafka", "fluvio-sc", "fluvio-spu", "cursus", "rustlog", "blipmq")
 READY_TIMEOUT_S = 30
 RECORDS = 200_000
 VALUE = b'{"order": %d, "amount": 42, "note": "%s"}'
 PADDING = b"x" * 60
-
-
-class WentWrong(Exception):
-    """The broker did not do what this story says it does."""
 
 
 class Broker:
@@ -39,7 +39,7 @@ class Broker:
             [
                 Path(sys.executable).with_name("pentalog"),
                 "start",
-                *("--listen", "kafka=127.0.0.1:0"),
+                *(word for name in LISTENERS for word in ("--listen", f"{name}=127.0.0.1:0")),
                 *("--data", data),
                 *("--log-level", "warning"),
             ],
@@ -49,7 +49,8 @@ class Broker:
         # A broker that hangs must not hang the story.
         watchdog = threading.Timer(READY_TIMEOUT_S, self._process.kill)
         watchdog.start()
-        self.address = self._wait_until_ready()
+        self.addresses = self._wait_until_ready()
+        self.address = self.addresses["kafka"]
         watchdog.cancel()
         self.start_s = time.monotonic() - started
 
@@ -66,14 +67,16 @@ class Broker:
         self._process.communicate(timeout=READY_TIMEOUT_S)
         return self._process.returncode
 
-    def _wait_until_ready(self) -> str:
+    def _wait_until_ready(self) -> dict[str, str]:
+        """Where it listens, by the name of the listener."""
         assert self._process.stdout is not None
-        address = ""
+        addresses: dict[str, str] = {}
         for line in self._process.stdout:
-            found = re.match(r"kafka listening on (\S+)", line)
-            address = found[1] if found else address
-            if line.startswith("ready") and address:
-                return address
+            found = re.match(r"(\S+) listening on (\S+)", line)
+            if found:
+                addresses[found[1]] = found[2]
+            if line.startswith("ready") and "kafka" in addresses:
+                return addresses
         raise WentWrong(f"the broker ended with code {self._process.wait()} before it was ready")
 
 
@@ -235,6 +238,7 @@ def tell(data: Path) -> None:
         one_record(broker.address)
         many_records(broker.address)
         broker = kill_and_restart(data, broker)
+        demo_tables.tell(data.parent, broker.addresses)
         code = broker.stop()
         expect(code == 0, f"the broker ended with code {code}")
     finally:

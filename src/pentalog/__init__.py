@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pentalog.embedded import Broker as Broker
+    from pentalog.tables.user import spark as spark
 
-__all__ = ["Broker"]
+__all__ = ["Broker", "spark"]
 
 
 def __getattr__(name: str) -> object:
@@ -16,4 +17,8 @@ def __getattr__(name: str) -> object:
         from pentalog.embedded import Broker
 
         return Broker
+    if name == "spark":
+        from pentalog.tables.user import spark
+
+        return spark
     raise AttributeError(f"module 'pentalog' has no attribute {name!r}")

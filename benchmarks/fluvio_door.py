@@ -1,6 +1,6 @@
 """The Fluvio door under load, beside Kafka's: what a record costs the broker in CPU time.
 
-    python benchmarks/fluvio.py [--quick]
+    python benchmarks/fluvio_door.py [--quick]
 
 Batches of 1,000 records of 100 bytes, one request each, several under way.  CPU time is that of
 the whole broker process, threads that sync included, so it can be quoted from a busy machine;

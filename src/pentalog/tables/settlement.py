@@ -1,0 +1,227 @@
+"""How the shares of a written batch become visible: all of them, once, whatever crashes.
+
+Several transactions cannot commit as one.  So the list of shares is recorded first, in a
+transaction of the query's own: from then on the batch counts as written, and whoever meets the
+list, this driver or the next one, commits what is left of it.  Before that nothing was committed,
+and a new attempt starts over.  The list is metadata of offsets in the group of the query:
+
+| Field | Bytes |
+|---|---|
+| batch number | 8 |
+| per share: task, producer id, epoch, rows, digest | 4, 8, 2, 8, 8 |
+
+deflated, as base64, in as many pieces `N/OF:BATCH:TEXT` as one partition's metadata is too small.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import re
+import signal
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from pentalog.clients.kafka import Cluster
+from pentalog.clients.kafka.offsets import GroupOffset, committed
+from pentalog.clients.kafka.transactions import TransactionalProducer
+from pentalog.model.types import Partition
+from pentalog.tables.shares import (
+    Batch,
+    Share,
+    Target,
+    WriteRefused,
+    abort_share,
+    commit_share,
+    name_of,
+)
+
+_PIECE_CHARACTERS: Final = 3900
+"""Kafka takes 4096 unless told otherwise."""
+_PIECE: Final = re.compile(r"(\d+)/(\d+):(-?\d+):([A-Za-z0-9+/=]*)")
+_NUMBER: Final = struct.Struct(">q")
+_SHARE: Final = struct.Struct(">iqhqQ")
+_LIST_TIMEOUT_MS: Final = 60_000
+_KILL_AT: Final = "PENTALOG_KILL_WRITE_AT"
+
+
+class Plan(NamedTuple):
+    """The shares of the last batch that counts as written."""
+
+    batch: int
+    shares: tuple[Share, ...]
+
+    def share(self, index: int) -> Share | None:
+        return next((one for one in self.shares if one.task == index), None)
+
+
+def read_plan(cluster: Cluster, writer: str, *, stable: bool = True) -> Plan | None:
+    """The newest list of shares, None if this query has never written."""
+    pieces: dict[int, dict[int, str]] = {}
+    counts: dict[int, int] = {}
+    homes: list[Partition] = []
+    for at, one in committed(cluster, name_of(writer), stable=stable).items():
+        found = _PIECE.fullmatch(one.metadata)
+        if found is not None:
+            number = int(found[3])
+            pieces.setdefault(number, {})[int(found[1])] = found[4]
+            counts[number] = int(found[2])
+            homes.append(at)
+    if not pieces:
+        return None
+    newest = max(pieces)
+    texts = pieces[newest]
+    if len(texts) != counts[newest]:
+        raise WriteRefused(f"the list of batch {newest} of {writer} is not whole: pieces {texts}")
+    return _decoded("".join(texts[index] for index in sorted(texts)), writer, homes[0])
+
+
+class Seen(NamedTuple):
+    """What a task finds before it writes."""
+
+    listed: bool
+    """The batch counts as written."""
+    lost: Share | None
+    """The task's share, if it is listed and gone."""
+
+
+def look(target: Target, batch: Batch, index: int) -> Seen:
+    """Whether a task has anything to do; commits its share if that is listed."""
+    if not batch.replayable:
+        return Seen(False, None)
+    with Cluster(target.servers, target.client) as cluster:
+        # A driver that died while it recorded a list must not hold tasks up.
+        plan = read_plan(cluster, batch.writer, stable=False)
+        _check_order(plan, batch)
+        if plan is None or plan.batch < batch.number:
+            return Seen(False, None)
+        share = plan.share(index)
+        lost = share is not None and not commit_share(cluster, batch, share)
+        return Seen(True, share if lost else None)
+
+
+def settle(target: Target, batch: Batch, shares: Sequence[Share], *, listed: bool) -> None:
+    """Make the batch visible; `listed` is what its tasks found.
+
+    After any failure the batch is to be written and settled again.
+    """
+    with Cluster(target.servers, target.client) as cluster:
+        everything = shares
+        if batch.replayable:
+            everything = _recorded(cluster, target, batch, shares, listed=listed)
+        gone = []
+        for share in everything:
+            if not commit_share(cluster, batch, share):
+                gone.append(share.task)
+            pass_by("write-share")
+    if gone:
+        after = (
+            "the next attempt writes these again"
+            if batch.replayable
+            else f"{len(everything) - len(gone)} of {len(everything)} tasks' rows are written"
+        )
+        raise WriteRefused(
+            f"batch {batch.number} of {batch.writer}: the transactions of tasks {gone} are gone, "
+            f"by timeout or because another attempt took them over; {after}"
+        )
+
+
+def give_up(target: Target, batch: Batch, shares: Sequence[Share]) -> None:
+    """Abort the shares of a batch that failed, unless it counts as written already."""
+    pass_by("write-abort")
+    with Cluster(target.servers, target.client) as cluster:
+        plan = read_plan(cluster, batch.writer) if batch.replayable else None
+        for share in shares:
+            listed = plan.share(share.task) if plan and plan.batch >= batch.number else None
+            if listed is None or listed[1:3] != share[1:3]:
+                abort_share(cluster, batch, share)
+
+
+def _recorded(
+    cluster: Cluster, target: Target, batch: Batch, shares: Sequence[Share], *, listed: bool
+) -> Sequence[Share]:
+    """The shares to commit, recorded; those of the list, if the batch has one already."""
+    # Taking the query's id over fences any other driver: from here on only this one can record.
+    producer = TransactionalProducer(
+        cluster, name_of(batch.writer), timeout_ms=min(target.timeout_ms, _LIST_TIMEOUT_MS)
+    )
+    plan = read_plan(cluster, batch.writer)
+    _check_order(plan, batch)
+    if (plan is not None and plan.batch == batch.number) != listed:
+        raise WriteRefused(
+            f"another driver wrote batch {batch.number} of {batch.writer} at the same time; stop "
+            "one of them and start the other again"
+        )
+    if plan is not None and listed:
+        again = {share.task: share for share in shares}
+        if not again:
+            return plan.shares
+        # Shares whose transactions were gone, written once more; the others stay as they are.
+        shares = [again.get(share.task, share) for share in plan.shares]
+    if not shares:
+        return ()
+    pass_by("write-before-list")
+    producer.commit_offsets(name_of(batch.writer), _encoded(batch, shares))
+    pass_by("write-in-list")
+    producer.commit()
+    pass_by("write-list")
+    return shares
+
+
+def _check_order(plan: Plan | None, batch: Batch) -> None:
+    if plan is not None and plan.batch > batch.number:
+        raise WriteRefused(
+            f"batch {batch.number} of {batch.writer} comes after batch {plan.batch} was written; "
+            "its checkpoint was set back or made new. Give the query another name with "
+            ".option('query', NAME), or bring the checkpoint back"
+        )
+
+
+def _encoded(batch: Batch, shares: Sequence[Share]) -> Mapping[Partition, GroupOffset]:
+    packed = _NUMBER.pack(batch.number) + b"".join(
+        _SHARE.pack(one.task, one.producer_id, one.epoch, one.rows, one.digest) for one in shares
+    )
+    text = base64.b64encode(zlib.compress(packed, 9)).decode()
+    parts = [text[at : at + _PIECE_CHARACTERS] for at in range(0, len(text), _PIECE_CHARACTERS)]
+    homes = sorted({Partition(*one.home) for one in shares})
+    if len(parts) > len(homes):
+        raise WriteRefused(
+            f"{len(shares)} tasks are too many for one batch to {len(homes)} partitions; use fewer "
+            "with .coalesce(N) before writing"
+        )
+    return {
+        homes[index]: GroupOffset(batch.number + 1, f"{index}/{len(parts)}:{batch.number}:{part}")
+        for index, part in enumerate(parts)
+    }
+
+
+def _decoded(text: str, writer: str, home: Partition) -> Plan:
+    try:
+        packed = zlib.decompress(base64.b64decode(text, validate=True))
+        (number,) = _NUMBER.unpack_from(packed)
+        shares = tuple(
+            Share(task, producer_id, epoch, rows, digest, (home.topic, home.index))
+            for task, producer_id, epoch, rows, digest in _SHARE.iter_unpack(packed[_NUMBER.size :])
+        )
+    except (zlib.error, binascii.Error, struct.error) as error:
+        raise WriteRefused(
+            f"the list of shares in group {name_of(writer)} cannot be read: {error}"
+        ) from error
+    return Plan(number, shares)
+
+
+def pass_by(point: str) -> None:
+    """For tests of crashes: die here if the file that the environment names lists this point."""
+    path = os.environ.get(_KILL_AT)
+    if not path or not os.path.exists(path):
+        return
+    with open(path, encoding="utf-8") as file:
+        points = file.read().split()
+    if point in points:
+        points.remove(point)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(" ".join(points))
+        os.kill(os.getpid(), signal.SIGKILL)

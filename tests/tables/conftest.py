@@ -1,0 +1,75 @@
+"""One Spark session and one broker per worker process, and names that nobody else uses."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import uuid
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import pentalog
+from pentalog.tables import archive
+from pentalog.tables.session import session
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spark's bridge to Java leaves its sockets to the garbage collector."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_sockets_left() -> Iterator[None]:
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
+
+@pytest.fixture(scope="session")
+def dying_at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A file of points at which the next process that writes back to a topic dies."""
+    path = tmp_path_factory.mktemp("dying") / "points"
+    # Spark's workers have the environment that Java was started with.
+    os.environ["PENTALOG_KILL_WRITE_AT"] = str(path)
+    yield path
+    del os.environ["PENTALOG_KILL_WRITE_AT"]
+
+
+@pytest.fixture(scope="session")
+def spark(dying_at: Path) -> Iterator[SparkSession]:
+    """The session of this process; tests must not stop it."""
+    try:
+        archive.java()
+    except archive.NoJava as why:
+        pytest.skip(str(why))
+    archive.build()
+    made = session(master="local[2]", name="tests", quick=True)
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[pentalog.Broker]:
+    """A broker in this process: `address("kafka")` is its Kafka door, `data` its directory."""
+    with pentalog.Broker() as started:
+        yield started
+
+
+@pytest.fixture
+def topic() -> str:
+    """The name of a topic, a group, a query or a transactional id of this test alone."""
+    return f"tables-{uuid.uuid4().hex[:12]}"

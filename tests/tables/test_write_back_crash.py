@@ -1,0 +1,104 @@
+"""Whoever dies while a batch is written to a topic, the batch is there once in the end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from test_write_back import VALUES, make_topic, records
+
+import pentalog
+from pentalog.clients.kafka import Cluster, init_producer
+from pentalog.tables.shares import name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+ROWS = 120
+TASKS = 3
+
+
+@pytest.fixture
+def write(spark: SparkSession, broker: pentalog.Broker, topic: str) -> Callable[[int], None]:
+    """Write batch N of this test's query: the same rows whenever it is asked for."""
+    server = broker.address("kafka")
+    make_topic(server, topic, 2)
+
+    def once(batch: int) -> None:
+        rows = spark.sql(VALUES.format(ROWS, TASKS))
+        rows.write.format("pentalog").mode("append").options(
+            servers=server, topic=topic, query=topic, batch=batch
+        ).save()
+
+    return once
+
+
+def counts(broker: pentalog.Broker, topic: str) -> Counter[Any]:
+    return Counter(one.key() for one in records(broker.address("kafka"), topic, 2))
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(
+    "point", ["write-before-list", "write-in-list", "write-list", "write-share"]
+)
+def test_a_batch_that_was_cut_short_is_finished_once(
+    write: Callable[[int], None],
+    broker: pentalog.Broker,
+    topic: str,
+    dying_at: Path,
+    point: str,
+) -> None:
+    write(0)
+    # With the one that commits dies the one that would clean up after it.
+    dying_at.write_text(f"{point} write-abort")
+    with pytest.raises(Exception, match=r".+"):
+        write(1)
+    assert dying_at.read_text() == "", "nobody came by"
+    write(1)
+    write(2)
+    found = counts(broker, topic)
+    assert len(found) == ROWS
+    assert set(found.values()) == {3}
+
+
+@pytest.mark.crash
+def test_a_share_that_timed_out_is_written_again(
+    write: Callable[[int], None], broker: pentalog.Broker, topic: str, dying_at: Path
+) -> None:
+    dying_at.write_text("write-share write-abort")
+    with pytest.raises(Exception, match=r".+"):
+        write(0)
+    with Cluster(broker.address("kafka")) as cluster:
+        # As the broker does when a transaction stays open too long.
+        init_producer(cluster, name_of(topic, 1))
+    assert 0 < len(counts(broker, topic)) < ROWS
+    write(0)
+    found = counts(broker, topic)
+    assert len(found) == ROWS
+    assert set(found.values()) == {1}
+
+
+@pytest.mark.crash
+def test_other_rows_in_place_of_a_lost_share_are_refused(
+    spark: SparkSession,
+    write: Callable[[int], None],
+    broker: pentalog.Broker,
+    topic: str,
+    dying_at: Path,
+) -> None:
+    dying_at.write_text("write-share write-abort")
+    with pytest.raises(Exception, match=r".+"):
+        write(0)
+    with Cluster(broker.address("kafka")) as cluster:
+        init_producer(cluster, name_of(topic, 1))
+    before = counts(broker, topic)
+    other = spark.sql(VALUES.format(ROWS + 9, TASKS)).write.format("pentalog").mode("append")
+    with pytest.raises(Exception, match="its rows are not the same this time"):
+        other.options(servers=broker.address("kafka"), topic=topic, query=topic, batch=0).save()
+    # The third share was listed and open: its task committed it.
+    assert all(count == 1 for count in counts(broker, topic).values())
+    assert len(counts(broker, topic)) >= len(before)

@@ -1,0 +1,74 @@
+"""Topics filled for tests of the source, and what is in them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from pentalog.clients.kafka import Cluster, TransactionalProducer
+from pentalog.log.reader import DirectoryReader
+from pentalog.model import batch
+from pentalog.model.types import Partition, Record
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def records(first: int, count: int) -> list[Record]:
+    """Numbered ones, with what can be odd about a record now and then."""
+    return [
+        Record(
+            None if number % 17 == 0 else b'{"id": %d, "text": "n%d"}' % (number, number),
+            None if number % 5 == 0 else b"key-%d" % (number % 7),
+            (("cursus.seq", b"%d" % number), ("note", None)) if number % 3 == 0 else (),
+        )
+        for number in range(first, first + count)
+    ]
+
+
+def fill(
+    cluster: Cluster,
+    topic: str,
+    *,
+    partitions: int = 2,
+    batches: int = 10,
+    batch_records: int = 100,
+    codecs: Sequence[int] = range(5),
+    start_ms: int | None = None,
+) -> int:
+    """Batches in every compression, one second apart; returns the time of the first."""
+    cluster.create_topic(topic, partitions)
+    begun = start_ms if start_ms is not None else now_ms() - batches * 1000
+    for index in range(partitions):
+        for number in range(batches):
+            data = batch.build(
+                records(number * batch_records, batch_records),
+                timestamp_ms=begun + number * 1000,
+                codec=codecs[number % len(codecs)],
+            )
+            cluster.produce(Partition(topic, index), bytes(data))
+    return begun
+
+
+def transact(cluster: Cluster, at: Partition, name: str, *values: bytes, commit: bool) -> None:
+    producer = TransactionalProducer(cluster, name)
+    wanted = [Record(value) for value in values]
+    producer.produce(at, batch.build(wanted, timestamp_ms=now_ms()))
+    if commit:
+        producer.commit()
+    else:
+        producer.abort()
+
+
+def published(data: Path, ends: dict[Partition, int], *, timeout_s: float = 20) -> None:
+    """Wait until readers of the files may read that far."""
+    reader = DirectoryReader(data)
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        marks = reader.marks()
+        if all(at in marks and marks[at].stable >= end for at, end in ends.items()):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"the marks do not reach {ends}")
