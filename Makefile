@@ -49,7 +49,8 @@ fuzz: $(STAMP) ## feed damaged bytes to the kernels and to every door (FRAMES=10
 		$(BIN)/python -m tests.fuzz.$$door.run --frames $(FRAMES) || exit 1; done
 
 torture: $(STAMP) ## kill brokers for a long time and look for losses
-	PENTALOG_TORTURE=1 $(BIN)/pytest tests/crash --timeout 7200
+	PENTALOG_TORTURE=1 $(BIN)/pytest tests/crash tests/tables/test_table_kills.py --timeout 7200
+	PENTALOG_CYCLES=100 $(BIN)/pytest tests/conformance/test_fluvio_kill.py --timeout 7200
 	$(BIN)/python -m tests.history --runs 200
 
 lock: $(STAMP) ## renew the hash-locked requirements from pyproject.toml

@@ -116,24 +116,25 @@ def start_pentalog(
     arguments: tuple[str, ...] = (),
     name: str = "pentalog",
     port: int = 0,
+    program: str = "from pentalog.cli.main import main; main()",
+    environment: Mapping[str, str] | None = None,
 ) -> Broker:
     """Start `pentalog start`, on a free port unless one is given.
 
-    `settings` are environment names without prefix.
+    `settings` are environment names without prefix, `environment` others.
     """
     directory.mkdir(parents=True, exist_ok=True)
     log = directory / "pentalog.stderr"
-    environment = dict(os.environ)
-    environment["PYTHONPATH"] = str(ROOT / "src")
+    variables = {**os.environ, **(environment or {}), "PYTHONPATH": str(ROOT / "src")}
     # The printed lines are how we learn the port; a buffered pipe would hold them back.
-    environment["PYTHONUNBUFFERED"] = "1"
+    variables["PYTHONUNBUFFERED"] = "1"
     for key, value in (settings or {}).items():
-        environment[f"PENTALOG_{key.upper()}"] = value
+        variables[f"PENTALOG_{key.upper()}"] = value
     data = directory / "data"
     command = [
         sys.executable,
         "-c",
-        "from pentalog.cli.main import main; main()",
+        program,
         "start",
         "--listen",
         f"kafka=127.0.0.1:{port}",
@@ -144,7 +145,7 @@ def start_pentalog(
     started_at = time.monotonic()
     with log.open("ab") as errors:
         process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=errors, env=environment, cwd=directory
+            command, stdout=subprocess.PIPE, stderr=errors, env=variables, cwd=directory
         )
     address = _listening_address(process, log)
     wait_for_metadata(address, process, log)

@@ -11,6 +11,7 @@ import asyncio
 import json
 import multiprocessing
 import resource
+import signal
 import socket
 import struct
 import sys
@@ -27,6 +28,7 @@ from rich.table import Table
 
 import apache_kafka
 import machine
+import turns
 from brokers import Broker, start_pentalog, stopping
 
 RESULTS = machine.CACHE / "groups.jsonl"
@@ -423,12 +425,19 @@ async def _run(broker: Broker, scenario: Scenario, *, steady_s: float) -> Measur
     )
 
 
-def _started(name: str, directory: Path, delay_ms: int) -> Broker:
+def _started(name: str, directory: Path, delay_ms: int, turns_file: Path | None) -> Broker:
     if name == "kafka":
         settings = {"group.initial.rebalance.delay.ms": str(delay_ms)}
         return apache_kafka.start(directory, settings=settings)
     settings = {"group_initial_rebalance_delay_ms": str(delay_ms)}
-    return start_pentalog(directory, settings=settings)
+    if turns_file is None:
+        return start_pentalog(directory, settings=settings)
+    return start_pentalog(
+        directory,
+        settings=settings,
+        program=turns.PROGRAM,
+        environment={turns.FILE_VARIABLE: str(turns_file)},
+    )
 
 
 def _create_topic(address: str) -> None:
@@ -437,11 +446,22 @@ def _create_topic(address: str) -> None:
         made.result(60)
 
 
-def _measure(name: str, scenario: Scenario, work: Path, *, steady_s: float) -> Measured:
+def _measure(
+    name: str, scenario: Scenario, work: Path, *, steady_s: float, timed: bool
+) -> Measured:
     """One scenario on a broker of its own."""
-    with stopping(_started(name, work / f"{name}-{scenario.name}", scenario.delay_ms)) as broker:
+    directory = work / f"{name}-{scenario.name}"
+    turns_file = work / "turns.json" if timed and name == "pentalog" else None
+    with stopping(_started(name, directory, scenario.delay_ms, turns_file)) as broker:
         _create_topic(broker.address)
-        return asyncio.run(_run(broker, scenario, steady_s=steady_s))
+        if turns_file is not None:
+            broker.process.send_signal(signal.SIGUSR1)
+        found = asyncio.run(_run(broker, scenario, steady_s=steady_s))
+        if turns_file is not None:
+            turn = turns.longest(broker.process.pid, turns_file)
+            print(f"{scenario.name}: longest turn {turn['cpu_ms']:.1f} ms of CPU", end="")
+            print(f", {turn['wall_ms']:.1f} ms of time")
+        return found
 
 
 _LINES: tuple[tuple[str, Callable[[Measured], float]], ...] = (
@@ -477,6 +497,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a tenth of the load")
     parser.add_argument("--only", choices=[scenario.name for scenario in SCENARIOS])
+    parser.add_argument(
+        "--turns", action="store_true", help="time the turns of pentalog's loop, nothing else"
+    )
     parser.add_argument("--broker", choices=["pentalog", "kafka"], help="only this one")
     parser.add_argument("--seconds", type=float, default=10.0, help="of heartbeats and commits")
     arguments = parser.parse_args()
@@ -487,6 +510,8 @@ def main() -> int:
     machine.CACHE.mkdir(parents=True, exist_ok=True)
     console = Console()
     names = [arguments.broker] if arguments.broker else ["pentalog", "kafka"]
+    if arguments.turns:
+        names = ["pentalog"]
     for scenario in SCENARIOS:
         if arguments.only not in (None, scenario.name):
             continue
@@ -494,7 +519,11 @@ def main() -> int:
         found = {}
         with tempfile.TemporaryDirectory(dir=machine.CACHE) as work:
             for name in names:
-                found[name] = _measure(name, asked, Path(work), steady_s=arguments.seconds)
+                found[name] = _measure(
+                    name, asked, Path(work), steady_s=arguments.seconds, timed=arguments.turns
+                )
+        if arguments.turns:
+            continue
         console.print(_show(asked, found))
         console.print(f"{asked.name}: {asked.title}")
         at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

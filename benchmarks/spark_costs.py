@@ -1,4 +1,4 @@
-"""What Spark, its Java process and all Python workers spend on a topic, by our source and by others.
+"""What Spark with Java and all Python workers spends on a topic, by our source and by others.
 
 Every way reads the same topic of the same broker in the same session, one after the other, and the
 cheapest of several runs counts.  CPU time is that of the driver and of every process under it.

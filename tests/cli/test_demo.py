@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(450)]
 
 
 def test_the_story_ends_well() -> None:
@@ -20,7 +20,7 @@ def test_the_story_ends_well() -> None:
         [sys.executable, ROOT / "examples" / "demo.py"],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=400,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

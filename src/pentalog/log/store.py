@@ -45,6 +45,7 @@ FORMAT: Final = 1
 
 _CHECKPOINT_INTERVAL_MS: Final = 5_000
 _CHECKPOINTS_PER_TURN: Final = 8
+_MARKS_AT_ONCE: Final = 1000
 _PARTITION_NAME: Final = re.compile(r"(.+)-(\d+)")
 _KAFKA_INTERNAL: Final = frozenset(
     {"__cluster_metadata", "__consumer_offsets", "__transaction_state", "__share_group_state"}
@@ -289,6 +290,8 @@ class Store:
         self._publish()
         interval_ms = self.config.marks_interval_ms
         if self._opened and interval_ms:
+            # The walk takes a turn of the loop, so with thousands of partitions it comes less often.
+            interval_ms *= 1 + len(self._partitions) // _MARKS_AT_ONCE
             self._marks_timer = self.runtime.after(interval_ms, self._publish_due)
 
     def _publish(self) -> None:
