@@ -146,8 +146,7 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         name="group-consume",
-        title="one group member, 100 B, a commit awaited after every 1,000 records"
-        " (pentalog syncs these)",
+        title="one group member, 100 B, a commit awaited after every 1,000 records",
         load=Load.GROUP,
         size=100,
         settings=_MEMBER,
@@ -170,8 +169,7 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         name="transactions-100",
-        title="one transactional producer, 100 records of 100 B per transaction"
-        " (pentalog syncs the decision)",
+        title="one transactional producer, 100 records of 100 B per transaction",
         load=Load.TRANSACTIONS,
         size=100,
         commit_every=100,

@@ -63,7 +63,9 @@ class App:
         self._runtime = AsyncioRuntime(loop)
         self._store = Store(config.data, RealFiles(), self._runtime, self.metrics, config)
         self._housekeeping = Housekeeping(self._store, self._runtime, config)
-        self._state = State(config.data / FILE_NAME, self._runtime)
+        self._state = State(
+            config.data / FILE_NAME, self._runtime, synced=config.flush_interval_ms > 0
+        )
         self._log = LocalLog(self._store, self._runtime, self.metrics)
         self._loop = loop
         self._listeners: Listeners | None = None

@@ -198,9 +198,14 @@ def new_cluster_id() -> str:
 class State:
     """The file, its queue of changes and those who wait for them."""
 
-    def __init__(self, path: Path, runtime: Runtime) -> None:
-        """`path` is the file itself: `FILE_NAME` in the data directory."""
+    def __init__(self, path: Path, runtime: Runtime, *, synced: bool = True) -> None:
+        """`path` is the file itself: `FILE_NAME` in the data directory.
+
+        Without `synced` the page cache is good enough: changes survive the process, and a power
+        cut leaves the file sound, but maybe without the last of them.
+        """
         self.path = path
+        self._synced = synced
         self.cluster_id = ""
         self._runtime = runtime
         self._database: sqlite3.Connection | None = None
@@ -220,7 +225,7 @@ class State:
         try:
             database = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
             database.execute("PRAGMA journal_mode = WAL")
-            database.execute("PRAGMA synchronous = FULL")
+            database.execute(f"PRAGMA synchronous = {'FULL' if self._synced else 'NORMAL'}")
             database.execute("PRAGMA foreign_keys = ON")
             self._migrate(database)
             self._identify(database)

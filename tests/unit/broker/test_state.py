@@ -54,6 +54,17 @@ def test_settled_is_on_the_disk(open_state: Open, runtime: StepRuntime) -> None:
     assert read(state.path, "a") == "1"
 
 
+@pytest.mark.parametrize(("synced", "level"), [(True, 2), (False, 1)])
+def test_the_page_cache_can_be_declared_good_enough(
+    tmp_path: Path, runtime: StepRuntime, synced: bool, level: int
+) -> None:
+    state = State(tmp_path / FILE_NAME, runtime, synced=synced)
+    state.open()
+    assert state.rows("PRAGMA synchronous") == [(level,)]
+    state.close()
+    runtime.run()
+
+
 def test_nothing_to_wait_for_is_ready_at_once(open_state: Open, runtime: StepRuntime) -> None:
     state = open_state()
     assert state.settle().ready
