@@ -290,7 +290,7 @@ class Store:
         self._publish()
         interval_ms = self.config.marks_interval_ms
         if self._opened and interval_ms:
-            # The walk takes a turn of the loop, so with thousands of partitions it comes less often.
+            # The walk takes a turn of the loop: with thousands of partitions it comes less often.
             interval_ms *= 1 + len(self._partitions) // _MARKS_AT_ONCE
             self._marks_timer = self.runtime.after(interval_ms, self._publish_due)
 
