@@ -122,3 +122,19 @@ def test_nothing_to_work_on_is_said(
     declared = declare(server, topic, tmp_path / "lake")
     with pytest.raises(SinkRefused, match="is no table yet; run the pipeline orders first"):
         repair.rebuild(spark, declared)
+
+
+def test_backfill_of_partitions_that_need_more_than_others(
+    spark: SparkSession, server: str, topic: str, tmp_path: Path
+) -> None:
+    """One is whole after the first chunk, and is not read again with the others."""
+    make_topic(server, topic)
+    for partition, count in enumerate((8, 30)):
+        produce(server, topic, orders(0, count), partition=partition)
+    declared = declare(
+        server, topic, tmp_path / "lake", starting={topic: {"0": 5, "1": 25}}, batch_rows_max=10
+    )
+    run(spark, declared)
+    added = repair.backfill(spark, declared, "earliest")
+    assert added == {Partition(topic, 0): Range(0, 5), Partition(topic, 1): Range(0, 25)}
+    audit(declared, 38)

@@ -159,6 +159,8 @@ class _Batches:
             return Step(query, batch, ranges, _grown(state, ranges))
 
         if step(self._sink.state()) is None:
+            # The windows are in the table, but Spark's state takes a batch only if it is run.
+            rows.write.format("noop").mode("overwrite").save()
             return
         layout = self._sink.layout(self._pipeline.file_bytes)
         written = layers.write_plain(rows, self._sink.at.layer, layout)

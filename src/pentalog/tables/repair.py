@@ -86,8 +86,11 @@ def _backfill_chunk(
     states: Mapping[str, State],
     chunk: Mapping[Partition, Range],
 ) -> None:
-    starting = {at: one.start for at, one in chunk.items()}
-    ending = {at: one.end for at, one in chunk.items()}
+    # The source reads all of a partition that is not named: those that need nothing are, too.
+    known = {at: Range(one.start, one.start) for at, one in states["bronze"].covered.items()}
+    bounds = {**known, **chunk}
+    starting = {at: one.start for at, one in bounds.items()}
+    ending = {at: one.end for at, one in bounds.items()}
     rows = bronze.span(spark, pipeline, starting, ending)
     ingestion = Ingestion(pipeline, Checkpoint(pipeline.checkpoint, INGEST), rows.schema)
     ingestion.prepare(spark)
@@ -96,8 +99,13 @@ def _backfill_chunk(
         for layer in sinks
     }
     wanted = {layer: missing for layer, missing in lacking.items() if missing}
+    # Never all that was read: a partition that came up meanwhile is not part of this.
     written = ingestion.write(
-        rows, {layer: layers.since(chunk, missing) for layer, missing in wanted.items()}
+        rows,
+        {
+            layer: {at: one.start for at, one in missing.items()}
+            for layer, missing in wanted.items()
+        },
     )
     for layer, missing in wanted.items():
         commit.pass_by(f"before-commit:{layer}")
