@@ -32,7 +32,7 @@ from pentalog.model import batch
 from pentalog.model.errors import InvalidConfig, Overloaded, SmartModuleInvalid
 from pentalog.model.later import Later
 from pentalog.model.types import Horizon, Partition, Record
-from pentalog.protocols.fluvio.codec import Reader
+from pentalog.protocols.fluvio.codec import Reader, Writer
 
 RESULTS: dict[str, list[bytes]] = {
     "filter": [b"apple", b"avocado"],
@@ -58,6 +58,21 @@ def test_every_kind_on_a_stream(demo: FluvioBroker, kind: str) -> None:
     spu = filled(demo, b"apple", b"banana", b"avocado")
     spu.request(STREAM, stream_fetch("demo", modules=chain(ad_hoc(module(kind)))))
     assert values(spu) == RESULTS[kind]
+
+
+@pytest.mark.parametrize("name", [None, "apples"])
+def test_version_25_names_its_links(demo: FluvioBroker, name: str | None) -> None:
+    spu = demo.spu(25)
+    spu.ask(PRODUCE, produce("demo", their_batch(b"apple", b"banana", b"avocado")))
+    named = ad_hoc(module("filter")) + bytes(Writer(25).option_text(name).out)
+    spu.request(STREAM, stream_fetch("demo", modules=chain(named)))
+    ((_, frame),) = spu.pushed()
+    with_name = read_streamed(frame)
+    plain = demo.spu(24)
+    plain.request(STREAM, stream_fetch("demo", modules=chain(ad_hoc(module("filter")))))
+    ((_, frame),) = plain.pushed()
+    assert with_name.records == read_streamed(frame).records
+    assert with_name.records
 
 
 def test_an_aggregate_goes_on_with_what_it_has(demo: FluvioBroker) -> None:
