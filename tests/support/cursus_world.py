@@ -128,6 +128,10 @@ class Line:
         self.hung_up = False
         self._patient: list[Any] = []
 
+    @property
+    def queued_bytes(self) -> int:
+        return sum(len(entry.data or b"") for entry in self._entries)
+
     def send(self, *pieces: Piece) -> None:
         self.place().fill(*pieces)
 

@@ -53,16 +53,14 @@ def serve_batch(call: Call, data: memoryview, read: CursusFrame) -> None:
             reason = quoted(records.FLAWS.get(read.flaw, "cannot be read"))
             raise Refused(f"batch_decode_failed reason={reason}")
         ack = records.ack_of(read.acks)
+        call.waivable = ack is Ack.NONE
         route = call.door.route(read.topic, read.partition)
         check_writable(route)
         if not read.records:
             raise Refused('broker_error reason="empty batch messages"')
 
         def stored(last_offset: int) -> None:
-            if ack is Ack.NONE and call.session.unread:
-                call.send()
-            else:
-                call.send(framed(records.acknowledgement(read, last_offset)))
+            call.send(framed(records.acknowledgement(read, last_offset)))
 
         store(call, route, data, read, ack, stored)
     except REFUSALS as refusal:
@@ -202,6 +200,7 @@ def publish(call: Call) -> None:
         if name in command.parameters:
             raise Refused("transaction_metadata_forbidden command=PUBLISH")
     ack = records.ack_of(encoded(command.get("acks", "1")))
+    call.waivable = ack is Ack.NONE
     index = -1
     if "partition" in command.parameters:
         reason = 'invalid_partition reason="must be an integer"'
