@@ -31,6 +31,7 @@ from pentalog.log.files import RealFiles
 from pentalog.log.store import Store
 from pentalog.metrics import Metrics
 from pentalog.model.types import FilePiece, Piece
+from pentalog.protocols.cursus.gaps import PATIENCE_MS
 from pentalog.protocols.cursus.session import CursusSession
 from pentalog.session import Address, Context
 
@@ -229,7 +230,12 @@ class Client:
         return answer.decode("utf-8", "surrogateescape")
 
     def publish(self, body: bytes) -> dict[str, Any]:
-        (answer,) = self.ask(body)
+        """The answer to a batch; one that seems to come too early is not answered at once."""
+        answers = self.ask(body)
+        if not answers:
+            self.broker.advance(PATIENCE_MS)
+            answers = self.frames()
+        (answer,) = answers
         found: dict[str, Any] = json.loads(answer)
         return found
 

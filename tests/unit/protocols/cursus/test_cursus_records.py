@@ -122,7 +122,7 @@ def test_idempotent_producers(client: Client) -> None:
     stale = client.publish(numbered(1, epoch=0))["error"]
     assert stale == "stale_producer_epoch producer=p1 current=1 got=0"
     assert "new producer epoch" in client.publish(numbered(2, epoch=2))["error"]
-    assert client.publish(numbered(1, epoch=2))["last_offset"] == 4
+    assert client.publish(numbered(1, epoch=2, acks="-1"))["last_offset"] == 4
     assert "stale_producer_epoch" in client.publish(numbered(5, epoch=1))["error"]
     first = client.publish(numbered(5, producer=b"other"))["error"]
     assert first == (
@@ -320,6 +320,25 @@ def test_a_record_no_message_can_hold_is_named_and_stepped_over(client: Client) 
 )
 def test_refused_reads(client: Client, command: str, answer: str) -> None:
     assert client.text(command) == f"ERROR: {answer}"
+
+
+def test_patterns_of_topics(client: Client) -> None:
+    """As the original: one topic that matches, or of several the one the group has joined."""
+    for number in (1, 2):
+        client.text(f"CREATE topic=log-{number} partitions=1")
+        client.publish(batch([Message(b"%d" % number)], topic=f"log-{number}", acks="-1"))
+    read = "CONSUME topic={} partition=0 offset=0 member=m group=g"
+    assert [m.payload for m in client.read(read.format("*-1"))] == [b"1"]
+    several = (
+        "ERROR: command_failed reason=\"pattern 'log-?' matches 2 topics; join one or name it\""
+    )
+    assert client.text(read.format("log-?")) == several
+    client.text("JOIN_GROUP topic=log-2 group=g member=m")
+    (answer,) = client.ask(read.format("log-?"))
+    assert [m.payload for m in messages_of(answer)] == [b"2"]
+    assert answer[4:9] == b"log-?", "the pattern comes back as it was asked for"
+    client.text("JOIN_GROUP topic=log-1 group=g member=m")
+    assert client.text(read.format("log-?")) == several
 
 
 def test_where_reading_starts(client: Client) -> None:
