@@ -6,24 +6,25 @@ import argparse
 import logging
 import resource
 import sys
+import tempfile
 from importlib import import_module
-from typing import Final, Protocol
+from pathlib import Path
+from typing import Any, Final
+
+from tests.fuzz.twins import Twins
 
 DOORS: Final = ("kafka", "rustlog", "blipmq", "cursus", "fluvio")
 """Each has a module of its name that makes and mutates its frames."""
 STEP: Final = 20_000
 
 
-class Run(Protocol):
-    frames: int
-    answers: int
-    hang_ups: int
-
-
-def fuzz(door: str, frames: int, seed: int) -> Run:
+def fuzz(door: str, frames: int, seed: int) -> Twins[Any]:
     """Feed so many mutated frames to the door; raises if something does not hold."""
-    run: Run = import_module(f"tests.fuzz.{door}.{door}_fuzz").fuzz(frames, seed)
-    return run
+    made: type[Twins[Any]] = import_module(f"tests.fuzz.{door}.{door}_fuzz").Fuzz
+    with tempfile.TemporaryDirectory(prefix="pentalog-fuzz-") as directory:
+        run = made(seed, Path(directory))
+        run.run(frames)
+        return run
 
 
 def main() -> None:
