@@ -180,9 +180,9 @@ class _Place:
 class Client:
     """A connection, with the receive buffer a server would keep for it."""
 
-    def __init__(self, broker: CursusBroker) -> None:
+    def __init__(self, broker: CursusBroker, line: Line | None = None) -> None:
         self.broker = broker
-        self.line = Line(broker.runtime)
+        self.line = line or Line(broker.runtime)
         context = Context(
             broker=broker.broker,
             runtime=broker.runtime,

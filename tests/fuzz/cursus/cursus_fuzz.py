@@ -16,7 +16,7 @@ from typing import Any
 
 import cramjam
 from tests.fuzz.twins import BYTES, DAMAGES, Twins, damage
-from tests.support.cursus_world import Client, CursusBroker, Message, batch, numbered
+from tests.support.cursus_world import Client, CursusBroker, Line, Message, batch, numbered
 
 from pentalog.model import compression
 from pentalog.protocols.cursus.frames import REPLY_BYTES_MAX
@@ -102,6 +102,12 @@ def mutated(body: bytes, dice: random.Random, others: list[bytes]) -> bytes:
     return struct.pack(">I", length) + bytes(out)
 
 
+class ReadAtOnce(Line):
+    """How much of a stream is answered before the peer reads would otherwise tell the two apart."""
+
+    queued_bytes = 0
+
+
 class Fuzz(Twins[CursusBroker]):
     def __init__(self, seed: int, directory: Path) -> None:
         super().__init__(seed, directory)
@@ -137,7 +143,7 @@ class Fuzz(Twins[CursusBroker]):
         data = b"".join(broken)
         self.frames += len(broken)
         where = self.where
-        whole, crumbs = (broker.connect() for broker in self.pair)
+        whole, crumbs = (Client(broker, ReadAtOnce(broker.runtime)) for broker in self.pair)
         try:
             self.feed_both(whole, crumbs, data)
             for client in (whole, crumbs):
