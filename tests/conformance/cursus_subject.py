@@ -50,7 +50,7 @@ class Wire:
 
     def __init__(self, address: str) -> None:
         host, port = address.split(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=20)
+        self.socket = socket.create_connection((host, int(port)), timeout=60)
 
     def __enter__(self) -> Wire:
         return self
