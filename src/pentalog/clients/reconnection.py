@@ -137,10 +137,8 @@ class AsyncReconnecting:
             self._breaker.check(loop.time())
             try:
                 async with self._turn:
-                    answer = await attempt()
-            except (ConnectionLost, Trouble) as trouble:
-                if isinstance(trouble, ConnectionLost):
-                    await self.close()
+                    answer = await self._attempt(attempt)
+            except (ConnectionLost, Trouble):
                 self._breaker.failed(loop.time())
                 delay_ms = next(delays_ms, None)
                 if delay_ms is None:
@@ -149,6 +147,14 @@ class AsyncReconnecting:
             else:
                 self._breaker.succeeded()
                 return answer
+
+    async def _attempt(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """In line: later, the next caller may have a connection of its own already."""
+        try:
+            return await attempt()
+        except ConnectionLost:
+            await self.close()
+            raise
 
     def _abandon(self) -> None:
         """Answers that may still come must not be taken for those of the next exchange."""
