@@ -48,9 +48,8 @@ bench: $(STAMP) ## measure pentalog beside Apache Kafka on this machine
 fuzz: $(STAMP) ## feed damaged bytes to the kernels and to every door (FRAMES=1000000)
 	$(BIN)/python -m tests.fuzz.kernels.mutations --count $(FRAMES)
 	$(BIN)/python -m tests.fuzz.kernels.sanitizer --count $(FRAMES)
-	$(BIN)/python tests/fuzz/kafka/run.py --frames $(FRAMES)
-	for door in rustlog blipmq cursus fluvio; do \
-		$(BIN)/python -m tests.fuzz.$$door.run --frames $(FRAMES) || exit 1; done
+	for door in kafka rustlog blipmq cursus fluvio; do \
+		$(BIN)/python -m tests.fuzz.doors $$door --frames $(FRAMES) || exit 1; done
 
 torture: $(STAMP) ## kill brokers for a long time and look for losses
 	PENTALOG_TORTURE=1 $(BIN)/pytest tests/crash tests/tables/test_table_kills.py --timeout 7200

@@ -191,6 +191,12 @@ class Config:
     rustlog_strict_groups: bool = _setting(
         False, "Give a RustLog group that has not committed yet nothing, as the original does."
     )
+    cursus_session_timeout_ms: int = _setting(
+        30_000,
+        "A member of a Cursus group is taken for dead after this long without a word.",
+        least=1,
+        most=_INT32_MAX,
+    )
     blipmq_api_keys: Secrets = _setting(  # noqa: RUF009  # never changed
         Secrets(), "Keys that BlipMQ clients may use; none: `dev-key`, on this machine only."
     )

@@ -332,3 +332,19 @@ def test_addresses_and_dialects_are_checked() -> None:
         RustLogClient(dialect="xml")
     with pytest.raises(ValueError, match="fewer records"):
         RustLogClient().produce("demo", 0, [bytes(11 << 20)])
+
+
+def test_a_broker_that_never_answers_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        address = "{}:{}".format(*mute.getsockname())
+        lost = pytest.raises(ConnectionLost, match=f"{address}: timed out")
+        patience = Patience(retries_max=0)
+        with RustLogClient(address, timeout_s=0.05, patience=patience) as client, lost:
+            client.ping()
+
+        async def ask() -> None:
+            async with AsyncRustLogClient(address, timeout_s=0.05, patience=patience) as client:
+                await client.ping()
+
+        with pytest.raises(ConnectionLost, match=f"{address}: timed out"):
+            asyncio.run(ask())

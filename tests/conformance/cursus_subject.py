@@ -31,8 +31,7 @@ def running(directory: Path, *, doors: Sequence[str] = (), **settings: str) -> I
     started = brokers.start_pentalog(
         directory,
         settings={
-            "consumer_session_timeout_ms": "2000",
-            "consumer_heartbeat_interval_ms": "500",
+            "cursus_session_timeout_ms": "6000",
             **settings,
         },
         arguments=tuple(
@@ -51,7 +50,7 @@ class Wire:
 
     def __init__(self, address: str) -> None:
         host, port = address.split(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=20)
+        self.socket = socket.create_connection((host, int(port)), timeout=60)
 
     def __enter__(self) -> Wire:
         return self

@@ -31,6 +31,7 @@ from pentalog.log.files import RealFiles
 from pentalog.log.store import Store
 from pentalog.metrics import Metrics
 from pentalog.model.types import FilePiece, Piece
+from pentalog.protocols.cursus.gaps import PATIENCE_MS
 from pentalog.protocols.cursus.session import CursusSession
 from pentalog.session import Address, Context
 
@@ -128,6 +129,10 @@ class Line:
         self.hung_up = False
         self._patient: list[Any] = []
 
+    @property
+    def queued_bytes(self) -> int:
+        return sum(len(entry.data or b"") for entry in self._entries)
+
     def send(self, *pieces: Piece) -> None:
         self.place().fill(*pieces)
 
@@ -175,9 +180,9 @@ class _Place:
 class Client:
     """A connection, with the receive buffer a server would keep for it."""
 
-    def __init__(self, broker: CursusBroker) -> None:
+    def __init__(self, broker: CursusBroker, line: Line | None = None) -> None:
         self.broker = broker
-        self.line = Line(broker.runtime)
+        self.line = line or Line(broker.runtime)
         context = Context(
             broker=broker.broker,
             runtime=broker.runtime,
@@ -225,7 +230,12 @@ class Client:
         return answer.decode("utf-8", "surrogateescape")
 
     def publish(self, body: bytes) -> dict[str, Any]:
-        (answer,) = self.ask(body)
+        """The answer to a batch; one that seems to come too early is not answered at once."""
+        answers = self.ask(body)
+        if not answers:
+            self.broker.advance(PATIENCE_MS)
+            answers = self.frames()
+        (answer,) = answers
         found: dict[str, Any] = json.loads(answer)
         return found
 

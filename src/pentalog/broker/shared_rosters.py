@@ -64,7 +64,7 @@ class LocalSharedRosters:
         self._state = state
         self._runtime = runtime
         self._topics = topics
-        self._timeout_ms = config.consumer_session_timeout_ms
+        self._timeout_ms = config.cursus_session_timeout_ms
         self._rosters: dict[tuple[str, str], _Roster] = {}
         self._by_group: dict[str, dict[str, None]] = {}
         self._timer: Timer | None = None

@@ -8,15 +8,14 @@ bound.  A failure names the seed and the round; the same seed gives the same fra
 from __future__ import annotations
 
 import random
-import shutil
-import tempfile
 from pathlib import Path
+from typing import Any
 
+from tests.fuzz.twins import DAMAGES, Twins, damage
 from tests.support.blipmq_world import AUTH, HELLO, BlipBroker, Connection
 
 TOPICS_MAX = 100
 """More than this, and the brokers are made anew: mutated frames create topics."""
-ROUNDS_PER_BROKER = 150
 _NAMES = (b"a", b"b", b"demo", "grüße".encode())
 _EDGES = (
     0,
@@ -70,18 +69,8 @@ def mutated(data: bytes, dice: random.Random) -> bytes:
             break
         at = dice.randrange(4, len(out))
         kind = dice.randrange(6)
-        if kind == 0:
-            out[at] ^= 1 << dice.randrange(8)
-        elif kind == 1:
-            out[at] = dice.choice((0, 1, 0x7F, 0x80, 0xFF))
-        elif kind == 2:
-            width = dice.choice((1, 2, 4, 8))
-            edge = dice.choice(_EDGES) & ((1 << 8 * width) - 1)
-            out[at : at + width] = edge.to_bytes(width, "big")
-        elif kind == 3:
-            del out[at : at + dice.choice((1, 2, 8, 1000))]
-        elif kind == 4:
-            out[at:at] = dice.randbytes(dice.choice((1, 2, 8, 50)))
+        if kind < DAMAGES - 1:
+            damage(out, at, kind, dice, (), edges=_EDGES)
         else:
             out[4] = dice.randrange(11)
     if not changes or dice.random() < 0.9:
@@ -91,73 +80,46 @@ def mutated(data: bytes, dice: random.Random) -> bytes:
     return bytes(out)
 
 
-class Fuzz:
+class Fuzz(Twins[BlipBroker]):
     def __init__(self, seed: int, directory: Path) -> None:
-        self.seed = seed
-        self.frames = 0
-        self.answers = 0
-        self.hang_ups = 0
-        self._dice = random.Random(seed)
-        self._directory = directory
-        self._rounds = 0
-        self._pair: list[BlipBroker] = []
+        super().__init__(seed, directory)
         self._connections: list[Connection] = []
 
-    def run(self, frames: int) -> None:
-        try:
-            while self.frames < frames:
-                if self._worn_out():
-                    self._renew()
-                self._round()
-        finally:
-            self.close()
-
-    def close(self) -> None:
-        for broker in self._pair:
-            broker.stop()
-            shutil.rmtree(broker.store.directory)
-        self._pair = []
-
-    def _worn_out(self) -> bool:
-        if not self._pair or self._rounds % ROUNDS_PER_BROKER == 0:
-            return True
-        return len(self._pair[0].topics.all()) > TOPICS_MAX
-
-    def _renew(self) -> None:
-        self.close()
+    def closed(self, broker: BlipBroker) -> None:
+        broker.stop()
         self._connections = []
-        settings = {
-            "flush_interval_ms": self._dice.choice((0, 100)),
-            "frame_bytes_max": self._dice.choice((1 << 20, 100 << 20)),
+
+    def worn_out(self) -> bool:
+        return len(self.pair[0].topics.all()) > TOPICS_MAX
+
+    def settings(self) -> dict[str, Any]:
+        return {
+            "flush_interval_ms": self.dice.choice((0, 100)),
+            "frame_bytes_max": self.dice.choice((1 << 20, 100 << 20)),
             "subscriptions_max": 50,
-            "topic_defaults": self._dice.choice(
+            "topic_defaults": self.dice.choice(
                 ({}, {"subscription.backlog.max": "20"}, {"subscription.ttl.ms": "500"})
             ),
         }
-        for _ in range(2):
-            directory = Path(tempfile.mkdtemp(dir=self._directory))
-            self._pair.append(BlipBroker(directory, **settings))
-            self._pair[-1].topic("b", partitions=3)
 
-    def _round(self) -> None:
-        dice = self._dice
-        self._rounds += 1
+    def opened(self, directory: Path, settings: dict[str, Any]) -> BlipBroker:
+        broker = BlipBroker(directory, **settings)
+        broker.topic("b", partitions=3)
+        return broker
+
+    def round(self) -> None:
+        dice = self.dice
         if not self._connections or dice.random() < 0.3 or self._connections[0].ended:
             self._reconnect()
         count = dice.randrange(1, 40)
         stream = b"".join(mutated(sound(dice), dice) for _ in range(count))
         whole, crumbs = self._connections
-        whole.feed(stream)
-        position = 0
-        while position < len(stream):
-            size = dice.choice((1, 3, 50, 1000))
-            crumbs.feed(stream[position : position + size])
-            position += size
+        self.feed_both(whole, crumbs, stream)
         self.frames += count
         delay_ms = dice.choice((0, 0, 10, 250, 1000))
-        for broker in self._pair:
+        for broker in self.pair:
             broker.runtime.advance(delay_ms)
-        where = f"seed {self.seed}, round {self._rounds}"
+        where = self.where
         answers = [connection.take() for connection in self._connections]
         assert answers[0] == answers[1], where
         assert whole.ended == crumbs.ended, where
@@ -167,8 +129,8 @@ class Fuzz:
     def _reconnect(self) -> None:
         for connection in self._connections:
             connection.session.close()
-        self._connections = [broker.connect() for broker in self._pair]
-        if self._dice.random() < 0.95:
+        self._connections = [broker.connect() for broker in self.pair]
+        if self.dice.random() < 0.95:
             for connection in self._connections:
                 connection.ask(HELLO + AUTH)
 
@@ -183,18 +145,8 @@ class Fuzz:
             self.hang_ups += 1
 
     def _check_bounds(self, where: str) -> None:
-        for broker in self._pair:
+        for broker in self.pair:
             views = broker.subscriptions.all()
             assert len(views) <= 50, where
             for view in views:
                 assert 0 <= view.unsettled <= 3 * 65_536, where
-
-
-def fuzz(frames: int, seed: int) -> Fuzz:
-    directory = Path(tempfile.mkdtemp(prefix="blipmq-fuzz-"))
-    try:
-        run = Fuzz(seed, directory)
-        run.run(frames)
-        return run
-    finally:
-        shutil.rmtree(directory)

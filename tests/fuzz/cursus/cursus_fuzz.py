@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import gzip
 import random
-import shutil
 import struct
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import cramjam
-from tests.support.cursus_world import Client, CursusBroker, Message, batch, numbered
+from tests.fuzz.twins import BYTES, DAMAGES, Twins, damage
+from tests.support.cursus_world import Client, CursusBroker, Line, Message, batch, numbered
 
 from pentalog.model import compression
 from pentalog.protocols.cursus.frames import REPLY_BYTES_MAX
@@ -24,8 +24,6 @@ from pentalog.protocols.cursus.verbs import VERBS
 
 PARTITIONS_MAX = 300
 """More than this on disk, and the brokers are made anew: mutated commands create topics."""
-ROUNDS_PER_BROKER = 150
-_EDGES = (0, 1, 2, 127, 128, 255, (1 << 31) - 1, 1 << 31, (1 << 32) - 1)
 _COMPRESS: tuple[Callable[[bytes], bytes], ...] = (
     lambda data: gzip.compress(data, 1, mtime=0),
     lambda data: bytes(cramjam.lz4.compress(data)),
@@ -94,22 +92,8 @@ def mutated(body: bytes, dice: random.Random, others: list[bytes]) -> bytes:
             break
         kind = dice.randrange(7)
         at = dice.randrange(len(out))
-        if kind == 0:
-            out[at] ^= 1 << dice.randrange(8)
-        elif kind == 1:
-            out[at] = dice.choice((0, 1, 0x20, 0x3D, 0x7F, 0x80, 0xFF))
-        elif kind == 2:
-            width = dice.choice((1, 2, 4, 8))
-            edge = dice.choice(_EDGES) & ((1 << 8 * width) - 1)
-            out[at : at + width] = edge.to_bytes(width, "big")
-        elif kind == 3:
-            del out[at : at + dice.choice((1, 2, 8, 1000))]
-        elif kind == 4:
-            out[at:at] = dice.randbytes(dice.choice((1, 2, 8, 50)))
-        elif kind == 5:
-            other = dice.choice(others)
-            cut = dice.randrange(len(other))
-            out[at:] = other[cut : cut + dice.randrange(1, 400)]
+        if kind < DAMAGES:
+            damage(out, at, kind, dice, others, values=(*BYTES, 0x20, 0x3D))
         else:
             out += out[: dice.randrange(len(out) + 1)]
     length = len(out)
@@ -118,76 +102,50 @@ def mutated(body: bytes, dice: random.Random, others: list[bytes]) -> bytes:
     return struct.pack(">I", length) + bytes(out)
 
 
-class Fuzz:
+class ReadAtOnce(Line):
+    """How much of a stream is answered before the peer reads would otherwise tell the two apart."""
+
+    queued_bytes = 0
+
+
+class Fuzz(Twins[CursusBroker]):
     def __init__(self, seed: int, directory: Path) -> None:
-        self.seed = seed
-        self.frames = 0
-        self.answers = 0
-        self.hang_ups = 0
-        self._dice = random.Random(seed)
-        self._directory = directory
-        self._rounds = 0
-        self._pair: list[CursusBroker] = []
-        self._paths: list[Path] = []
+        super().__init__(seed, directory)
         self._corpus: list[bytes] = []
 
-    def run(self, frames: int) -> None:
-        try:
-            while self.frames < frames:
-                if self._worn_out():
-                    self._renew()
-                self._round()
-        finally:
-            self.close()
+    def closed(self, broker: CursusBroker) -> None:
+        broker.close()
 
-    def close(self) -> None:
-        for broker in self._pair:
-            broker.close()
-        for path in self._paths:
-            shutil.rmtree(path)
-        self._pair, self._paths = [], []
+    def worn_out(self) -> bool:
+        return sum(topic.partitions for topic in self.pair[0].topics.all()) > PARTITIONS_MAX
 
-    def _worn_out(self) -> bool:
-        if not self._pair or self._rounds % ROUNDS_PER_BROKER == 0:
-            return True
-        return sum(topic.partitions for topic in self._pair[0].topics.all()) > PARTITIONS_MAX
+    def settings(self) -> dict[str, Any]:
+        return {
+            "seed": self.dice.getrandbits(32),
+            "flush_interval_ms": self.dice.choice((0, 100)),
+            "frame_bytes_max": 1 << 20,
+            "journal_bytes": 1 << 20,
+        }
 
-    def _renew(self) -> None:
-        self.close()
-        seed = self._dice.getrandbits(32)
-        interval = self._dice.choice((0, 100))
-        for _ in range(2):
-            path = Path(tempfile.mkdtemp(dir=self._directory))
-            self._paths.append(path)
-            broker = CursusBroker(
-                path,
-                seed=seed,
-                flush_interval_ms=interval,
-                frame_bytes_max=1 << 20,
-                journal_bytes=1 << 20,
-            )
-            self._pair.append(broker)
-            client = broker.connect()
-            client.text("CREATE topic=orders partitions=2")
-            client.text("CREATE topic=es partitions=1 event_sourcing=true")
-        self._corpus = corpus(self._dice)
+    def opened(self, directory: Path, settings: dict[str, Any]) -> CursusBroker:
+        broker = CursusBroker(directory, **settings)
+        client = broker.connect()
+        client.text("CREATE topic=orders partitions=2")
+        client.text("CREATE topic=es partitions=1 event_sourcing=true")
+        if not self.pair:
+            self._corpus = corpus(self.dice)
+        return broker
 
-    def _round(self) -> None:
-        dice = self._dice
-        self._rounds += 1
+    def round(self) -> None:
+        dice = self.dice
         chosen = [dice.choice(self._corpus) for _ in range(dice.randrange(1, 16))]
         broken = [mutated(one, dice, self._corpus) for one in chosen]
         data = b"".join(broken)
         self.frames += len(broken)
-        where = f"seed {self.seed}, round {self._rounds}"
-        whole, crumbs = (broker.connect() for broker in self._pair)
+        where = self.where
+        whole, crumbs = (Client(broker, ReadAtOnce(broker.runtime)) for broker in self.pair)
         try:
-            whole.feed(data)
-            position = 0
-            while position < len(data):
-                size = dice.choice((1, 2, 7, 60, 500, 5000))
-                crumbs.feed(data[position : position + size])
-                position += size
+            self.feed_both(whole, crumbs, data)
             for client in (whole, crumbs):
                 client.broker.step()
                 client.broker.advance(1_100)
@@ -208,10 +166,3 @@ class Fuzz:
             client.session.close()
             assert not client.session.waits, where
             assert not client.session.door.streams, where
-
-
-def fuzz(frames: int, seed: int) -> Fuzz:
-    with tempfile.TemporaryDirectory(prefix="pentalog-fuzz-") as directory:
-        run = Fuzz(seed, Path(directory))
-        run.run(frames)
-        return run

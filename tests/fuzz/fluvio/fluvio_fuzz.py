@@ -8,11 +8,10 @@ without bound.  A failure names the seed and the round; the same seed gives the 
 from __future__ import annotations
 
 import random
-import shutil
 import struct
 import sys
-import tempfile
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "protocols" / "fluvio"))
 
@@ -31,6 +30,7 @@ from fluvio_world import (
     update_offsets,
     wrapped,
 )
+from tests.fuzz.twins import DAMAGES, Twins, damage
 from wat_modules import module
 
 from pentalog import kernels
@@ -42,9 +42,7 @@ from pentalog.protocols.fluvio.watches import WATCHES_MAX
 
 PARTITIONS_MAX = 200
 """More than this on disk, and the brokers are made anew: mutated requests create topics."""
-ROUNDS_PER_BROKER = 150
 LABELS = ("Topic", "Partition", "SPU", "CustomSpu", "SpuGroup", "SmartModule", "TableFormat")
-_EDGES = (0, 1, 2, 127, 128, 255, (1 << 31) - 1, 1 << 31, (1 << 32) - 1)
 
 
 def recorded() -> tuple[list[bytes], list[bytes]]:
@@ -147,22 +145,8 @@ def mutated(data: bytes, dice: random.Random, others: list[bytes]) -> bytes:
             break
         kind = dice.randrange(7)
         at = dice.randrange(4, len(out))
-        if kind == 0:
-            out[at] ^= 1 << dice.randrange(8)
-        elif kind == 1:
-            out[at] = dice.choice((0, 1, 0x7F, 0x80, 0xFF))
-        elif kind == 2:
-            width = dice.choice((1, 2, 4))
-            edge = dice.choice(_EDGES) & ((1 << 8 * width) - 1)
-            out[at : at + width] = edge.to_bytes(width, "big")
-        elif kind == 3:
-            del out[at : at + dice.choice((1, 2, 8, 1000))]
-        elif kind == 4:
-            out[at:at] = dice.randbytes(dice.choice((1, 2, 8, 50)))
-        elif kind == 5:
-            other = dice.choice(others)
-            cut = dice.randrange(len(other))
-            out[at:] = other[cut : cut + dice.randrange(1, 400)]
+        if kind < DAMAGES:
+            damage(out, at, kind, dice, others, widths=(1, 2, 4))
         else:
             out[4:8] = dice.choice(others)[4:8]
     if not changes or dice.random() < 0.9:
@@ -172,76 +156,47 @@ def mutated(data: bytes, dice: random.Random, others: list[bytes]) -> bytes:
     return bytes(out)
 
 
-class Fuzz:
+class Fuzz(Twins[FluvioBroker]):
     def __init__(self, seed: int, directory: Path) -> None:
-        self.seed = seed
-        self.frames = 0
-        self.answers = 0
-        self.hang_ups = 0
-        self._dice = random.Random(seed)
-        self._directory = directory
-        self._rounds = 0
-        self._pair: list[FluvioBroker] = []
+        super().__init__(seed, directory)
         self._corpora = (controller_corpus(), spu_corpus())
 
-    def run(self, frames: int) -> None:
-        try:
-            while self.frames < frames:
-                if self._worn_out():
-                    self._renew()
-                self._round()
-        finally:
-            self.close()
+    def closed(self, broker: FluvioBroker) -> None:
+        broker.close()
 
-    def close(self) -> None:
-        for broker in self._pair:
-            broker.close()
-            shutil.rmtree(broker.store.directory)
-        self._pair = []
+    def worn_out(self) -> bool:
+        return sum(topic.partitions for topic in self.pair[0].topics.all()) > PARTITIONS_MAX
 
-    def _worn_out(self) -> bool:
-        if not self._pair or self._rounds % ROUNDS_PER_BROKER == 0:
-            return True
-        return sum(topic.partitions for topic in self._pair[0].topics.all()) > PARTITIONS_MAX
+    def settings(self) -> dict[str, Any]:
+        return {
+            "seed": self.dice.getrandbits(32),
+            "flush_interval_ms": self.dice.choice((0, 100)),
+            "frame_bytes_max": 1 << 20,
+            "journal_bytes": 1 << 20,
+            "smart_module_fuel": 1_000_000,
+        }
 
-    def _renew(self) -> None:
-        self.close()
-        seed = self._dice.getrandbits(32)
-        interval = self._dice.choice((0, 100))
-        for _ in range(2):
-            broker = FluvioBroker(
-                Path(tempfile.mkdtemp(dir=self._directory)),
-                seed=seed,
-                flush_interval_ms=interval,
-                frame_bytes_max=1 << 20,
-                journal_bytes=1 << 20,
-                smart_module_fuel=1_000_000,
-            )
-            with broker.seeded():
-                broker.topics.create(TopicSpec(name="orders", partitions=2))
-                broker.topics.create(TopicSpec(name="demo", partitions=1))
-                broker.smart_modules.create(SmartModule("m", module("filter")))
-                broker.runtime.run()
-            self._pair.append(broker)
+    def opened(self, directory: Path, settings: dict[str, Any]) -> FluvioBroker:
+        broker = FluvioBroker(directory, **settings)
+        with broker.seeded():
+            broker.topics.create(TopicSpec(name="orders", partitions=2))
+            broker.topics.create(TopicSpec(name="demo", partitions=1))
+            broker.smart_modules.create(SmartModule("m", module("filter")))
+            broker.runtime.run()
+        return broker
 
-    def _round(self) -> None:
-        dice = self._dice
-        self._rounds += 1
+    def round(self) -> None:
+        dice = self.dice
         is_spu = dice.random() < 0.6
         corpus = self._corpora[is_spu]
         chosen = [dice.choice(corpus) for _ in range(dice.randrange(1, 20))]
         broken = [mutated(one, dice, corpus) for one in chosen]
         data = b"".join(broken)
         self.frames += len(broken)
-        where = f"seed {self.seed}, round {self._rounds}"
-        whole, crumbs = (broker.spu() if is_spu else broker.sc() for broker in self._pair)
+        where = self.where
+        whole, crumbs = (broker.spu() if is_spu else broker.sc() for broker in self.pair)
         try:
-            whole.feed(data)
-            position = 0
-            while position < len(data):
-                size = dice.choice((1, 2, 7, 60, 500, 5000))
-                crumbs.feed(data[position : position + size])
-                position += size
+            self.feed_both(whole, crumbs, data)
             for connection in (whole, crumbs):
                 connection.run()
                 with connection.broker.seeded():
@@ -267,10 +222,3 @@ class Fuzz:
             assert not session.streams, where
             assert not session.waits, where
             client.run()
-
-
-def fuzz(frames: int, seed: int) -> Fuzz:
-    with tempfile.TemporaryDirectory(prefix="pentalog-fuzz-") as directory:
-        run = Fuzz(seed, Path(directory))
-        run.run(frames)
-        return run

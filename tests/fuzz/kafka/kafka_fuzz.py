@@ -8,9 +8,7 @@ bound.  A failure names the seed and the round; the same seed gives the same fra
 from __future__ import annotations
 
 import random
-import shutil
 import sys
-import tempfile
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from kafka_requests import fetch, produce, request
 from kafka_schemas import frame, sample
 from kafka_world import records
 from kio.index import load_request_schema
+from tests.fuzz.twins import DAMAGES, Twins, damage
 
 from pentalog.broker.port import TopicSpec
 from pentalog.protocols.kafka.api import APIS
@@ -30,8 +29,6 @@ from pentalog.protocols.kafka.fetch_sessions import SESSIONS_MAX
 
 PARTITIONS_MAX = 300
 """More than this on disk, and the brokers are made anew: mutated requests create topics."""
-ROUNDS_PER_BROKER = 150
-_EDGES = (0, 1, 2, 127, 128, 255, (1 << 31) - 1, 1 << 31, (1 << 32) - 1)
 
 
 def corpus(broker: DiskBroker, dice: random.Random) -> list[bytes]:
@@ -76,22 +73,8 @@ def mutated(data: bytes, dice: random.Random, others: list[bytes]) -> bytes:
             break
         kind = dice.randrange(7)
         at = dice.randrange(4, len(out))
-        if kind == 0:
-            out[at] ^= 1 << dice.randrange(8)
-        elif kind == 1:
-            out[at] = dice.choice((0, 1, 0x7F, 0x80, 0xFF))
-        elif kind == 2:
-            width = dice.choice((1, 2, 4))
-            edge = dice.choice(_EDGES) & ((1 << 8 * width) - 1)
-            out[at : at + width] = edge.to_bytes(width, "big")
-        elif kind == 3:
-            del out[at : at + dice.choice((1, 2, 8, 1000))]
-        elif kind == 4:
-            out[at:at] = dice.randbytes(dice.choice((1, 2, 8, 50)))
-        elif kind == 5:
-            other = dice.choice(others)
-            cut = dice.randrange(len(other))
-            out[at:] = other[cut : cut + dice.randrange(1, 400)]
+        if kind < DAMAGES:
+            damage(out, at, kind, dice, others, widths=(1, 2, 4))
         else:
             out[4:8] = dice.choice(others)[4:8]
     if not changes or dice.random() < 0.9:
@@ -101,60 +84,36 @@ def mutated(data: bytes, dice: random.Random, others: list[bytes]) -> bytes:
     return bytes(out)
 
 
-class Fuzz:
+class Fuzz(Twins[DiskBroker]):
     def __init__(self, seed: int, directory: Path) -> None:
-        self.seed = seed
-        self.frames = 0
-        self.answers = 0
-        self.hang_ups = 0
-        self._dice = random.Random(seed)
-        self._directory = directory
-        self._rounds = 0
-        self._pair: list[DiskBroker] = []
+        super().__init__(seed, directory)
         self._corpus: list[bytes] = []
 
-    def run(self, frames: int) -> None:
-        try:
-            while self.frames < frames:
-                if self._worn_out():
-                    self._renew()
-                self._round()
-        finally:
-            self.close()
+    def closed(self, broker: DiskBroker) -> None:
+        broker.close()
 
-    def close(self) -> None:
-        for broker in self._pair:
-            broker.close()
-            shutil.rmtree(broker.store.directory)
-        self._pair = []
+    def worn_out(self) -> bool:
+        return sum(topic.partitions for topic in self.pair[0].topics.all()) > PARTITIONS_MAX
 
-    def _worn_out(self) -> bool:
-        if not self._pair or self._rounds % ROUNDS_PER_BROKER == 0:
-            return True
-        return sum(topic.partitions for topic in self._pair[0].topics.all()) > PARTITIONS_MAX
+    def settings(self) -> dict[str, Any]:
+        return {
+            "seed": self.dice.getrandbits(32),
+            "flush_interval_ms": self.dice.choice((0, 100)),
+            "frame_bytes_max": 1 << 20,
+            "journal_bytes": 1 << 20,
+        }
 
-    def _renew(self) -> None:
-        self.close()
-        seed = self._dice.getrandbits(32)
-        interval = self._dice.choice((0, 100))
-        for _ in range(2):
-            directory = Path(tempfile.mkdtemp(dir=self._directory))
-            broker = DiskBroker(
-                directory,
-                seed=seed,
-                flush_interval_ms=interval,
-                frame_bytes_max=1 << 20,
-                journal_bytes=1 << 20,
-            )
-            with broker.seeded():
-                broker.topics.create(TopicSpec(name="orders", partitions=2))
-                broker.runtime.run()
-            self._pair.append(broker)
-        self._corpus = corpus(self._pair[0], self._dice)
+    def opened(self, directory: Path, settings: dict[str, Any]) -> DiskBroker:
+        broker = DiskBroker(directory, **settings)
+        with broker.seeded():
+            broker.topics.create(TopicSpec(name="orders", partitions=2))
+            broker.runtime.run()
+        if not self.pair:
+            self._corpus = corpus(broker, self.dice)
+        return broker
 
-    def _round(self) -> None:
-        dice = self._dice
-        self._rounds += 1
+    def round(self) -> None:
+        dice = self.dice
         chosen = [dice.choice(self._corpus) for _ in range(dice.randrange(1, 16))]
         if dice.random() < 0.3:
             # A run of the same, so that the fast path meets mutations in the middle of it.
@@ -162,15 +121,10 @@ class Fuzz:
         broken = [mutated(one, dice, self._corpus) for one in chosen]
         data = b"".join(broken)
         self.frames += len(broken)
-        where = f"seed {self.seed}, round {self._rounds}"
-        whole, crumbs = (Connection(broker) for broker in self._pair)
+        where = self.where
+        whole, crumbs = (Connection(broker) for broker in self.pair)
         try:
-            whole.feed(data)
-            position = 0
-            while position < len(data):
-                size = dice.choice((1, 2, 7, 60, 500, 5000))
-                crumbs.feed(data[position : position + size])
-                position += size
+            self.feed_both(whole, crumbs, data)
             for connection in (whole, crumbs):
                 connection.run()
                 with connection.broker.seeded():
@@ -192,10 +146,3 @@ class Fuzz:
             assert not connection.session.waits, where
             sessions = door_of(connection.broker.broker).fetch_sessions
             assert len(sessions) <= SESSIONS_MAX, where
-
-
-def fuzz(frames: int, seed: int) -> Fuzz:
-    with tempfile.TemporaryDirectory(prefix="pentalog-fuzz-") as directory:
-        run = Fuzz(seed, Path(directory))
-        run.run(frames)
-        return run

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 import struct
 import sys
-import tempfile
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "protocols" / "rustlog"))
 
@@ -33,6 +32,7 @@ from rustlog_world import (
     produce,
     text,
 )
+from tests.fuzz.twins import BYTES, DAMAGES, Twins, damage
 
 from pentalog.broker.port import TopicSpec
 from pentalog.model import batch
@@ -41,7 +41,6 @@ from pentalog.model.types import Ack, Partition, Record
 FRAME_BYTES_MAX = 10 << 20
 PARTITIONS_MAX = 300
 """More than this on disk, and the brokers are made anew: mutated requests create topics."""
-ROUNDS_PER_BROKER = 200
 DEADLY = (
     bytes.fromhex("0000000f01000464656d6f00000000ffffffff"),
     bytes.fromhex("0000000b05000464656d7000ffffff"),
@@ -88,22 +87,8 @@ def mutated(data: bytes, dice: random.Random, others: list[bytes]) -> bytes:
             break
         kind = dice.randrange(8)
         at = dice.randrange(4, len(out))
-        if kind == 0:
-            out[at] ^= 1 << dice.randrange(8)
-        elif kind == 1:
-            out[at] = dice.choice((0, 1, 0x7B, 0x7F, 0x80, 0xFF))
-        elif kind == 2:
-            width = dice.choice((1, 2, 4, 8))
-            edge = dice.choice(_EDGES) & ((1 << 8 * width) - 1)
-            out[at : at + width] = edge.to_bytes(width, "big")
-        elif kind == 3:
-            del out[at : at + dice.choice((1, 2, 8, 1000))]
-        elif kind == 4:
-            out[at:at] = dice.randbytes(dice.choice((1, 2, 8, 50)))
-        elif kind == 5:
-            other = dice.choice(others)
-            cut = dice.randrange(len(other))
-            out[at:] = other[cut : cut + dice.randrange(1, 400)]
+        if kind < DAMAGES:
+            damage(out, at, kind, dice, others, edges=_EDGES, values=(*BYTES, 0x7B))
         elif kind == 6:
             out[4] = dice.choice((0, *range(1, 11), 0x20, 0x5B, 0x7B, 0xFE, 0xFF))
         else:
@@ -119,55 +104,33 @@ def mutated(data: bytes, dice: random.Random, others: list[bytes]) -> bytes:
     return bytes(out)
 
 
-class Fuzz:
+class Fuzz(Twins[RustLogWorld]):
+    ROUNDS_PER_PAIR = 200
+
     def __init__(self, seed: int, directory: Path) -> None:
-        self.seed = seed
-        self.frames = 0
-        self.answers = 0
-        self.hang_ups = 0
-        self._dice = random.Random(seed)
-        self._directory = directory
-        self._rounds = 0
-        self._pair: list[RustLogWorld] = []
+        super().__init__(seed, directory)
         self._corpus: list[bytes] = []
 
-    def run(self, frames: int) -> None:
-        try:
-            while self.frames < frames:
-                if self._worn_out():
-                    self._renew()
-                self._round()
-        finally:
-            self.close()
+    def closed(self, broker: RustLogWorld) -> None:
+        broker.close()
 
-    def close(self) -> None:
-        for world in self._pair:
-            world.close()
-            shutil.rmtree(world.disk.store.directory)
-        self._pair = []
+    def worn_out(self) -> bool:
+        return sum(topic.partitions for topic in self.pair[0].disk.topics.all()) > PARTITIONS_MAX
 
-    def _worn_out(self) -> bool:
-        if not self._pair or self._rounds % ROUNDS_PER_BROKER == 0:
-            return True
-        return sum(topic.partitions for topic in self._pair[0].disk.topics.all()) > PARTITIONS_MAX
+    def settings(self) -> dict[str, Any]:
+        return {
+            "seed": self.dice.getrandbits(32),
+            "flush_interval_ms": self.dice.choice((0, 100)),
+            "journal_bytes": 1 << 20,
+            "rustlog_strict_groups": self.dice.random() < 0.3,
+        }
 
-    def _renew(self) -> None:
-        self.close()
-        seed = self._dice.getrandbits(32)
-        interval = self._dice.choice((0, 100))
-        strict = self._dice.random() < 0.3
-        for _ in range(2):
-            directory = Path(tempfile.mkdtemp(dir=self._directory))
-            world = RustLogWorld(
-                directory,
-                seed=seed,
-                flush_interval_ms=interval,
-                journal_bytes=1 << 20,
-                rustlog_strict_groups=strict,
-            )
-            self._prepare(world)
-            self._pair.append(world)
-        self._corpus = corpus(self._dice)
+    def opened(self, directory: Path, settings: dict[str, Any]) -> RustLogWorld:
+        world = RustLogWorld(directory, **settings)
+        self._prepare(world)
+        if not self.pair:
+            self._corpus = corpus(self.dice)
+        return world
 
     def _prepare(self, world: RustLogWorld) -> None:
         """A topic others have written to as well: compressed, and with records without values."""
@@ -183,9 +146,8 @@ class Fuzz:
                 log.settle(log.append(Partition("demo", 0), data), Ack.DURABLE)
             disk.runtime.run()
 
-    def _round(self) -> None:
-        dice = self._dice
-        self._rounds += 1
+    def round(self) -> None:
+        dice = self.dice
         chosen = [dice.choice(self._corpus) for _ in range(dice.randrange(1, 16))]
         if dice.random() < 0.3:
             # A run of the same, so that the fast path meets mutations in the middle of it.
@@ -193,15 +155,10 @@ class Fuzz:
         broken = [mutated(one, dice, self._corpus) for one in chosen]
         data = b"".join(broken)
         self.frames += len(broken)
-        where = f"seed {self.seed}, round {self._rounds}"
-        whole, crumbs = (world.connect() for world in self._pair)
+        where = self.where
+        whole, crumbs = (world.connect() for world in self.pair)
         try:
-            whole.feed(data)
-            position = 0
-            while position < len(data):
-                size = dice.choice((1, 2, 7, 60, 500, 5000))
-                crumbs.feed(data[position : position + size])
-                position += size
+            self.feed_both(whole, crumbs, data)
             for connection in (whole, crumbs):
                 connection.run()
                 with connection.disk.seeded():
@@ -246,10 +203,3 @@ def agree(first: bytes, second: bytes) -> bool:
 def _begins_alike(left: list[object], right: list[object]) -> bool:
     both = min(len(left), len(right))
     return both > 0 and left[:both] == right[:both]
-
-
-def fuzz(frames: int, seed: int) -> Fuzz:
-    with tempfile.TemporaryDirectory(prefix="pentalog-fuzz-") as directory:
-        run = Fuzz(seed, Path(directory))
-        run.run(frames)
-        return run

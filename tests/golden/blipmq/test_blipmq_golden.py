@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from tests.support.blipmq_world import BlipBroker, Connection
+from tests.support.unsynced import leave_unsynced
 
 from pentalog.broker import subscription_rows
 
@@ -100,17 +102,48 @@ def test_cut_at_every_position(
     broker.stop()
 
 
-def test_in_two_pieces_cut_anywhere(tmp_path: Path) -> None:
-    sent = b"".join(exchange.sent for exchange in ORIGINAL[:16])
-    answers = b"".join(exchange.answer for exchange in ORIGINAL[:16])
-    broker = BlipBroker(tmp_path)
-    for cut in range(len(sent)):
-        connection = broker.connect()
-        first = connection.ask(sent[:cut])
-        got = first + connection.ask(sent[cut:])
-        # The only thing that differs from one connection to the next is the new subscription.
-        assert got[:-8].hex() == answers[:-8].hex(), cut
-    broker.stop()
+def play(broker: BlipBroker, script: str, cut: int) -> None:
+    """Say all of it, each frame in two pieces if it is long enough for this cut."""
+    connection = broker.connect()
+    title, sent = "", b""
+    for line in script.splitlines():
+        kind, _, rest = line.partition(" ")
+        match kind:
+            case "#":
+                title = f"{rest}, cut at {cut}"
+            case "N":
+                connection.session.close()
+                connection = broker.connect()
+            case "W":
+                broker.runtime.advance(int(rest))
+            case "C":
+                sent = bytes.fromhex(rest)
+            case "S" | "X":
+                if 0 < cut < len(sent):
+                    assert connection.ask(sent[:cut]) == b"", title
+                    sent = sent[cut:]
+                assert connection.ask(sent).hex() == rest.replace(" ", "").lower(), title
+                assert connection.ended == (kind == "X"), title
+
+
+@pytest.mark.parametrize("document", [False, True], ids=["original", "document"])
+def test_every_exchange_cut_at_every_position(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, document: bool
+) -> None:
+    """The state each exchange was captured in is made anew for every cut."""
+    leave_unsynced(monkeypatch)
+    if document:
+        monkeypatch.setattr(subscription_rows, "FIRST_ID", 42)
+    names = ["documents.txt"] if document else ["original.txt", "afterwards.txt"]
+    script = "\n".join((HERE / name).read_text() for name in names)
+    sent = [line[2:] for line in script.splitlines() if line.startswith("C ")]
+    template = tmp_path / "template"
+    BlipBroker(template).stop()
+    for cut in range(max(len(bytes.fromhex(text)) for text in sent)):
+        shutil.copytree(template, tmp_path / f"{cut}")
+        broker = BlipBroker(tmp_path / f"{cut}")
+        play(broker, script, cut)
+        broker.stop()
 
 
 def test_samples_of_the_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

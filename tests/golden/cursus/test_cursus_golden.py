@@ -27,6 +27,12 @@ TWO = (
     " 0000000000000000 0000000000000002 0002 7031 0000 0000000000000005 00000005 776f726c64"
     " 0002 4576 00000002 0000000000000009 0002 7b7d"
 )
+JAVA = (
+    "ba7c0002 6a74 00000000 0131 00 0000000000000001 0000000000000001 00000001"
+    " 0000000000000000 0000000000000001 0029"
+    " 6a6176612d37613433616661372d303030302d343030302d383030302d303030303030303030303031"
+    " 0000 000000006af9fe67 00000002 6869 0000 00000000 0000000000000000 0000"
+)
 DOCUMENT = (
     "ba7c 0006 6f7264657273 0001 30 0001 31 00 0000000000000001 0000000000000001 00000001"
     " 0000000000000000 0000000000000001 0002 7031 0000 0000000000000005 00000005 68656c6c6f 0000"
@@ -64,6 +70,7 @@ CONVERSATIONS: dict[str, list[str]] = {
         "admin CREATE topic=jt partitions=2",
         "raw LIST topic=jt",
         "E METADATA topic=jt",
+        f"hex {JAVA}",
         "raw FIND_COORDINATOR group=jg",
         "E JOIN_GROUP topic=jt group=jg member=7a43afa7-0000-4000-8000-000000000001",
     ],
@@ -74,6 +81,9 @@ CONVERSATIONS: dict[str, list[str]] = {
         "E HEARTBEAT topic=orders group=g1 member={member} generation=1",
         "E SYNC_GROUP topic=orders group=g1 member={member} generation=2",
         "E JOIN_GROUP topic=orders group=g1 member={member} generation=2",
+        "E COMMIT_OFFSET topic=orders partition=0 group=g1 offset=0 generation=2 member={member}",
+        "E COMMIT_OFFSET topic=orders partition=2 group=g1 offset=0 generation=2 member={member}",
+        "E LEAVE_GROUP topic=orders group=g1 member={member} generation=2",
     ],
     "batches and their compressions": [
         f"hex {TWO}",

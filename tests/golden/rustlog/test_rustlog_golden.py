@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "protocols" / "rustlog"))
 
 from rustlog_world import PING, RustLogConnection, RustLogWorld, framed, produce, text
+from tests.support.unsynced import leave_unsynced
 
 from pentalog.model.types import Partition
 
@@ -52,7 +55,6 @@ def watermarks(*ends: int) -> bytes:
 
 ORIGINAL = {number: answer for number, _, answer in exchanges()}
 METRICS = 39
-APPENDING = (12, 13, 42)
 OURS: dict[int, bytes] = {
     7: failed(12, "Invalid topic name: a topic's name cannot be empty"),
     8: failed(
@@ -119,15 +121,48 @@ def test_captured_conversation_with_strict_groups(tmp_path: Path) -> None:
     world.close()
 
 
-def test_every_single_cut_of_every_exchange(tmp_path: Path) -> None:
-    """What may be asked again and again is cut at each of its positions."""
-    world = RustLogWorld(tmp_path)
-    talk(world, in_pieces_of(1 << 20))
-    peer = world.connect()
-    for number, frame, _ in exchanges()[:-2]:
-        if number not in (METRICS, *APPENDING):
-            cut_everywhere(peer, frame)
-    world.close()
+def talk_in_halves(world: RustLogWorld, cut: int) -> dict[int, bytes]:
+    """The answers to the whole conversation, each of its frames in two pieces if it has a `cut`."""
+    asked = exchanges()
+    answers: dict[int, bytes] = {}
+    for part in (asked[:-1], asked[-1:]):
+        peer = world.connect()
+        for number, frame, _ in part:
+            answers[number] = framed(ask_in_halves(peer, frame, cut))
+        assert peer.line.hung_up
+        peer.session.close()
+    return answers
+
+
+@pytest.fixture
+def untouched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], RustLogWorld]:
+    """Makes brokers that have seen nothing; quickly, as none of them has to outlive a crash."""
+    leave_unsynced(monkeypatch)
+    template = tmp_path / "template"
+    RustLogWorld(template).close()
+    numbers = count()
+
+    def made() -> RustLogWorld:
+        directory = tmp_path / f"{next(numbers)}"
+        shutil.copytree(template, directory)
+        return RustLogWorld(directory)
+
+    return made
+
+
+def test_every_exchange_cut_at_every_position(untouched: Callable[[], RustLogWorld]) -> None:
+    """The state each exchange was captured in is made anew for every cut."""
+    longest = max(len(frame) for _, frame, _ in exchanges())
+    answers: dict[int, bytes] = {}
+    for cut in range(longest):
+        world = untouched()
+        found = talk_in_halves(world, cut)
+        world.close()
+        answers = answers or found
+        assert found == answers, cut
+    metrics = answers.pop(METRICS)
+    assert answers == {number: OURS.get(number, ORIGINAL[number]) for number in answers}
+    assert metrics[4] == 9
 
 
 def test_three_pings_in_one_write(tmp_path: Path) -> None:
@@ -194,40 +229,55 @@ def compact(example: bytes) -> bytes:
     return json.dumps(json.loads(example), separators=(",", ":")).encode()
 
 
+def ask_in_halves(peer: RustLogConnection, frame: bytes, cut: int) -> bytes:
+    """The answer to a frame in two pieces; to all of it if it is too short for this cut."""
+    if 0 < cut < len(frame):
+        before = len(peer.line.frames())
+        peer.feed(frame[:cut])
+        peer.run()
+        assert len(peer.line.frames()) == before, "nothing is answered before the last byte"
+        frame = frame[cut:]
+    return peer.ask(frame)
+
+
 def cut_everywhere(peer: RustLogConnection, frame: bytes) -> None:
     """The same answer, wherever the frame is cut; only for what may be asked again."""
     whole = peer.ask(frame)
     for cut in range(1, len(frame)):
-        peer.feed(frame[:cut])
-        assert peer.ask(frame[cut:]) == whole
+        assert ask_in_halves(peer, frame, cut) == whole
 
 
-def test_example_frame_of_the_document(tmp_path: Path) -> None:
-    """Its length is a misprint: 0x4a is shown, the payload has 0x4e bytes."""
-    world = RustLogWorld(tmp_path)
+def produced_anew(world: RustLogWorld, topic: str, earlier: int, frame: bytes) -> set[bytes]:
+    """The answers to a Produce cut everywhere, each time to a topic with so many records."""
     peer = world.connect()
-    peer.say(type="CreateTopic", topic="logs", partition_count=1)
+    answers = set()
+    for cut in range(len(frame)):
+        peer.say(type="CreateTopic", topic=topic, partition_count=1)
+        if earlier:
+            peer.ask(produce(topic, 0, *[b"earlier"] * earlier))
+        answers.add(ask_in_halves(peer, frame, cut))
+        if cut < len(frame) - 1:
+            world.disk.topics.delete(topic)
+            peer.run()
+    return answers
+
+
+def test_example_frame_of_the_document(untouched: Callable[[], RustLogWorld]) -> None:
+    """Its length is a misprint: 0x4a is shown, the payload has 0x4e bytes."""
+    world = untouched()
     assert len(EXAMPLE_FRAME) == 0x4E
     answer = b'{"type":"ProduceResponse","base_offset":0,"record_count":1}'
-    assert peer.ask(framed(EXAMPLE_FRAME)) == answer
+    assert produced_anew(world, "logs", 0, framed(EXAMPLE_FRAME)) == {answer}
+    peer = world.connect()
     assert peer.ask(framed(b"\x02\0\0\0\x04logs" + struct.pack(">IQI", 0, 0, 100)))[9:20] == (
         b"Hello World"
     )
     world.close()
 
 
-def test_produce_example_of_the_document(tmp_path: Path) -> None:
-    world = RustLogWorld(tmp_path)
-    peer = world.connect()
-    peer.say(type="CreateTopic", topic="user-events", partition_count=1)
-    peer.ask(produce("user-events", 0, *[b"earlier"] * 42))
-    for cut in range(1, len(PRODUCE)):
-        stream = framed(PRODUCE)
-        peer.feed(stream[:cut])
-        answer = json.loads(peer.ask(stream[cut:]))
-        assert answer["base_offset"] == 42 + 2 * (cut - 1)
-        if cut == 1:
-            assert json.dumps(answer, separators=(",", ":")).encode() == compact(PRODUCED)
+def test_produce_example_of_the_document(untouched: Callable[[], RustLogWorld]) -> None:
+    world = untouched()
+    assert produced_anew(world, "user-events", 42, framed(PRODUCE)) == {compact(PRODUCED)}
     world.close()
 
 
@@ -323,6 +373,10 @@ JSON_CONVERSATION: list[tuple[bytes, bytes]] = [
         b'{"type":"OffsetFetchResponse","offset":2}',
     ),
     (
+        b'{\n  "type": "ListTopics"\n}',
+        b'{"type":"ListTopicsResponse","topics":[{"name":"demo","partition_count":2}]}',
+    ),
+    (
         b'{"type":"ListTopics"}',
         b'{"type":"ListTopicsResponse","topics":[{"name":"demo","partition_count":2}]}',
     ),
@@ -371,3 +425,15 @@ def test_conversation_in_json(tmp_path: Path, size: int) -> None:
     assert peer.line.frames() == [answer for _, answer in JSON_CONVERSATION]
     assert peer.line.hung_up
     world.close()
+
+
+def test_conversation_in_json_cut_at_every_position(
+    untouched: Callable[[], RustLogWorld],
+) -> None:
+    for cut in range(1, max(4 + len(asked) for asked, _ in JSON_CONVERSATION)):
+        world = untouched()
+        peer = world.connect()
+        for asked, answer in JSON_CONVERSATION:
+            assert ask_in_halves(peer, framed(asked), cut) == answer
+        assert peer.line.hung_up
+        world.close()

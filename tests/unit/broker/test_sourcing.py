@@ -212,9 +212,9 @@ def test_dead_members_go_together(world: CursusBroker) -> None:
     rosters = world.rosters
     for name in ("a", "b", "c"):
         share, _ = rosters.join("g", "events", name)
-    world.advance(30_000)
+    world.advance(20_000)
     rosters.heartbeat("g", "events", share.member_id, 3)
-    world.advance(30_000)
+    world.advance(20_000)
     view = rosters.view("g", "events")
     assert [member.member_id for member in view.members] == [share.member_id]
     assert view.generation == 4

@@ -7,11 +7,11 @@ from pentalog.clients.blipmq.blocking import BlipmqClient
 from pentalog.clients.blipmq.exchanges import (
     BlipmqError,
     ClientError,
-    ConnectionLost,
     Delivery,
     ServerError,
 )
 from pentalog.clients.patience import CircuitBreaker, CircuitOpen, Patience
+from pentalog.clients.reconnection import ConnectionLost
 
 __all__ = [
     "AsyncBlipmqClient",

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
-from types import TracebackType
 from typing import TypeVar
 
 from pentalog.clients.blipmq import exchanges
 from pentalog.clients.blipmq.exchanges import (
     READ_BYTES,
     Answers,
-    ConnectionLost,
     Delivery,
     Exchange,
     Frame,
     Reader,
-    ServerError,
 )
 from pentalog.clients.patience import CircuitBreaker, Patience
+from pentalog.clients.reconnection import AsyncReconnecting, ConnectionLost
 
 T = TypeVar("T")
 
 
-class AsyncBlipmqClient:
+class AsyncBlipmqClient(AsyncReconnecting):
     """As `BlipmqClient`, for one event loop; may be used by several tasks."""
 
     def __init__(
@@ -36,16 +33,11 @@ class AsyncBlipmqClient:
         patience: Patience | None = None,
         breaker: CircuitBreaker | None = None,
     ) -> None:
-        self._address = exchanges.parse_address(address)
+        super().__init__(address, timeout_s, patience, breaker)
         self._key = key
-        self._timeout_s = timeout_s
-        self._patience = patience or Patience()
-        self._breaker = breaker or CircuitBreaker()
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._reader = Reader()
         self._waiting: list[Frame] = []
         self._next_id = 1
-        self._turn = asyncio.Lock()
 
     async def ping(self) -> None:
         """Returns when the broker has answered."""
@@ -85,46 +77,10 @@ class AsyncBlipmqClient:
                 if delivery.tag:
                     await self.acknowledge(subscription, delivery.tag)
 
-    async def close(self) -> None:
-        streams, self._streams = self._streams, None
-        if streams is not None:
-            streams[1].close()
-            with contextlib.suppress(OSError):
-                await streams[1].wait_closed()
-
-    async def __aenter__(self) -> AsyncBlipmqClient:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
-
     async def _ask(self, exchange: Exchange[T]) -> T:
-        loop = asyncio.get_running_loop()
-        delays_ms = self._patience.delays_ms()
-        while True:
-            self._breaker.check(loop.time())
-            try:
-                async with self._turn:
-                    answer = await self._exchange(exchange)
-            except (ConnectionLost, ServerError) as trouble:
-                if isinstance(trouble, ConnectionLost):
-                    await self.close()
-                self._breaker.failed(loop.time())
-                delay_ms = next(delays_ms, None)
-                if delay_ms is None:
-                    raise
-                await asyncio.sleep(delay_ms / 1000)
-            else:
-                self._breaker.succeeded()
-                return answer
+        return await self._persist(lambda: self._exchange(exchange))
 
     async def _exchange(self, exchange: Exchange[T]) -> T:
-        host, port = self._address
         try:
             async with asyncio.timeout(self._timeout_s):
                 reader, writer = await self._connected()
@@ -137,12 +93,9 @@ class AsyncBlipmqClient:
                 while not answers.take(await self._receive(reader)):
                     pass
         except (OSError, TimeoutError) as error:
-            raise ConnectionLost(f"{host}:{port}: {error or 'timed out'}") from error
+            raise self._lost(error) from error
         except asyncio.CancelledError:
-            # The answers may still come: they must not be taken for those of the next exchange.
-            streams, self._streams = self._streams, None
-            if streams is not None:
-                streams[1].close()
+            self._abandon()
             raise
         return exchange.read(answers, first)
 
@@ -156,8 +109,7 @@ class AsyncBlipmqClient:
                 while not exchanges.greeted(await self._receive(reader)):
                     pass
             except BaseException:
-                self._streams = None
-                writer.close()
+                self._abandon()
                 raise
         return self._streams
 

@@ -5,26 +5,24 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
-from types import TracebackType
 from typing import TypeVar
 
 from pentalog.clients.blipmq import exchanges
 from pentalog.clients.blipmq.exchanges import (
     READ_BYTES,
     Answers,
-    ConnectionLost,
     Delivery,
     Exchange,
     Frame,
     Reader,
-    ServerError,
 )
 from pentalog.clients.patience import CircuitBreaker, Patience
+from pentalog.clients.reconnection import ConnectionLost, Reconnecting
 
 T = TypeVar("T")
 
 
-class BlipmqClient:
+class BlipmqClient(Reconnecting):
     """Connects when it must, and again when the connection was lost.
 
     What failed for the connection or the broker is sent again after growing waits, so a message
@@ -42,12 +40,8 @@ class BlipmqClient:
         patience: Patience | None = None,
         breaker: CircuitBreaker | None = None,
     ) -> None:
-        self._address = exchanges.parse_address(address)
+        super().__init__(address, timeout_s, patience, breaker)
         self._key = key
-        self._timeout_s = timeout_s
-        self._patience = patience or Patience()
-        self._breaker = breaker or CircuitBreaker()
-        self._socket: socket.socket | None = None
         self._reader = Reader()
         self._waiting: list[Frame] = []
         self._next_id = 1
@@ -90,39 +84,8 @@ class BlipmqClient:
                 if delivery.tag:
                     self.acknowledge(subscription, delivery.tag)
 
-    def close(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
-
-    def __enter__(self) -> BlipmqClient:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def _ask(self, exchange: Exchange[T]) -> T:
-        delays_ms = self._patience.delays_ms()
-        while True:
-            self._breaker.check(time.monotonic())
-            try:
-                answer = self._exchange(exchange)
-            except (ConnectionLost, ServerError) as trouble:
-                if isinstance(trouble, ConnectionLost):
-                    self.close()
-                self._breaker.failed(time.monotonic())
-                delay_ms = next(delays_ms, None)
-                if delay_ms is None:
-                    raise
-                time.sleep(delay_ms / 1000)
-            else:
-                self._breaker.succeeded()
-                return answer
+        return self._persist(lambda: self._exchange(exchange))
 
     def _exchange(self, exchange: Exchange[T]) -> T:
         try:
@@ -135,14 +98,12 @@ class BlipmqClient:
             while not answers.take(self._receive(connection)):
                 pass
         except OSError as error:
-            host, port = self._address
-            raise ConnectionLost(f"{host}:{port}: {error}") from error
+            raise self._lost(error) from error
         return exchange.read(answers, first)
 
     def _connected(self) -> socket.socket:
         if self._socket is None:
-            self._socket = connection = socket.create_connection(self._address, self._timeout_s)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection = self._connect()
             self._reader, self._waiting, self._next_id = Reader(), [], 3
             connection.sendall(exchanges.greeting(self._key))
             try:
@@ -151,6 +112,7 @@ class BlipmqClient:
             except BaseException:
                 self.close()
                 raise
+            return connection
         return self._socket
 
     def _receive(self, connection: socket.socket) -> Frame:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, NamedTuple, TypeVar
 
+from pentalog.clients.reconnection import ConnectionLost, Trouble
+
 T = TypeVar("T")
 
 FRAME_BYTES_MAX: Final = 16 << 20
@@ -42,12 +44,8 @@ class ClientError(BlipmqError):
     """The request is wrong: sending it again would not help."""
 
 
-class ServerError(BlipmqError):
+class ServerError(BlipmqError, Trouble):
     """The broker has trouble: it may help to send it again."""
-
-
-class ConnectionLost(Exception):
-    """There is no connection, it broke, or it took too long."""
 
 
 class Delivery(NamedTuple):
@@ -233,13 +231,6 @@ def acknowledging(subscription: int, tags: Sequence[int]) -> Exchange[list[int]]
 
 def pinging() -> Exchange[None]:
     return Exchange(lambda first: b"", 0, _read_nothing)
-
-
-def parse_address(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not (colon and port.isascii() and port.isdigit()):
-        raise ValueError(f"address {text!r}; give HOST:PORT, for example 127.0.0.1:5555")
-    return host.strip("[]") or "127.0.0.1", int(port)
 
 
 def _delivery(frame: Frame) -> Delivery:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pentalog.clients.patience import CircuitBreaker, CircuitOpen, Patience
+from pentalog.clients.reconnection import ConnectionLost
 from pentalog.clients.rustlog.asynchronous import AsyncRustLogClient
 from pentalog.clients.rustlog.blocking import RustLogClient
 from pentalog.clients.rustlog.calls import (
     ClientError,
-    ConnectionLost,
     Fetched,
     FetchedRecord,
     PartitionSummary,

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Sequence
-from types import TracebackType
 from typing import TypeVar
 
 from pentalog.clients.patience import CircuitBreaker, Patience
+from pentalog.clients.reconnection import AsyncReconnecting
 from pentalog.clients.rustlog.calls import (
     LENGTH,
     Call,
-    ConnectionLost,
     Fetched,
     FetchedRecord,
     PartitionSummary,
     Produced,
-    ServerError,
     TopicSummary,
     calls_of,
     frame_size,
-    parse_address,
 )
 
 T = TypeVar("T")
 
 
-class AsyncRustLogClient:
+class AsyncRustLogClient(AsyncReconnecting):
     """As `RustLogClient`, for one event loop; may be used by several tasks."""
 
     def __init__(
@@ -39,13 +35,8 @@ class AsyncRustLogClient:
         patience: Patience | None = None,
         breaker: CircuitBreaker | None = None,
     ) -> None:
-        self._address = parse_address(address)
+        super().__init__(address, timeout_s, patience, breaker)
         self._calls = calls_of(dialect)
-        self._timeout_s = timeout_s
-        self._patience = patience or Patience()
-        self._breaker = breaker or CircuitBreaker()
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-        self._turn = asyncio.Lock()
 
     async def ping(self) -> None:
         await self._ask(self._calls.ping())
@@ -105,50 +96,17 @@ class AsyncRustLogClient:
         """Prometheus text."""
         return await self._ask(self._calls.metrics())
 
-    async def close(self) -> None:
-        streams, self._streams = self._streams, None
-        if streams is not None:
-            streams[1].close()
-            with contextlib.suppress(OSError):
-                await streams[1].wait_closed()
-
-    async def __aenter__(self) -> AsyncRustLogClient:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
-
     async def _ask(self, call: Call[T]) -> T:
-        loop = asyncio.get_running_loop()
-        delays_ms = self._patience.delays_ms()
-        while True:
-            self._breaker.check(loop.time())
-            try:
-                async with self._turn:
-                    answer = call.read(memoryview(await self._exchange(call.frame)))
-            except (ConnectionLost, ServerError) as trouble:
-                if isinstance(trouble, ConnectionLost):
-                    await self.close()
-                self._breaker.failed(loop.time())
-                delay_ms = next(delays_ms, None)
-                if delay_ms is None:
-                    raise
-                await asyncio.sleep(delay_ms / 1000)
-            else:
-                self._breaker.succeeded()
-                return answer
+        async def attempt() -> T:
+            return call.read(memoryview(await self._exchange(call.frame)))
+
+        return await self._persist(attempt)
 
     async def _exchange(self, frame: bytes) -> bytes:
-        host, port = self._address
         try:
             async with asyncio.timeout(self._timeout_s):
                 if self._streams is None:
-                    self._streams = await asyncio.open_connection(host, port)
+                    self._streams = await asyncio.open_connection(*self._address)
                 reader, writer = self._streams
                 writer.write(frame)
                 await writer.drain()
@@ -156,12 +114,9 @@ class AsyncRustLogClient:
                 return await reader.readexactly(size)
         except asyncio.IncompleteReadError as error:
             said = "the broker closed the connection in the middle of a reply"
-            raise ConnectionLost(f"{host}:{port}: {said}") from error
+            raise self._lost(EOFError(said)) from error
         except (OSError, TimeoutError) as error:
-            raise ConnectionLost(f"{host}:{port}: {error or 'timed out'}") from error
+            raise self._lost(error) from error
         except asyncio.CancelledError:
-            # The answer may still come: it must not be taken for that of the next request.
-            streams, self._streams = self._streams, None
-            if streams is not None:
-                streams[1].close()
+            self._abandon()
             raise

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Iterator, Sequence
-from types import TracebackType
 from typing import Final, TypeVar
 
 from pentalog.clients.patience import CircuitBreaker, Patience
+from pentalog.clients.reconnection import ConnectionLost, Reconnecting
 from pentalog.clients.rustlog.calls import (
     LENGTH,
     Call,
-    ConnectionLost,
     Fetched,
     FetchedRecord,
     PartitionSummary,
     Produced,
-    ServerError,
     TopicSummary,
     calls_of,
     frame_size,
-    parse_address,
 )
 
 T = TypeVar("T")
@@ -29,7 +25,7 @@ T = TypeVar("T")
 _READ_BYTES: Final = 1 << 20
 
 
-class RustLogClient:
+class RustLogClient(Reconnecting):
     """Connects when it must, and again when the connection was lost.
 
     A request that failed for the connection or the broker is sent again after growing waits.  A
@@ -46,12 +42,8 @@ class RustLogClient:
         patience: Patience | None = None,
         breaker: CircuitBreaker | None = None,
     ) -> None:
-        self._address = parse_address(address)
+        super().__init__(address, timeout_s, patience, breaker)
         self._calls = calls_of(dialect)
-        self._timeout_s = timeout_s
-        self._patience = patience or Patience()
-        self._breaker = breaker or CircuitBreaker()
-        self._socket: socket.socket | None = None
 
     def ping(self) -> None:
         self._ask(self._calls.ping())
@@ -110,55 +102,17 @@ class RustLogClient:
         """Prometheus text."""
         return self._ask(self._calls.metrics())
 
-    def close(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
-
-    def __enter__(self) -> RustLogClient:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def _ask(self, call: Call[T]) -> T:
-        delays_ms = self._patience.delays_ms()
-        while True:
-            self._breaker.check(time.monotonic())
-            try:
-                answer = call.read(self._exchange(call.frame))
-            except (ConnectionLost, ServerError) as trouble:
-                if isinstance(trouble, ConnectionLost):
-                    self.close()
-                self._breaker.failed(time.monotonic())
-                delay_ms = next(delays_ms, None)
-                if delay_ms is None:
-                    raise
-                time.sleep(delay_ms / 1000)
-            else:
-                self._breaker.succeeded()
-                return answer
+        return self._persist(lambda: call.read(self._exchange(call.frame)))
 
     def _exchange(self, frame: bytes) -> memoryview:
         try:
-            connection = self._connected()
+            connection = self._socket or self._connect()
             connection.sendall(frame)
             size = frame_size(bytes(self._receive(connection, LENGTH.size)))
             return self._receive(connection, size)
         except OSError as error:
-            host, port = self._address
-            raise ConnectionLost(f"{host}:{port}: {error}") from error
-
-    def _connected(self) -> socket.socket:
-        if self._socket is None:
-            self._socket = socket.create_connection(self._address, self._timeout_s)
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return self._socket
+            raise self._lost(error) from error
 
     def _receive(self, connection: socket.socket, size: int) -> memoryview:
         view = memoryview(bytearray(size))

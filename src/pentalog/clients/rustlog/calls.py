@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
+from pentalog.clients.reconnection import ConnectionLost, Trouble
+
 T = TypeVar("T")
 
 FRAME_BYTES_MAX: Final = 10_485_760
@@ -36,12 +38,8 @@ class ClientError(RustLogError):
     """The request is wrong: sending it again would not help."""
 
 
-class ServerError(RustLogError):
+class ServerError(RustLogError, Trouble):
     """The broker has trouble: it may help to send it again."""
-
-
-class ConnectionLost(Exception):
-    """There is no connection, it broke, or it took too long."""
 
 
 class Produced(NamedTuple):
@@ -372,11 +370,3 @@ def calls_of(dialect: str) -> Calls:
     if dialect not in DIALECTS:
         raise ValueError(f"dialect {dialect!r}; accepted are {', '.join(DIALECTS)}")
     return DIALECTS[dialect]
-
-
-def parse_address(address: str) -> tuple[str, int]:
-    """`host:port`, brackets around an IPv6 host."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdigit():
-        raise ValueError(f"address {address!r}; accepted is HOST:PORT, as 127.0.0.1:9192")
-    return host.removeprefix("[").removesuffix("]"), int(port)

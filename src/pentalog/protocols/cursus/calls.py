@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Call:
-    __slots__ = ("_place", "command", "finished", "refused", "session")
+    __slots__ = ("_place", "command", "finished", "refused", "session", "waivable")
 
     def __init__(self, session: CursusSession, command: Command) -> None:
         self.session = session
@@ -30,6 +30,8 @@ class Call:
         """Makes the answer to a refusal, where that is not a line of text."""
         self.finished: Callable[[Call], None] | None = None
         """Called once it is answered."""
+        self.waivable = False
+        """A peer that does not read loses its answer, instead of being stopped by it."""
         self._place: Place | None = None
 
     @property
@@ -45,6 +47,8 @@ class Call:
 
     def send(self, *pieces: Piece) -> None:
         """The answer; once only."""
+        if self.waivable and self.session.waives:
+            pieces = ()
         if self._place is None:
             self.session.replies.send(*pieces)
         else:

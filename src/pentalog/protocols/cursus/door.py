@@ -11,6 +11,7 @@ from pentalog.model.errors import TopicNotFound
 from pentalog.model.types import Partition
 from pentalog.protocols.cursus import compression
 from pentalog.protocols.cursus.errors import Refused, shown
+from pentalog.protocols.cursus.gaps import Gaps
 from pentalog.protocols.cursus.messages import fnv1a_64
 from pentalog.protocols.cursus.options import Options, options_of
 
@@ -49,6 +50,7 @@ class Door:
     def __init__(self, broker: Broker) -> None:
         self.registry = compression.REGISTRY
         self.streams: dict[tuple[Partition, str], Stream] = {}
+        self.gaps = Gaps()
         self.transactions: OrderedDict[str, OpenTransaction] = OrderedDict()
         # Not the broker itself: the door must not keep it alive.
         self._topics = broker.topics

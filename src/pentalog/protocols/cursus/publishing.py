@@ -7,6 +7,7 @@ producer become an identity, its sequence numbers those of the record batches.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 from pentalog.kernels import CursusFrame, cursus_batches
@@ -17,6 +18,7 @@ from pentalog.protocols.cursus.calls import Call
 from pentalog.protocols.cursus.door import Route
 from pentalog.protocols.cursus.errors import REFUSALS, Refused, quoted, shown
 from pentalog.protocols.cursus.frames import REPLY_BYTES_MAX, framed
+from pentalog.protocols.cursus.gaps import Gap, Producing, Violation
 from pentalog.protocols.cursus.messages import encoded, truth
 
 _SEQUENCES: Final = 1 << 31
@@ -27,10 +29,6 @@ _NAME_BYTES_MAX: Final = 1_000
 _UNCHECKED: Final = Identity(-1, -1)
 _INTERNAL: Final = "__"
 """How the names of topics begin that belong to brokers."""
-
-
-class Violation(Refused):
-    """A producer broke the order of its own messages."""
 
 
 class Sequencing(NamedTuple):
@@ -53,18 +51,23 @@ def serve_batch(call: Call, data: memoryview, read: CursusFrame) -> None:
             reason = quoted(records.FLAWS.get(read.flaw, "cannot be read"))
             raise Refused(f"batch_decode_failed reason={reason}")
         ack = records.ack_of(read.acks)
+        call.waivable = ack is Ack.NONE
         route = call.door.route(read.topic, read.partition)
         check_writable(route)
         if not read.records:
             raise Refused('broker_error reason="empty batch messages"')
 
         def stored(last_offset: int) -> None:
-            if ack is Ack.NONE and call.session.unread:
-                call.send()
-            else:
-                call.send(framed(records.acknowledgement(read, last_offset)))
+            call.send(framed(records.acknowledgement(read, last_offset)))
 
-        store(call, route, data, read, ack, stored)
+        try:
+            store(call, route, data, read, ack, stored)
+        except Gap:
+            who = Producing(route.at, read.producer, read.epoch)
+            kept = bytes(data)
+            again = partial(store, call, route, kept, read, ack, stored)
+            if not call.door.gaps.keep(who, read.seq_first, len(kept), call, again):
+                raise
     except REFUSALS as refusal:
         call.refuse(refusal)
 
@@ -77,7 +80,10 @@ def store(
     ack: Ack,
     stored: Callable[[int], None],
 ) -> None:
-    """Append; calls `stored` with the last offset once it is as safe as `ack` demands."""
+    """Append; calls `stored` with the last offset once it is as safe as `ack` demands.
+
+    Raises refusals; a `Gap` while nothing has been answered.
+    """
     check_sizes(route, read, ack)
     sequencing = _sequencing(call, route, read)
     if sequencing.last_offset >= 0:
@@ -93,6 +99,8 @@ def store(
         call.after(later, settled)
     else:
         call.after(sequencing.entered, lambda _: call.after(later, settled))
+    if sequencing.who is not _UNCHECKED:
+        call.door.gaps.filled(Producing(route.at, read.producer, read.epoch))
 
 
 def append(
@@ -167,7 +175,7 @@ def _sequencing(call: Call, route: Route, read: CursusFrame) -> Sequencing:
     if written:
         ahead = (sequence - written[-1].sequence_last - 1) % _SEQUENCES
         if 0 < ahead < _SEQUENCES // 2:
-            raise Violation(
+            raise Gap(
                 f"idempotency gap for producer {name}: "
                 f"expected {read.seq_first - ahead}, got {read.seq_first}"
             )
@@ -184,7 +192,7 @@ def _sequencing(call: Call, route: Route, read: CursusFrame) -> Sequencing:
     elif read.seq_first != 1:
         fresh = current is not None and read.epoch > current
         what = "first message in new producer epoch" if fresh else "first message"
-        raise Violation(
+        raise Gap(
             f"idempotency error: {what} for producer {name} must have seqNum 1, "
             f"got {read.seq_first}"
         )
@@ -202,6 +210,7 @@ def publish(call: Call) -> None:
         if name in command.parameters:
             raise Refused("transaction_metadata_forbidden command=PUBLISH")
     ack = records.ack_of(encoded(command.get("acks", "1")))
+    call.waivable = ack is Ack.NONE
     index = -1
     if "partition" in command.parameters:
         reason = 'invalid_partition reason="must be an integer"'

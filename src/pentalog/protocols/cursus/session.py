@@ -28,6 +28,8 @@ _log: Final = logging.getLogger(__name__)
 
 _UNREAD_BYTES_MAX: Final = 64 << 10
 """With more than this waiting, a peer does not read its answers."""
+_WAIVED_BYTES_MAX: Final = 1 << 20
+"""Up to this much waits of answers that need not be read, were they all asked for at once."""
 _COMMAND_SHOWN: Final = 200
 _BATCH: Final = Command("", "", {}, (), False)
 
@@ -54,6 +56,7 @@ class CursusSession:
         self.structured_errors = False
         self.ended = False
         self._measured = replies if isinstance(replies, Measured) else None
+        self._unread_before = False
         self._frame_bytes_max = min(frames.FRAME_BYTES_MAX, context.config.frame_bytes_max)
 
     @property
@@ -63,9 +66,21 @@ class CursusSession:
             return self.replies.full
         return self._measured.queued_bytes > _UNREAD_BYTES_MAX
 
+    @property
+    def waives(self) -> bool:
+        """Answers that need not be read are not worth keeping for this peer any more.
+
+        What lies here at the end of a read the peer's socket did not take.  While a read is
+        served nothing leaves, so that many small requests at once say nothing about the peer.
+        """
+        if self._unread_before or self._measured is None:
+            return self.unread
+        return self._measured.queued_bytes > _WAIVED_BYTES_MAX
+
     def receive(self, data: memoryview) -> int:
         used, size = 0, len(data)
         self.wanted = 0
+        self._unread_before = self.unread
         while not self.ended:
             if size - used < frames.HEAD_BYTES:
                 break

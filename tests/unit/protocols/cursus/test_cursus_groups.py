@@ -55,16 +55,23 @@ class Member:
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
-@pytest.mark.parametrize("base", [False, True])
-def test_groups_settle_within_two_heartbeats(client: Client, count: int, base: bool) -> None:
-    names = [str(uuid.UUID(int=n + 1)) if base else f"w{n}" for n in range(count)]
-    members = [Member(client, name, base=base) for name in names]
+@pytest.mark.parametrize("kind", ["python", "java", "both"])
+def test_groups_settle_within_two_heartbeats_and_stay_settled(
+    broker: CursusBroker, client: Client, count: int, kind: str
+) -> None:
+    """Members of PyPI's client, of the Java client, and of both in one group, for a minute."""
+    members = []
+    for number in range(count):
+        base = kind == "java" or (kind == "both" and number % 2 == 0)
+        name = str(uuid.UUID(int=number + 1)) if base else f"w{number}"
+        members.append(Member(client, name, base=base))
     for _ in range(2):
         for member in members:
             member.beat()
     generation = members[0].generation
     joins = [member.joins for member in members]
-    for _ in range(20):
+    for _ in range(30):
+        broker.advance(3_000)
         for member in members:
             member.beat()
     assert {member.generation for member in members} == {generation}
@@ -74,6 +81,16 @@ def test_groups_settle_within_two_heartbeats(client: Client, count: int, base: b
     status = json.loads(client.text("GROUP_STATUS group=g"))
     assert (status["member_count"], status["state"]) == (count, "Stable")
     assert status["generation"] == count
+
+
+def test_a_member_is_silent_for_half_a_minute_before_it_is_dead(
+    broker: CursusBroker, client: Client
+) -> None:
+    Member(client, "a")
+    broker.advance(29_000)
+    assert json.loads(client.text("GROUP_STATUS group=g"))["state"] == "Stable"
+    broker.advance(10_000)
+    assert json.loads(client.text("GROUP_STATUS group=g"))["state"] == "Dead"
 
 
 def test_ranges_by_the_order_of_ids(client: Client) -> None:

@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.cursus_world import Client, CursusBroker, Message, batch, messages_of, numbered
+from tests.support.cursus_world import (
+    Client,
+    CursusBroker,
+    Message,
+    batch,
+    frame,
+    messages_of,
+    numbered,
+)
 
 from pentalog.model import batch as batches_of
 from pentalog.model.types import Ack, Horizon, Partition, Record
@@ -74,21 +82,33 @@ def test_the_document_has_eight_fields(client: Client) -> None:
     ]  # fmt: skip
 
 
-def test_acks_0_is_answered_unless_nobody_reads(client: Client) -> None:
-    assert client.publish(batch([Message()], acks="0"))["last_offset"] == 0
-    session = client.session
-    serve = session._serve
+def test_acks_0_is_answered_however_many_come_at_once(client: Client) -> None:
+    client.feed(frame(batch([Message()], acks="0")) * 2_000)
+    assert len(client.frames()) == 2_000
 
-    def full(data: memoryview) -> None:
-        client.line.full = True
-        serve(data)
-        client.line.full = False
 
-    session._serve = full  # type: ignore[method-assign]
-    assert client.ask(batch([Message()], acks="0")) == []
-    assert client.ask(batch([Message()], acks="1")) != []
-    session._serve = serve  # type: ignore[method-assign]
-    assert len(client.read(CONSUME.format(0))) == 3
+def test_acks_0_is_not_answered_where_nobody_reads(client: Client) -> None:
+    """Neither a stored nor a refused one: the peer would be stopped by answers it never reads."""
+    good, bad = batch([Message()], acks="0"), batch([Message()], topic="nope", acks="0")
+    publish = b"PUBLISH topic=orders partition=0 acks=0 producerId=p message=x"
+    client.feed(frame(good) * 1_000)
+    waiting = client.line.queued_bytes
+    for body in (good, bad, publish) * 100:
+        client.feed(frame(body))
+    assert client.line.queued_bytes == waiting
+    client.feed(frame(batch([Message()], acks="1")))
+    answers = client.frames()
+    assert len(answers) == 1_001
+    assert json.loads(answers[-1])["last_offset"] == 1_200
+    assert len(client.ask(bad)) == 1, "it reads again"
+
+
+def test_answers_nobody_need_read_are_bounded_even_at_once(client: Client) -> None:
+    body = batch([Message(producer=b"p" * 10_000)], acks="0")
+    client.feed(frame(body) * 1_000)
+    assert 1 << 20 < client.line.queued_bytes < (1 << 20) + 20_000
+    client.frames()
+    assert ":leo=1000:" in client.text("LIST_OFFSETS topic=orders"), "all are stored"
 
 
 def test_idempotent_producers(client: Client) -> None:
@@ -102,7 +122,7 @@ def test_idempotent_producers(client: Client) -> None:
     stale = client.publish(numbered(1, epoch=0))["error"]
     assert stale == "stale_producer_epoch producer=p1 current=1 got=0"
     assert "new producer epoch" in client.publish(numbered(2, epoch=2))["error"]
-    assert client.publish(numbered(1, epoch=2))["last_offset"] == 4
+    assert client.publish(numbered(1, epoch=2, acks="-1"))["last_offset"] == 4
     assert "stale_producer_epoch" in client.publish(numbered(5, epoch=1))["error"]
     first = client.publish(numbered(5, producer=b"other"))["error"]
     assert first == (
@@ -300,6 +320,25 @@ def test_a_record_no_message_can_hold_is_named_and_stepped_over(client: Client) 
 )
 def test_refused_reads(client: Client, command: str, answer: str) -> None:
     assert client.text(command) == f"ERROR: {answer}"
+
+
+def test_patterns_of_topics(client: Client) -> None:
+    """As the original: one topic that matches, or of several the one the group has joined."""
+    for number in (1, 2):
+        client.text(f"CREATE topic=log-{number} partitions=1")
+        client.publish(batch([Message(b"%d" % number)], topic=f"log-{number}", acks="-1"))
+    read = "CONSUME topic={} partition=0 offset=0 member=m group=g"
+    assert [m.payload for m in client.read(read.format("*-1"))] == [b"1"]
+    several = (
+        "ERROR: command_failed reason=\"pattern 'log-?' matches 2 topics; join one or name it\""
+    )
+    assert client.text(read.format("log-?")) == several
+    client.text("JOIN_GROUP topic=log-2 group=g member=m")
+    (answer,) = client.ask(read.format("log-?"))
+    assert [m.payload for m in messages_of(answer)] == [b"2"]
+    assert answer[4:9] == b"log-?", "the pattern comes back as it was asked for"
+    client.text("JOIN_GROUP topic=log-1 group=g member=m")
+    assert client.text(read.format("log-?")) == several
 
 
 def test_where_reading_starts(client: Client) -> None:

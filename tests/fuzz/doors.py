@@ -1,4 +1,4 @@
-"""Fuzz the BlipMQ door for long: `python -m tests.fuzz.blipmq.run --frames N --seed S`."""
+"""Fuzz one door for long: `python -m tests.fuzz.doors DOOR --frames N --seed S`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,30 @@ import argparse
 import logging
 import resource
 import sys
+import tempfile
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
 
-from tests.fuzz.blipmq.blipmq_fuzz import fuzz
+from tests.fuzz.twins import Twins
 
-STEP = 20_000
+DOORS: Final = ("kafka", "rustlog", "blipmq", "cursus", "fluvio")
+"""Each has a module of its name that makes and mutates its frames."""
+STEP: Final = 20_000
+
+
+def fuzz(door: str, frames: int, seed: int) -> Twins[Any]:
+    """Feed so many mutated frames to the door; raises if something does not hold."""
+    made: type[Twins[Any]] = import_module(f"tests.fuzz.{door}.{door}_fuzz").Fuzz
+    with tempfile.TemporaryDirectory(prefix="pentalog-fuzz-") as directory:
+        run = made(seed, Path(directory))
+        run.run(frames)
+        return run
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("door", choices=DOORS)
     parser.add_argument("--frames", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--memory-mib-max", type=int, default=1024)
@@ -21,7 +37,7 @@ def main() -> None:
     logging.disable(logging.WARNING)
     done, seed = 0, asked.seed
     while done < asked.frames:
-        run = fuzz(min(STEP, asked.frames - done), seed)
+        run = fuzz(asked.door, min(STEP, asked.frames - done), seed)
         done += run.frames
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
         print(

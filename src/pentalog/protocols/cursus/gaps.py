@@ -1,0 +1,109 @@
+"""Batches of idempotent producers that came before those they follow.
+
+Clients that send from several threads overtake themselves, and take a refused gap for their end.
+So such a batch is kept for a moment: what it follows is most likely on its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from pentalog.model.types import Partition
+from pentalog.protocols.cursus.calls import Call
+from pentalog.protocols.cursus.errors import REFUSALS, Refused
+
+PATIENCE_MS: Final = 50
+BATCHES_MAX: Final = 16
+"""Kept of one producer in one partition."""
+BATCHES_TOTAL_MAX: Final = 1_000
+BYTES_TOTAL_MAX: Final = 16 << 20
+
+
+class Violation(Refused):
+    """A producer broke the order of its own messages."""
+
+
+class Gap(Violation):
+    """There are messages missing before those of a batch, and they may still come."""
+
+
+class Producing(NamedTuple):
+    """One producer's life in one partition."""
+
+    at: Partition
+    producer: bytes
+    epoch: int
+
+
+class _Kept(NamedTuple):
+    first: int
+    """Its first sequence number."""
+    size: int
+    call: Call
+    store: Callable[[], None]
+    """Stores it; raises `Gap` if it still comes too early."""
+
+
+class Gaps:
+    """What all connections of one door keep."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Producing, list[_Kept]] = {}
+        self._batches = 0
+        self._bytes = 0
+
+    def keep(
+        self, who: Producing, first: int, size: int, call: Call, store: Callable[[], None]
+    ) -> bool:
+        """Store the batch as soon as it is its turn, or answer that it never was.
+
+        False if there is no room: it is refused at once.
+        """
+        kept = self._kept.get(who, ())
+        if (
+            len(kept) >= BATCHES_MAX
+            or self._batches >= BATCHES_TOTAL_MAX
+            or self._bytes + size > BYTES_TOTAL_MAX
+        ):
+            return False
+        batch = _Kept(first, size, call, store)
+        self._add(who, batch)
+        call.keep_place()
+        call.session.context.runtime.after(PATIENCE_MS, lambda: self._give_up(who, batch))
+        return True
+
+    def filled(self, who: Producing) -> None:
+        """The producer's next messages have been stored: some of those kept may follow."""
+        while kept := self._kept.get(who):
+            batch = min(kept, key=lambda one: one.first)
+            self._remove(who, batch)
+            if batch.call.session.ended:
+                continue
+            try:
+                batch.store()
+            except Gap:
+                self._add(who, batch)
+                return
+            except REFUSALS as refusal:
+                batch.call.refuse(refusal)
+
+    def _give_up(self, who: Producing, batch: _Kept) -> None:
+        if batch not in self._kept.get(who, ()):
+            return
+        self._remove(who, batch)
+        if not batch.call.session.ended:
+            batch.call.attempt(batch.store)
+
+    def _add(self, who: Producing, batch: _Kept) -> None:
+        self._kept.setdefault(who, []).append(batch)
+        self._batches += 1
+        self._bytes += batch.size
+
+    def _remove(self, who: Producing, batch: _Kept) -> None:
+        kept = self._kept[who]
+        kept.remove(batch)
+        if not kept:
+            del self._kept[who]
+        self._batches -= 1
+        self._bytes -= batch.size

@@ -1,0 +1,59 @@
+"""A short run of each door's fuzzer; `doors.py` beside this does long ones."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Iterator
+
+import pytest
+from tests.fuzz.doors import fuzz
+
+from pentalog.broker.groups import LocalGroups
+from pentalog.broker.port import Broker
+from pentalog.broker.state import State
+from pentalog.broker.topics import LocalTopics
+from pentalog.log.store import Store
+from pentalog.protocols.kafka.session import KafkaSession
+
+
+@pytest.fixture(autouse=True)
+def silence() -> Iterator[None]:
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(
+    ("door", "frames", "answers_min", "hang_ups_min"),
+    [
+        ("kafka", 1_500, 300, 30),
+        ("rustlog", 3_000, 800, 30),
+        ("blipmq", 2_000, 250, 5),
+        ("cursus", 1_500, 300, 10),
+        ("fluvio", 1_500, 300, 30),
+    ],
+)
+def test_any_bytes_are_answered_or_end_the_connection(
+    door: str, frames: int, answers_min: int, hang_ups_min: int, seed: int
+) -> None:
+    run = fuzz(door, frames, seed)
+    # A run that only hangs up, or never does, has not tested much.
+    assert run.answers > answers_min
+    assert run.hang_ups > hang_ups_min
+
+
+def test_brokers_leave_nothing_behind() -> None:
+    """What grows with the number of brokers in one process is a leak, however small."""
+    kinds = (Broker, KafkaSession, Store, LocalGroups, LocalTopics, State)
+
+    def alive() -> int:
+        gc.collect()
+        return sum(isinstance(each, kinds) for each in gc.get_objects())
+
+    fuzz("kafka", 50, 3)
+    before = alive()
+    fuzz("kafka", 200, 4)
+    assert alive() <= before
