@@ -18,6 +18,7 @@ from pentalog.protocols.http.streams import FrameStream
 from pentalog.protocols.http.views import connection_view, door_view
 from pentalog.session import Context, Replies
 
+_CLIENT_MAX: Final = 100
 _METHODS: Final = ("GET", "HEAD")
 _INSPECT: Final = "/api/v1/inspect/"
 _PATHS: Final = """\
@@ -66,6 +67,7 @@ class HttpSession:
                 request, size = found
                 used += size
                 self._context.metrics.requests += 1
+                self._context.known.client = request.headers.get("user-agent", "")[:_CLIENT_MAX]
                 self._serve(request)
             except Bad as flaw:
                 self._context.metrics.request_errors += 1

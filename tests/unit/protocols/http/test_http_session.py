@@ -279,7 +279,7 @@ def test_a_reader_that_goes_is_forgotten(world: World) -> None:
     assert world.observation.watchers == []
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(
         st.one_of(
