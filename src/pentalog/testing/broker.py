@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from os import PathLike
+from pathlib import Path
 from typing import Final
 
 from pentalog import embedded
@@ -33,7 +33,7 @@ class Broker(embedded.Broker):
         producer = Producer({"bootstrap.servers": broker.address("kafka")})
     """
 
-    def __init__(self, data: str | PathLike[str] | None = None, **settings: object) -> None:
+    def __init__(self, data: str | Path | None = None, **settings: object) -> None:
         super().__init__(data, **{**_SETTINGS, **settings})
         self._faults = Faults()
         self._files = FillableFiles()
