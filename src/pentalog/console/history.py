@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from pentalog.console.observed import Sample
@@ -71,7 +72,7 @@ class History:
         for sample in samples:
             if sample.name.endswith("_bucket"):
                 continue
-            if sample.name == "pentalog_group_lag" and "group" in sample.labels:
+            if sample.name == "pentalog_group_lag_records" and "group" in sample.labels:
                 name = sample.labels["group"]
                 lags[name] = lags.get(name, 0) + sample.value
             labels = ", ".join(f"{name} {value}" for name, value in sorted(sample.labels.items()))
@@ -84,10 +85,10 @@ class History:
             self.series.popitem(last=False)
 
 
-def per_second(points: Sequence[Point]) -> list[Point]:
+def per_second(points: Iterable[Point]) -> list[Point]:
     """A total that only grows, as a rate."""
     found = []
-    for before, after in zip(points, list(points)[1:], strict=False):
+    for before, after in pairwise(points):
         seconds = (after.time_ms - before.time_ms) / 1000
         if seconds > 0:
             found.append(Point(after.time_ms, max(0.0, after.value - before.value) / seconds))

@@ -15,7 +15,9 @@ from typing import Final, TypeVar
 
 from pentalog.clients.kafka import LATEST, ClientOptions, Cluster, KafkaFailed, Refused
 from pentalog.clients.kafka.fetch import read_answer, request_body
+from pentalog.console.observed import NotTold
 from pentalog.console.place import Place
+from pentalog.log.reader import DirectoryUnreadable
 from pentalog.model.types import Partition
 from pentalog.tables.options import SourceOptions
 from pentalog.tables.origins import ClusterOrigin, Origin
@@ -138,6 +140,6 @@ def check_readable(cluster: Cluster, topic: str) -> None:
 
 def explain(error: BaseException) -> str:
     """A failure as a page says it."""
-    if isinstance(error, KafkaFailed | OSError | ValueError):
+    if isinstance(error, KafkaFailed | NotTold | DirectoryUnreadable | OSError | ValueError):
         return str(error)
     return f"{type(error).__name__}: {error}"

@@ -26,7 +26,7 @@ def lines(series: Mapping[str, Points], title: str, *, tall: bool = False) -> ui
             "grid": {"left": 8, "right": 16, "top": 34, "bottom": 8, "containLabel": True},
             "legend": {"top": 0, "type": "scroll", "textStyle": {"color": _GREY}},
             "tooltip": {"trigger": "axis", "confine": True},
-            "xAxis": {"type": "time", "axisLabel": {"color": _GREY}},
+            "xAxis": {"type": "time", "axisLabel": {"color": _GREY, "hideOverlap": True}},
             "yAxis": {
                 "type": "value",
                 "min": 0,

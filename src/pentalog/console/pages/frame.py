@@ -179,6 +179,25 @@ def failure(text: str) -> ui.element:
     return row
 
 
+def every(interval_s: float, action: Callable[[], Awaitable[None]]) -> None:
+    """Do something again and again; while it fails, a line says why."""
+    line = failure("")
+    line.set_visibility(False)
+    text = line.default_slot.children[-1]
+    assert isinstance(text, ui.label)
+
+    async def step() -> None:
+        try:
+            await action()
+        except Exception as error:  # the next turn may go well
+            text.set_text(explain(error))
+            line.set_visibility(True)
+        else:
+            line.set_visibility(False)
+
+    ui.timer(interval_s, step, immediate=False)
+
+
 def note(text: str) -> ui.label:
     """A line of explanation."""
     return ui.label(text).classes("pl-soft")

@@ -15,6 +15,7 @@ from pentalog.console.pages import charts
 from pentalog.console.pages.frame import (
     BUILD_TIMEOUT_S,
     attempted,
+    every,
     frame,
     group_address,
     guarded,
@@ -86,7 +87,7 @@ async def _list(session: Session) -> None:
     async def refresh() -> None:
         table.rows = await rows()
 
-    ui.timer(5.0, refresh, immediate=False)
+    every(5.0, refresh)
 
 
 class _Group:
@@ -123,7 +124,7 @@ class _Group:
             pagination={"rowsPerPage": 25},
         ).classes("w-full").props('flat no-data-label="Nobody reads as this group"')  # fmt: skip
         await self._refresh()
-        ui.timer(2.0, self._refresh, immediate=False)
+        every(2.0, self._refresh)
 
     async def _ask(self) -> Group:
         return await self._session.ask(lambda cluster: administration.group(cluster, self._name))

@@ -12,7 +12,7 @@ from pentalog.console.history import DoorRates
 from pentalog.console.identity import Session
 from pentalog.console.observed import NotTold
 from pentalog.console.pages import charts
-from pentalog.console.pages.frame import BUILD_TIMEOUT_S, frame, guarded, heading, note
+from pentalog.console.pages.frame import BUILD_TIMEOUT_S, every, frame, guarded, heading, note
 
 _DOORS: Final = {
     "kafka": "Kafka",
@@ -59,7 +59,7 @@ class _Overview:
         await self._count()
         self._draw()
         ui.timer(2.0, self._draw)
-        ui.timer(10.0, self._count, immediate=False)
+        every(10.0, self._count)
 
     def _door(self, door: str) -> tuple[ui.label, ui.label, ui.label]:
         with (

@@ -14,6 +14,7 @@ from pentalog.console.pages import charts
 from pentalog.console.pages.frame import (
     BUILD_TIMEOUT_S,
     attempted,
+    every,
     frame,
     guarded,
     topic_address,
@@ -58,7 +59,7 @@ class _Topics:
             "{{ props.value }}</a></q-td>",
         )
         self._table.bind_filter_from(find, "value")
-        ui.timer(5.0, self._refresh, immediate=False)
+        every(5.0, self._refresh)
 
     async def _rows(self) -> list[dict[str, Any]]:
         return [
