@@ -96,6 +96,7 @@ def _bound(listen: str) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
+        listening.listen(128)
     except OSError as error:
         listening.close()
         raise ListenRefused(

@@ -144,7 +144,9 @@ _DARK_TEXTS: Final = {
 
 
 def _drawer(active: str) -> ui.left_drawer:
-    drawer = ui.left_drawer(bordered=True).props("width=210 role=navigation").classes("q-pa-sm")
+    # Without a value it would be asked of the browser, which may have left for another page.
+    drawer = ui.left_drawer(value=False, bordered=True).classes("q-pa-sm")
+    drawer.props("show-if-above width=210 role=navigation")
     with drawer, ui.column().classes("w-full gap-1"):
         for path, text, icon in NAVIGATION:
             link = ui.link(target=path).classes("pl-nav").props(f'data-test="nav-{text.lower()}"')
