@@ -37,6 +37,10 @@ DISK_PLACES = ("log/files.py", "server/", "cli/", "config.py", "embedded.py", "t
 LOOP_PLACES = ("server/", "clients/", "embedded.py")
 CLOCK_PLACES = ("server/", "cli/", "clients/", "tables/")
 
+DISK_PLACES += ("console/",)
+LOOP_PLACES += ("console/",)
+CLOCK_PLACES += ("console/",)
+
 DISK_MODULES = {"os", "shutil", "tempfile", "fcntl", "glob"}
 DISK_METHODS = {
     "read_text", "read_bytes", "write_text", "write_bytes", "mkdir", "unlink", "rmdir",

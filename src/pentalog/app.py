@@ -92,6 +92,11 @@ class App:
         """Where each listener is, by its name."""
         return {} if self._listeners is None else self._listeners.addresses
 
+    def show_console(self, url: str | None) -> None:
+        """Where browsers that come to the http listener are sent; None: nowhere."""
+        if self._listeners is not None:
+            self._listeners.observation.console_url = url
+
     async def start(self) -> None:
         """Open everything; on failure nothing stays open."""
         files = raise_file_limit()

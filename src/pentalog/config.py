@@ -49,6 +49,16 @@ class Listen:
         return f"{self.name}={host}:{self.port}"
 
 
+class ConsoleAddress(str):
+    """`HOST:PORT`, or `off`."""
+
+    __slots__ = ()
+
+    @property
+    def served(self) -> bool:
+        return self != "off"
+
+
 class Secrets(tuple[str, ...]):
     """Texts that are not shown."""
 
@@ -221,6 +231,11 @@ class Config:
         LogFormat.TEXT,
         "How the log is written to stderr: `text`, or `json` with one object a line.",
     )
+    console: ConsoleAddress = _setting(  # noqa: RUF009  # never changed
+        ConsoleAddress("127.0.0.1:9645"),
+        "Where the web console is served, if it is installed and there is an http listener; `off`.",
+    )
+    console_pipelines: tuple[Path, ...] = _setting((), "Pipeline files the console shows.")
 
 
 SETTINGS: Final[Mapping[str, Field[Any]]] = MappingProxyType(
@@ -376,6 +391,21 @@ def _read_path(given: object, _: Mapping[str, Any]) -> Path:
     raise _Unacceptable("the name of a directory")
 
 
+def _read_paths(given: object, meta: Mapping[str, Any]) -> tuple[Path, ...]:
+    return tuple(_read_path(entry, meta) for entry in _entries(given, "a list of files"))
+
+
+def _read_console(given: object, _: Mapping[str, Any]) -> ConsoleAddress:
+    text = str(given).strip()
+    if given is False or text.lower() in ("off", "false", "no"):
+        return ConsoleAddress("off")
+    try:
+        listen = parse_listen(f"console={text}")
+    except _Unacceptable:
+        raise _Unacceptable("HOST:PORT, for example 127.0.0.1:9645, or off") from None
+    return ConsoleAddress(str(listen).partition("=")[2])
+
+
 def _read_listen(given: object, _: Mapping[str, Any]) -> tuple[Listen, ...]:
     return tuple(parse_listen(entry) for entry in _entries(given, "a list of NAME=HOST:PORT"))
 
@@ -468,6 +498,8 @@ _READERS: Final[Mapping[Any, Callable[[object, Mapping[str, Any]], object]]] = {
     "Mapping[str, str]": _read_topic_defaults,
     "Secrets": _read_secrets,
     "LogFormat": _read_log_format,
+    "ConsoleAddress": _read_console,
+    "tuple[Path, ...]": _read_paths,
 }
 
 

@@ -65,6 +65,10 @@ class BrokerProcess:
     def port(self) -> int:
         return int(self.lines[0].rpartition(":")[2])
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def signal(self, number: int) -> None:
         self._process.send_signal(number)
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pentalog.cli import logs
+from pentalog.cli import console, logs
 from pentalog.config import SETTINGS, Config, ConfigError, Loaded, load
 
 if TYPE_CHECKING:
@@ -83,7 +83,12 @@ async def _serve(config: Config, loop: Loop) -> bool:
     await app.start()
     lifecycle.calm_garbage_collector()
     _announce(app.addresses, config)
+    beside = console.companion(config, app.addresses, app.show_console)
+    if beside is not None:
+        beside.start()
     await stopped.wait()
+    if beside is not None:
+        await beside.stop()
     return await app.stop()
 
 

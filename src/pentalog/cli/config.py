@@ -21,6 +21,8 @@ _METAVARS: Final = {
     "bool": "true|false",
     "Path": "DIR",
     "LogFormat": "text|json",
+    "ConsoleAddress": "HOST:PORT|off",
+    "tuple[Path, ...]": "FILE,FILE",
     "Secrets": "KEY,KEY",
 }
 

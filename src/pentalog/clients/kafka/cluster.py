@@ -130,7 +130,7 @@ class Cluster:
         doing = f"creating topic {name!r}"
 
         def once() -> bool:
-            (result,) = self._control().ask(_CREATE_TOPICS, fields).topics
+            (result,) = self.control().ask(_CREATE_TOPICS, fields).topics
             if result.error_code is ErrorCode.topic_already_exists:
                 return False
             checked(doing, result.error_code, getattr(result, "error_message", None))
@@ -268,7 +268,8 @@ class Cluster:
                 raise Unreachable("; ".join(failures))
         return self._first
 
-    def _control(self) -> Connection:
+    def control(self) -> Connection:
+        """The broker that changes topics."""
         if self._controller < 0:
             self._topics([], False)
         return self.node(self._controller)

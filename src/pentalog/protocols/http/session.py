@@ -15,7 +15,7 @@ from pentalog.protocols.http import exposition, frames, messages
 from pentalog.protocols.http.frames import HEAD_BYTES_MAX, Bad, Request
 from pentalog.protocols.http.messages import Answer
 from pentalog.protocols.http.streams import FrameStream
-from pentalog.protocols.http.views import connection_view, door_view
+from pentalog.protocols.http.views import connection_view, door_view, subscription_view
 from pentalog.session import Context, Replies
 
 _CLIENT_MAX: Final = 100
@@ -31,6 +31,7 @@ pentalog; no web console runs here.  These paths are served:
 /ready                   is every listener open?
 /api/v1/connections      who is connected
 /api/v1/rates            what has passed through each door
+/api/v1/subscriptions    deliveries on lease, and how far behind each is
 /api/v1/inspect/NUMBER   the frames of a connection, as they pass
 """
 
@@ -52,6 +53,7 @@ class HttpSession:
             "/ready": self._ready,
             "/api/v1/connections": self._connections,
             "/api/v1/rates": self._rates,
+            "/api/v1/subscriptions": self._subscriptions,
         }
 
     def receive(self, data: memoryview) -> int:
@@ -170,6 +172,10 @@ class HttpSession:
             "doors": views,
         }
         self._answer(request, messages.json(value))
+
+    def _subscriptions(self, request: Request) -> None:
+        views = [subscription_view(view) for view in self._context.broker.subscriptions.all()]
+        self._answer(request, messages.json({"subscriptions": views}))
 
     def _inspect(self, request: Request) -> None:
         word = request.path.removeprefix(_INSPECT)

@@ -1,7 +1,8 @@
-"""Connections, doors and frames as JSON shows them."""
+"""Connections, doors, subscriptions and frames as JSON shows them."""
 
 from __future__ import annotations
 
+from pentalog.broker.deliveries import SubscriptionView
 from pentalog.observation import ConnectionView, DoorView, Frame
 
 
@@ -36,6 +37,17 @@ def door_view(view: DoorView) -> dict[str, object]:
         "request_errors": traffic.request_errors,
         "received_records": traffic.received_records,
         "sent_records": traffic.sent_records,
+    }
+
+
+def subscription_view(view: SubscriptionView) -> dict[str, object]:
+    return {
+        "id": view.subscription_id,
+        "topic": view.topic,
+        "leased": view.leased,
+        "unsettled": view.unsettled,
+        "behind": view.behind,
+        "used_ms": view.used_ms,
     }
 
 

@@ -1,0 +1,77 @@
+"""The web console beside a broker: whether there is one, and how it is started."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from pentalog.config import Config
+
+if TYPE_CHECKING:
+    from pentalog.server.companion import Companion
+    from pentalog.session import Address
+
+_log: Final = logging.getLogger("pentalog.console")
+
+
+def companion(
+    config: Config,
+    addresses: Mapping[str, Address],
+    set_url: Callable[[str | None], None],
+) -> Companion | None:
+    """The console as a process, not yet started; None where there is none to be.
+
+    It goes with the http listener, and talks to the broker through a Kafka one.
+    """
+    kafka = _kafka_listener(addresses)
+    if not config.console.served or "http" not in addresses or kafka is None:
+        return None
+    if importlib.util.find_spec("nicegui") is None:
+        _log.info("no web console: it is not installed; pip install 'pentalog[console]' adds it")
+        return None
+    from pentalog.server.companion import Companion
+
+    def up(line: str) -> None:
+        url = line.rpartition(" ")[2]
+        set_url(url)
+        _log.info("web console at %s", url)
+
+    return Companion("console", command(config, addresses, kafka), up, lambda: set_url(None))
+
+
+def command(config: Config, addresses: Mapping[str, Address], kafka: str) -> list[str]:
+    """How it is told where the broker is."""
+    words = [
+        *(sys.executable, "-m", "pentalog.console", "--with-parent"),
+        *("--listen", str(config.console)),
+        *("--servers", _reachable(addresses[kafka])),
+        *("--http", _reachable(addresses["http"])),
+        *("--data", str(config.data.resolve())),
+        *("--log-level", "warning"),
+    ]
+    for file in config.console_pipelines:
+        words += ["--pipelines", str(file.resolve())]
+    demands = kafka.split("+")[1:]
+    if "sasl" in demands:
+        words.append("--login")
+    if "tls" in demands:
+        words.append("--tls")
+    return words
+
+
+def _kafka_listener(addresses: Mapping[str, Address]) -> str | None:
+    """The one that knows who is calling, if there is such a one."""
+    names = [name for name in addresses if name.partition("+")[0] == "kafka"]
+    return max(names, key=lambda name: ("sasl" in name, "tls" not in name), default=None)
+
+
+def _reachable(address: Address) -> str:
+    """Listening everywhere is to be reached here."""
+    text = str(address)
+    for everywhere, here in (("0.0.0.0:", "127.0.0.1:"), ("[::]:", "[::1]:")):
+        if text.startswith(everywhere):
+            return here + text.removeprefix(everywhere)
+    return text

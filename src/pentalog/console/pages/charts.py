@@ -1,0 +1,107 @@
+"""Lines over time, and numbers as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from nicegui import ui
+
+_GREY: Final = "#8a93a6"
+_PALETTE: Final = (
+    "#4c7dff", "#20b486", "#f59f00", "#d6459b", "#8e6cf0", "#0ea5b7", "#e8590c", "#74808f",
+)  # fmt: skip
+_UNITS: Final = ("", "k", "M", "G", "T", "P")
+
+Points = Iterable[tuple[float, float]]
+
+
+def lines(series: Mapping[str, Points], title: str, *, tall: bool = False) -> ui.echart:
+    """A chart of values by time in milliseconds."""
+    chart = ui.echart(
+        {
+            "animation": False,
+            "color": list(_PALETTE),
+            "textStyle": {"color": _GREY},
+            "grid": {"left": 8, "right": 16, "top": 34, "bottom": 8, "containLabel": True},
+            "legend": {"top": 0, "type": "scroll", "textStyle": {"color": _GREY}},
+            "tooltip": {"trigger": "axis", "confine": True},
+            "xAxis": {"type": "time", "axisLabel": {"color": _GREY, "hideOverlap": True}},
+            "yAxis": {
+                "type": "value",
+                "min": 0,
+                "axisLabel": {"color": _GREY},
+                "splitLine": {"lineStyle": {"color": "rgba(128,128,140,.2)"}},
+            },
+            "series": shaped(series),
+        }
+    )
+    chart.classes("w-full").style(f"height: {320 if tall else 220}px")
+    chart.props(f'role=img aria-label="{title}"')
+    return chart
+
+
+def shaped(series: Mapping[str, Points]) -> list[dict[str, Any]]:
+    """Series as the chart wants them."""
+    return [
+        {
+            "name": name,
+            "type": "line",
+            "showSymbol": False,
+            "lineStyle": {"width": 2},
+            "data": [[time_ms, round(value, 2)] for time_ms, value in points],
+        }
+        for name, points in series.items()
+    ]
+
+
+def redraw(chart: ui.echart, series: Mapping[str, Points]) -> None:
+    chart.options["series"] = shaped(series)
+    chart.update()
+
+
+def short_number(value: float) -> str:
+    """1234567 is 1.23 M."""
+    for unit in _UNITS:
+        if abs(value) < 1000 or unit == _UNITS[-1]:
+            return f"{value:.3g} {unit}".rstrip() if unit else f"{value:.4g}"
+        value /= 1000
+    return str(value)
+
+
+def size_text(count: float) -> str:
+    """Bytes in binary units."""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(count) < 1024 or unit == "TiB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return str(count)
+
+
+def duration_text(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    if seconds < 3600:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86400:.1f} days"
+
+
+def figure(title: str, name: str = "") -> ui.label:
+    """A number on a card; the label to set."""
+    with ui.card().classes("pl-card q-pa-md col"), ui.column().classes("gap-0"):
+        ui.label(title).classes("pl-soft text-caption")
+        return ui.label("–").classes("pl-number").props(f'data-test="{name}"' if name else "")
+
+
+def columns(names: Sequence[tuple[str, str]], *, right: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Columns of a table from (field, title)."""
+    return [
+        {
+            "name": field,
+            "label": title,
+            "field": field,
+            "sortable": True,
+            "align": "right" if field in right else "left",
+        }
+        for field, title in names
+    ]

@@ -1,0 +1,147 @@
+"""Pipelines: state, lag, rate, dead letters, and the ledger of their tables."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from nicegui import ui
+
+from pentalog.console.application import Console, now_ms
+from pentalog.console.pages import charts
+from pentalog.console.pages.frame import BUILD_TIMEOUT_S, every, failure, frame, guarded, note
+from pentalog.console.pipelines import PipelinesNotShown, describe
+from pentalog.console.records import time_text
+
+_REFRESH_S: Final = 3.0
+_COLOURS: Final = {"running": "positive", "paused": "warning"}
+_COVERED: Final = (
+    ("layer", "Table"),
+    ("partition", "Partition"),
+    ("start", "From"),
+    ("end", "To"),
+    ("lag", "Lag"),
+)
+_LEDGER: Final = (
+    ("time", "Committed (UTC)"),
+    ("layer", "Table"),
+    ("batch", "Batch"),
+    ("rows", "Rows"),
+    ("ranges", "Offsets"),
+)
+
+
+def register(console: Console) -> None:
+    @ui.page("/pipelines", response_timeout=BUILD_TIMEOUT_S)
+    @guarded(console)
+    async def page() -> None:
+        with frame(console, "Pipelines", "/pipelines"):
+            await _Pipelines(console).build()
+
+
+class _Pipelines:
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._shown: dict[str, _Pipeline] = {}
+
+    async def build(self) -> None:
+        self._note = note("")
+        self._whole = ui.column().classes("w-full gap-4")
+        await self._refresh()
+        every(_REFRESH_S, self._refresh)
+
+    async def _refresh(self) -> None:
+        try:
+            found = await asyncio.to_thread(describe, self._console.place.pipelines)
+        except PipelinesNotShown as error:
+            self._note.set_text(str(error))
+            return
+        for one in found:
+            name = str(one["pipeline"])
+            if name not in self._shown:
+                with self._whole:
+                    self._shown[name] = _Pipeline(self._console, name)
+            self._shown[name].show(one)
+
+
+class _Pipeline:
+    """One card."""
+
+    def __init__(self, console: Console, name: str) -> None:
+        self._console = console
+        self._name = name
+        with ui.card().classes("pl-card q-pa-md").props(f'data-test="pipeline-{name}"'):
+            with ui.row().classes("w-full items-center"):
+                ui.label(name).classes("text-h6").props("role=heading aria-level=2")
+                self._state = ui.badge("").props('data-test="pipeline-state"')
+                self._where = ui.label("").classes("pl-soft ellipsis")
+            self._failure = failure("")
+            with ui.row().classes("w-full gap-4"):
+                self._lag = charts.figure("Lag, records", "pipeline-lag")
+                self._rate = charts.figure("Rows per second", "pipeline-rate")
+                self._last = charts.figure("Last batch", "pipeline-batch")
+                self._dead = charts.figure("Dead letters, files", "pipeline-dead")
+            self._chart = charts.lines({}, f"Lag of {name} over time")
+            with ui.expansion("Tables and ledger", value=True).classes("w-full"):
+                right = ("start", "end", "lag")
+                self._covered = ui.table(
+                    rows=[], columns=charts.columns(_COVERED, right=right), row_key="id",
+                    pagination={"rowsPerPage": 10},
+                ).classes("w-full").props('flat dense data-test="pipeline-tables"')  # fmt: skip
+                self._ledger = ui.table(
+                    rows=[], columns=charts.columns(_LEDGER, right=("batch", "rows")),
+                    row_key="id", pagination={"rowsPerPage": 10},
+                ).classes("w-full").props('flat dense data-test="pipeline-ledger"')  # fmt: skip
+
+    def show(self, one: dict[str, Any]) -> None:
+        text = str(one.get("failure", ""))
+        self._failure.set_visibility(bool(text))
+        if text:
+            self._failure.default_slot.children[-1].set_text(text)  # type: ignore[attr-defined]
+            return
+        state = str(one["state"])
+        self._state.set_text(state)
+        self._state.props(f"color={_COLOURS.get(state, 'secondary')}")
+        self._where.set_text(f"{', '.join(one['topics'])} into {one['into']}")
+        self._show_lag(one["lag"])
+        last = one["last_batch"]
+        self._rate.set_text(charts.short_number(float(last.get("rows_per_second", 0))))
+        batch = f"{last.get('rows', 0):,} rows in {last.get('batch_ms', 0)} ms" if last else "none"
+        self._last.set_text(batch)
+        self._dead.set_text(str(one["tables"].get("dead_letters", {}).get("files", 0)))
+        self._show_tables(one)
+
+    def _show_lag(self, lag: dict[str, Any]) -> None:
+        if "records" not in lag:
+            self._lag.set_text("unknown")
+            return
+        key = f"pipeline {self._name}"
+        self._console.history.note_lag(key, now_ms(), lag["records"])
+        self._lag.set_text(f"{lag['records']:,}")
+        charts.redraw(self._chart, {"lag": list(self._console.history.lags[key])})
+
+    def _show_tables(self, one: dict[str, Any]) -> None:
+        behind = one["lag"].get("by", {})
+        self._covered.rows = [
+            {
+                "id": f"{layer} {at}",
+                "layer": layer,
+                "partition": at,
+                "start": start,
+                "end": end,
+                "lag": behind.get(at, "") if layer == "bronze" else "",
+            }
+            for layer, table in one["tables"].items()
+            for at, (start, end) in table["covered"].items()
+        ]
+        self._ledger.rows = [
+            {
+                "id": f"{entry['layer']} {entry['batch']} {entry['time_ms']}",
+                "time": time_text(entry["time_ms"]),
+                "layer": entry["layer"],
+                "batch": entry["batch"],
+                "rows": entry["rows"],
+                "ranges": entry["ranges"],
+            }
+            for entry in one["ledger"]
+        ]

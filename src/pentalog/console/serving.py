@@ -1,0 +1,112 @@
+"""The console's own port: who may connect, and until when it is served."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import socket
+import sys
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import uvicorn
+from fastapi import FastAPI
+from nicegui import app as pages_app
+from nicegui import ui
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+from pentalog.clients.kafka import KafkaFailed, parse_servers
+from pentalog.console import pages
+from pentalog.console.application import Console
+from pentalog.console.place import Place
+
+_log: Final = logging.getLogger("pentalog.console")
+
+_LOOPBACK: Final = ("127.0.0.1", "localhost", "::1", "[::1]")
+_ICON: Final = (
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32"><rect width="32" height="32"'
+    ' rx="7" fill="#3b5bdb"/><g fill="#fff"><rect x="7" y="7" width="18" height="2.4" rx="1.2"/>'
+    '<rect x="7" y="11.4" width="18" height="2.4" rx="1.2"/>'
+    '<rect x="7" y="15.8" width="18" height="2.4" rx="1.2"/>'
+    '<rect x="7" y="20.2" width="18" height="2.4" rx="1.2"/>'
+    '<rect x="7" y="24.6" width="11" height="2.4" rx="1.2"/></g></svg>'
+)
+
+
+class ListenRefused(Exception):
+    """The address cannot be served; the text says why and what to do."""
+
+
+def serve(place: Place, listen: str, *, with_parent: bool = False) -> None:
+    """Serve pages until a signal, or until standard input ends if told so."""
+    listening = _bound(listen)
+    host, port = listening.getsockname()[:2]
+    application = _application(Console(place), host)
+    config = uvicorn.Config(
+        application, log_config=None, log_level="warning", access_log=False, ws_max_size=16 << 20
+    )
+    server = uvicorn.Server(config)
+    if with_parent:
+        threading.Thread(target=_end_with_parent, args=(server,), daemon=True).start()
+    shown = f"[{host}]" if ":" in host else host
+    print(f"console listening on http://{shown}:{port}", flush=True)
+    asyncio.run(server.serve(sockets=[listening]))
+
+
+def _application(console: Console, host: str) -> FastAPI:
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        measuring = asyncio.create_task(console.measure())
+        yield
+        measuring.cancel()
+        await console.observed.close()
+
+    application = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    if host in _LOOPBACK:
+        # A page of somebody else whose name was made to mean this machine gets nothing.
+        application.add_middleware(TrustedHostMiddleware, allowed_hosts=list(_LOOPBACK))
+    pages.register(console)
+    ui.run_with(
+        application,
+        title="pentalog",
+        favicon=_ICON,
+        dark=None,
+        storage_secret=secrets.token_urlsafe(32),
+        session_middleware_kwargs={"same_site": "strict"},
+        show_welcome_message=False,
+        reconnect_timeout=10.0,
+        binding_refresh_interval=0.5,
+    )
+    pages_app.on_exception(lambda error: _log.warning("a page failed: %r", error))
+    return application
+
+
+def _bound(listen: str) -> socket.socket:
+    try:
+        ((host, port),) = parse_servers(listen if not listen.endswith(":0") else f"{listen[:-1]}1")
+    except (KafkaFailed, ValueError):
+        raise ListenRefused(
+            f"{listen!r} is not HOST:PORT, for example 127.0.0.1:9645; correct it"
+        ) from None
+    port = 0 if listen.endswith(":0") else port
+    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+        listening.listen(128)
+    except OSError as error:
+        listening.close()
+        raise ListenRefused(
+            f"cannot listen on {listen}: {error.strerror or error}; choose another one, with"
+            " --console HOST:PORT if this is a broker's console"
+        ) from error
+    return listening
+
+
+def _end_with_parent(server: uvicorn.Server) -> None:
+    """The parent holds the other end of standard input, and takes it along however it ends."""
+    sys.stdin.buffer.read()
+    server.should_exit = True

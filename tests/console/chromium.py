@@ -1,0 +1,65 @@
+"""Chromium and its driver: as installed, or Debian's packages unpacked into a cache directory."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PACKAGES = ("chromium", "chromium-driver")
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "pentalog-tests"
+
+
+class NoChromium(Exception):
+    """There is no browser here; the text says why."""
+
+
+@dataclass(frozen=True)
+class Chromium:
+    browser: str
+    driver: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def find() -> Chromium:
+    """The browser of this machine, or one unpacked for tests."""
+    browser, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if browser and driver:
+        return Chromium(browser, driver)
+    return unpacked(CACHE / "chromium")
+
+
+def unpacked(folder: Path, *options: str) -> Chromium:
+    """Debian's packages and what they need beside what is installed, without installing them."""
+    root = folder / "root"
+    browser, driver = root / "usr/lib/chromium/chromium", root / "usr/bin/chromedriver"
+    if not driver.exists():
+        if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
+            raise NoChromium("chromium is not installed, and there is no apt-get to fetch it with")
+        shutil.rmtree(folder, ignore_errors=True)
+        draft = folder / "draft"
+        (folder / "packages").mkdir(parents=True)
+        try:
+            _fetch(folder / "packages", options)
+            for package in sorted((folder / "packages").glob("*.deb")):
+                subprocess.run(["dpkg-deb", "-x", package, draft], check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise NoChromium(f"Debian's chromium cannot be fetched: {error}") from error
+        shutil.rmtree(folder / "packages")
+        draft.rename(root)
+    libraries = {str(path.parent) for path in root.rglob("*.so*")}
+    return Chromium(str(browser), str(driver), {"LD_LIBRARY_PATH": ":".join(sorted(libraries))})
+
+
+def _fetch(folder: Path, options: tuple[str, ...]) -> None:
+    wanted = ["apt-get", "-s", *options, "install", "--no-install-recommends", *PACKAGES]
+    planned = subprocess.run(wanted, check=True, capture_output=True, text=True).stdout
+    names = re.findall(r"^Inst (\S+)", planned, re.MULTILINE)
+    subprocess.run(
+        ["apt-get", *options, "download", *names],
+        cwd=folder, check=True, capture_output=True, timeout=240,
+    )  # fmt: skip

@@ -1,0 +1,50 @@
+"""A pipeline that runs on real Spark, watched in a real browser."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.console.world import Browser, client, write
+
+import pentalog
+from pentalog.model.types import Record
+from pentalog.tables import archive
+
+pytestmark = pytest.mark.clients
+
+SPARK_S = 200.0
+"""Until Spark has its first batch behind it, on a machine that has other things to do."""
+
+
+def test_a_pipeline_is_watched(
+    browser: Browser, broker: pentalog.Broker, pipeline_file: Path, tmp_path: Path
+) -> None:
+    try:
+        archive.java()
+    except archive.NoJava as why:
+        pytest.skip(str(why))
+    with client(broker) as cluster:
+        write(cluster, "orders", *(Record(b'{"id": %d}' % one) for one in range(300)))
+        browser.open("/pipelines")
+        browser.wait_text("pipeline-state", "new")
+        browser.wait_text("pipeline-lag", "300")
+        errors = (tmp_path / "errors").open("wb")
+        with errors, subprocess.Popen(
+            [sys.executable, "-m", "pentalog", "table", "run", str(pipeline_file)],
+            stdout=subprocess.DEVNULL, stderr=errors, env=dict(os.environ),
+        ) as running:  # fmt: skip
+            try:
+                browser.wait_text("pipeline-state", "running", patience_s=SPARK_S)
+                browser.wait_text("pipeline-lag", "0")
+                browser.wait_text("pipeline-tables", "bronze", "silver", "orders/0", "300")
+                browser.wait_text("pipeline-ledger", "orders/0 0..300")
+                browser.picture("pipeline")
+            finally:
+                running.send_signal(signal.SIGTERM)
+                running.wait(60)
+        browser.wait_text("pipeline-state", "stopped")
