@@ -277,6 +277,7 @@ def test_gold_windows_and_rebuild(
     done = len(windows()) // 2
     assert 3 <= done <= 5
     assert windows() == expected(done)
+    forget_last_commit(declared, "gold-per_minute")
     for number in range(6, 9):
         produce(server, topic, orders(number * 10, 10), timestamp=first + number * minute)
     from pentalog.tables import repair

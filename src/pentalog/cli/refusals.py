@@ -53,7 +53,10 @@ def reason(text: str) -> str:
         found = [match for match in _LAST_LINE.finditer(behind) if not _is_frame(match[0])]
         if found:
             return found[0][2].strip()
-    first = text.strip().split("\n'", 1)[0].split("\n\nJVM", 1)[0].strip()
+    first = text.strip()
+    # What Spark appends: the plan of a query, the state of a stream, the trace of Java.
+    for mark in ("\n'", "\n=== Streaming Query", "\n\nJVM"):
+        first = first.partition(mark)[0].strip()
     return _NOISE.sub("", first).strip()
 
 

@@ -70,6 +70,7 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Run pipelines, all in one Spark driver, until SIGTERM or Ctrl-C."""
+    from pentalog.cli.refusals import reason
     from pentalog.tables.runner import Runner
 
     with (
@@ -82,7 +83,7 @@ def run(
         from pentalog.cli.pipelines_display import Display
 
         with Display(as_json=as_json) as display:
-            runner = Runner(spark, pipelines, once=once, report=display.show)
+            runner = Runner(spark, pipelines, once=once, report=display.show, reason=reason)
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: runner.stop())
             finished = runner.run()

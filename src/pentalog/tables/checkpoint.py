@@ -25,6 +25,8 @@ from pentalog.tables.sinks import Range, SinkRefused
 
 INGEST: Final = "ingest"
 _CONTROL: Final = "control.json"
+_BATCHES_TOLD: Final = 100
+"""As many as Spark keeps the progress of."""
 
 
 def gold_query(name: str) -> str:
@@ -37,11 +39,18 @@ class Checkpoint:
     def __init__(self, folder: str, query: str) -> None:
         self.folder = Path(folder)
         self.query = query
+        self.rows_read: dict[int, int] = {}
+        """Of the latest batches, what was read without Spark, which therefore counts none."""
 
     @property
     def location(self) -> str:
         """What Spark is given."""
         return str(self.folder / self.query)
+
+    def set_rows_read(self, batch: int, rows: int) -> None:
+        self.rows_read[batch] = rows
+        while len(self.rows_read) > _BATCHES_TOLD:
+            self.rows_read.pop(next(iter(self.rows_read)))
 
     def begun(self) -> bool:
         """Whether a first batch has been planned, so that Spark goes on by itself."""
