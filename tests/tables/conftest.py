@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from drivers import Java
 
 import pentalog
 from pentalog.tables import archive
@@ -60,6 +61,19 @@ def spark(dying_at: Path) -> Iterator[SparkSession]:
     made = session(master="local[2]", name="tests", quick=True)
     yield made
     made.stop()
+
+
+@pytest.fixture(scope="session")
+def java(dying_at: Path) -> Iterator[Java]:
+    """A Java for drivers in processes of their own, one after the other."""
+    try:
+        archive.java()
+    except archive.NoJava as why:
+        pytest.skip(str(why))
+    archive.build()
+    started = Java()
+    yield started
+    started.kill()
 
 
 @pytest.fixture(scope="session")

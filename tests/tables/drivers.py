@@ -48,6 +48,12 @@ def end_group(process: subprocess.Popen[str]) -> None:
             stream.close()
 
 
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
 class Java:
     """A Java machine for one driver after the other.
 
@@ -93,9 +99,7 @@ class Victim:
     def __init__(self, directory: Path) -> None:
         self.data = directory / "data"
         self._stderr = directory / "broker.stderr"
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            self.address = f"127.0.0.1:{taken.getsockname()[1]}"
+        self.address = f"127.0.0.1:{free_port()}"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from drivers import Java
 from pyspark.errors import PySparkException
 from topic_samples import fill, now_ms, published, records
 
@@ -183,15 +184,21 @@ _VICTIM = """
 
 
 def test_a_killed_stream_goes_on_without_a_gap_or_a_double(
-    spark: SparkSession, broker: pentalog.Broker, cluster: Cluster, topic: str, tmp_path: Path
+    spark: SparkSession,
+    broker: pentalog.Broker,
+    cluster: Cluster,
+    java: Java,
+    topic: str,
+    tmp_path: Path,
 ) -> None:
     fill(cluster, topic, partitions=2)
     program = tmp_path / "victim.py"
     program.write_text(textwrap.dedent(_VICTIM))
     command = [sys.executable, str(program), broker.address("kafka"), topic, str(tmp_path)]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
-    ) as victim:
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+        env={**os.environ, **java.environment()},
+    ) as victim:  # fmt: skip
         assert victim.stdout is not None
         deadline = time.monotonic() + 100
         for line in victim.stdout:

@@ -12,16 +12,16 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from drivers import Java, Victim, command, end_group, finish
 from lake import audit, make_topic, orders, places, produce, table
+from test_write_back import records
 
 import pentalog
-from pentalog.tables import archive
 from pentalog.tables.checkpoint import INGEST, Checkpoint
 from pentalog.tables.pipeline import LAYERS, Pipeline, load
 
@@ -50,22 +50,8 @@ window = "1 second"
 watermark = "1 second"
 aggregates = { n = "count(*)" }
 """
-POINTS = (
-    "after-files:2",
-    *(f"{moment}:{layer}" for layer in LAYERS for moment in ("before-commit", "after-commit")),
-)
-
-
-@pytest.fixture(scope="module")
-def java() -> Iterator[Java]:
-    try:
-        archive.java()
-    except archive.NoJava as why:
-        pytest.skip(str(why))
-    archive.build()
-    started = Java()
-    yield started
-    started.kill()
+POINTS = ("after-files:2", *(f"after-commit:{layer}" for layer in LAYERS))
+"""Before a commit is after the one before it, or after the files: nothing lies between."""
 
 
 def pipeline_file(
@@ -260,7 +246,9 @@ def test_killed_at_random_moments(java: Java, topic: str, tmp_path: Path) -> Non
     victim = Victim(tmp_path)
     victim.start()
     make_topic(victim.address, topic)
-    file, declared = pipeline_file(victim.address, topic, tmp_path, rows=1000)
+    make_topic(victim.address, f"{topic}.dlq")
+    more = "dead_letter_topic = true"
+    file, declared = pipeline_file(victim.address, topic, tmp_path, rows=1000, more=more)
     writer = Writer(victim.address, topic)
     words = ("run", str(file), "--json")
     running = command(*words, **java.environment())
@@ -287,7 +275,16 @@ def test_killed_at_random_moments(java: Java, topic: str, tmp_path: Path) -> Non
     assert writer.refused == []
     done(java, "run", str(file), "--once")
     log = in_log(victim.address, topic)
+    letters = records(victim.address, f"{topic}.dlq", 2)
     victim.kill()
     assert writer.told.items() <= log.items()
     compare(declared, log)
     audit(declared, len(log))
+    # Written back by transactions that record query and batch: once, whoever died.
+    written = sorted(map(coordinates, letters))
+    assert written == places(declared, "dead_letters")
+
+
+def coordinates(letter: Any) -> tuple[int, int]:
+    headers = dict(letter.headers())
+    return int(headers["pentalog.partition"]), int(headers["pentalog.offset"])

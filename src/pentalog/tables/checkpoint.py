@@ -39,18 +39,21 @@ class Checkpoint:
     def __init__(self, folder: str, query: str) -> None:
         self.folder = Path(folder)
         self.query = query
-        self.rows_read: dict[int, int] = {}
-        """Of the latest batches, what was read without Spark, which therefore counts none."""
+        self._told: dict[int, Mapping[str, Any]] = {}
 
     @property
     def location(self) -> str:
         """What Spark is given."""
         return str(self.folder / self.query)
 
-    def set_rows_read(self, batch: int, rows: int) -> None:
-        self.rows_read[batch] = rows
-        while len(self.rows_read) > _BATCHES_TOLD:
-            self.rows_read.pop(next(iter(self.rows_read)))
+    def tell(self, batch: int, counts: Mapping[str, Any]) -> None:
+        """What a batch did, for whoever reports its progress, which Spark knows only in part."""
+        self._told[batch] = counts
+        while len(self._told) > _BATCHES_TOLD:
+            self._told.pop(next(iter(self._told)))
+
+    def told(self, batch: int) -> Mapping[str, Any]:
+        return self._told.pop(batch, {})
 
     def begun(self) -> bool:
         """Whether a first batch has been planned, so that Spark goes on by itself."""

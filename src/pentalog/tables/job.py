@@ -164,14 +164,21 @@ class Ingestion:
         written = self._write_shortly(rows.sparkSession, ranges, begins)
         if written is None:
             written = self.write(rows, begins)
-        else:
-            rows_read = sum(one.rows for one in written.files["bronze"])
-            self._checkpoint.set_rows_read(batch, rows_read)
         commit.pass_by("after-files")
         for layer, missing in wanted.items():
             files = written.files.get(layer, [])
             dropped = written.dropped if layer == "silver" else {}
             commit.settle(self._sinks[layer], query, batch, ranges, missing, files, dropped)
+        self._checkpoint.tell(batch, self._counts(written))
+
+    def _counts(self, written: layers.Written) -> dict[str, Any]:
+        rows = {layer: sum(one.rows for one in files) for layer, files in written.files.items()}
+        return {
+            "rows": rows.get("bronze", 0),
+            "dead_letters": rows.get("dead_letters", 0),
+            "dropped": written.dropped.total(),
+            "versions": {layer: sink.version() for layer, sink in self._sinks.items()},
+        }
 
     def _write_shortly(
         self,

@@ -111,6 +111,7 @@ class Runner:
             self._ended(one)
         elif paused:
             self._end(one)
+            one.kept.set_progress({**one.progress, "pid": os.getpid(), "resting": True})
 
     def _ended(self, one: _Running) -> None:
         """A query came to its end by itself: at the present end, or by a failure."""
@@ -146,18 +147,19 @@ class Runner:
             found = json.loads(progress.json)
             if found["batchId"] > one.batch:
                 one.batch, one.tries = found["batchId"], 0
-                one.progress = _told(one.name, found, one.kept.rows_read.pop(one.batch, 0))
+                one.progress = _told(one.name, found, one.kept.told(one.batch))
                 one.kept.set_progress({**one.progress, "pid": os.getpid()})
                 self._report(one.progress)
 
 
-def _told(name: str, progress: Mapping[str, Any], rows_read: int) -> dict[str, Any]:
+def _told(name: str, progress: Mapping[str, Any], counts: Mapping[str, Any]) -> dict[str, Any]:
     """What people and programs want to know of a batch."""
     source = progress["sources"][0]
     reached = _positions(source.get("endOffset"))
     latest = _positions(source.get("latestOffset"))
     lag = sum(max(0, end - reached.get(at, 0)) for at, end in latest.items())
-    rows = rows_read or progress["numInputRows"]
+    # Of what tasks read by themselves Spark counts nothing.
+    rows = counts.get("rows") or progress["numInputRows"]
     batch_ms = progress["durationMs"].get("triggerExecution", 0)
     rate = rows * 1000 / batch_ms if batch_ms else 0.0
     return {
@@ -169,6 +171,7 @@ def _told(name: str, progress: Mapping[str, Any], rows_read: int) -> dict[str, A
         "batch_ms": batch_ms,
         "lag": lag,
         "eta_s": round(lag / rate) if rate and lag else 0,
+        **{key: counts[key] for key in ("dead_letters", "dropped", "versions") if key in counts},
     }
 
 
