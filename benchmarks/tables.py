@@ -156,12 +156,14 @@ def source_rows(address: str, data: Path, records: int) -> Iterator[Row]:
                 yield best(label, end, run)
 
 
-def spark_rows(records: int, folder: Path, repeats: int) -> list[spark_costs.Cost]:
+def spark_rows(
+    records: int, folder: Path, repeats: int, *, consumer: bool
+) -> list[spark_costs.Cost]:
     """Our ways through Spark, and those of others, over one topic."""
     started = brokers.start_pentalog(folder)
     with brokers.stopping(started):
         topic = spark_costs.fill(started.address, started.data, records)
-        jars = spark_costs.connector_jars()
+        jars = [] if consumer else spark_costs.connector_jars()
         spark = spark_costs.session(jars)
         try:
             ours = list(spark_costs.ours(spark, topic, folder / "ours", repeats))
@@ -202,6 +204,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=1_500_000)
     parser.add_argument("--quick", action="store_true", help="a tenth of it; not for quoting")
+    parser.add_argument(
+        "--consumer",
+        action="store_true",
+        help="compare with confluent-kafka in foreachBatch, as where Spark's connector is missing",
+    )
     given = parser.parse_args()
     records = given.records // (10 if given.quick else 1)
     with tempfile.TemporaryDirectory() as folder:
@@ -210,7 +217,12 @@ def main() -> None:
             made = source_rows(started.address, started.data, records)
             rows = [*kernel_rows(records), *made]
         print_arrow(rows)
-        costs = spark_rows(records * 2 // 3, Path(folder) / "spark", 1 if given.quick else 2)
+        costs = spark_rows(
+            records * 2 // 3,
+            Path(folder) / "spark",
+            1 if given.quick else 2,
+            consumer=given.consumer,
+        )
     print_spark(costs)
     described = {
         "machine": machine.described(),

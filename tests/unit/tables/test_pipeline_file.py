@@ -69,6 +69,8 @@ def test_everything_can_be_said() -> None:
         ({"data": "d"}, r"give either from = 'HOST:PORT' or data = 'DIR'"),
         ({"pattern": "x"}, r"give either topics = \['NAME'\] or pattern"),
         ({"sink": "delt"}, r"sink: 'delt' is not known; did you mean 'delta'\?"),
+        ({"sink": "delta-jar"}, r"cannot read\); sink = 'delta' writes the same tables"),
+        ({"sink": "iceberg-jar"}, r"sink = 'iceberg' writes such tables with pip's pyiceberg"),
         ({"trigger": "soon"}, r"trigger: 'soon' is no duration; write it as '10 seconds'"),
         ({"file_bytes": "big"}, r"file_bytes: 'big' must be a whole number"),
         ({"fsync": 1}, r"fsync: 1 must be true or false"),
