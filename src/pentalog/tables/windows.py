@@ -8,6 +8,7 @@ and the log every window can be computed anew, without the state of the query th
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -16,12 +17,14 @@ from pentalog.model.types import Partition
 from pentalog.tables import comparison, gold, ledger
 from pentalog.tables.ledger import Held
 from pentalog.tables.pipeline import Gold, Pipeline, duration_ms
-from pentalog.tables.sinks import Entry, Range, Sink, open_table
+from pentalog.tables.sinks import Entry, Missing, Range, Sink, open_table
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 PROBLEMS_MAX: Final = 1000
+_ATTEMPTS: Final = 10
+_PAUSE_S: Final = 0.5
 _CLOSE: Final = 1e-9
 """Sums of fractions depend on their order, by less than this part of them."""
 
@@ -64,13 +67,23 @@ def verify(
     layer = sink.at.layer
     if not sink.exists():
         return Found(WindowCount(layer, 0, "there is no table yet; run the pipeline"))
-    batches = sorted(sink.ledger(), key=lambda entry: entry.batch)
+    batches, rows = _taken(sink, spark)
     why = _incomplete(batches) or _lost(spark, pipeline, _covered(batches), log)
     if why:
         return Found(WindowCount(layer, 0, why))
     expected = _expected(spark, pipeline, one, batches, log)
-    problems, windows = _compared(sink, spark, one, expected)
-    return Found(WindowCount(layer, windows), problems)
+    return Found(WindowCount(layer, rows.count()), _problems(layer, rows, one, expected))
+
+
+def _taken(sink: Sink, spark: SparkSession) -> tuple[list[Entry], DataFrame]:
+    """The ledger and the rows of one moment, also while the table is written."""
+    for _ in range(_ATTEMPTS):
+        before = sink.state()
+        batches, rows = sorted(sink.ledger(), key=lambda entry: entry.batch), sink.read(spark)
+        if sink.state() == before:
+            return batches, rows
+        time.sleep(_PAUSE_S)
+    raise Missing(f"{sink.at.uri} changes too often to be looked at; pause the pipeline first")
 
 
 def _incomplete(batches: Sequence[Entry]) -> str:
@@ -78,7 +91,7 @@ def _incomplete(batches: Sequence[Entry]) -> str:
     if any(entry.note == "rebuild" for entry in batches):
         return "it was rebuilt, and its ledger does not say from which rows"
     if [entry.batch for entry in batches] != list(range(len(batches))):
-        return "its ledger does not go back to its first batch any more"
+        return "its ledger does not tell of every batch any more"
     return ""
 
 
@@ -188,14 +201,11 @@ def _watermarks(newest_ms: Mapping[int, int], batches: int, delay_ms: int) -> li
     return found
 
 
-def _compared(
-    sink: Sink, spark: SparkSession, one: Gold, expected: DataFrame
-) -> tuple[list[WindowProblem], int]:
-    """What is wrong, and how many windows the table has."""
+def _problems(layer: str, rows: DataFrame, one: Gold, expected: DataFrame) -> list[WindowProblem]:
+    """The windows of a table that are not as expected, the first ones of them."""
     from pyspark.sql import functions as f
 
     keys = ["window_start", "window_end", *one.by]
-    rows = sink.read(spark)
     kinds = {field.name: field.dataType for field in rows.schema}
     there = rows.groupBy(*(f"`{name}`" for name in keys)).agg(
         f.count(f.lit(1)).alias("__n"),
@@ -227,7 +237,7 @@ def _compared(
         .limit(PROBLEMS_MAX)
         .select("__kind", *text, f.to_json(f.struct(*(f"`{name}`" for name in one.by))))
     )
-    return [WindowProblem(sink.at.layer, *found) for found in wrong.collect()], rows.count()
+    return [WindowProblem(layer, *found) for found in wrong.collect()]
 
 
 def _equal(one: Column, other: Column, kind: str) -> Column:
