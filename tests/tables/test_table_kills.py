@@ -28,7 +28,7 @@ from pentalog.tables.pipeline import LAYERS, Pipeline, load
 TORTURE = "PENTALOG_TORTURE" in os.environ
 SEED = int(os.environ.get("PENTALOG_SEED", str(random.randrange(1 << 30))))
 ROUNDS = 10 if TORTURE else 1
-KILLS = ["broker"] * 4 + ["driver"] * 4 + ["java"] * 2
+KILLS = ["broker"] * 6 + ["driver"] * 2 + ["java"] * 2
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(600 * ROUNDS)]
 
