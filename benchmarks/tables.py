@@ -1,7 +1,8 @@
-"""What it costs to make Arrow columns of a topic: CPU per million records, by every way there is.
+"""What it costs to make Arrow columns, Spark's rows and tables of a topic: CPU per million records.
 
-Measured is the CPU time of the process that reads, so other work on the machine matters little; the
-broker runs in a process of its own.
+Measured is CPU time, so other work on the machine matters little: for Arrow that of the process
+that reads, for Spark that of the driver, of Java and of all Python workers.  The broker runs in a
+process of its own and is not counted.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from rich.table import Table
 
 import brokers
 import machine
+import spark_costs
 from pentalog.clients.kafka import LATEST, Cluster
 from pentalog.kernels import column_facts, decode_columns
 from pentalog.log.reader import DirectoryReader
@@ -133,7 +135,8 @@ def source_rows(address: str, data: Path, records: int) -> Iterator[Row]:
         at = Partition(topic, 0)
         with Cluster(address) as cluster:
             end = cluster.offsets({at: LATEST})[at]
-        while DirectoryReader(data).marks()[at].stable < end:
+        # The broker writes its marks down a moment later than it makes records readable.
+        while (marks := DirectoryReader(data).marks().get(at)) is None or marks.stable < end:
             time.sleep(0.1)
         for way, options in (
             ("segment files", read_options({"data": str(data), "topics": topic})),
@@ -153,17 +156,24 @@ def source_rows(address: str, data: Path, records: int) -> Iterator[Row]:
                 yield best(label, end, run)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--records", type=int, default=1_500_000)
-    parser.add_argument("--quick", action="store_true", help="a tenth of it; not for quoting")
-    given = parser.parse_args()
-    records = given.records // (10 if given.quick else 1)
-    with tempfile.TemporaryDirectory() as folder:
-        started = brokers.start_pentalog(Path(folder))
-        with brokers.stopping(started):
-            made = source_rows(started.address, started.data, records)
-            rows = [*kernel_rows(records), *made]
+def spark_rows(
+    records: int, folder: Path, repeats: int, *, consumer: bool
+) -> list[spark_costs.Cost]:
+    """Our ways through Spark, and those of others, over one topic."""
+    started = brokers.start_pentalog(folder)
+    with brokers.stopping(started):
+        topic = spark_costs.fill(started.address, started.data, records)
+        jars = [] if consumer else spark_costs.connector_jars()
+        spark = spark_costs.session(jars)
+        try:
+            ours = list(spark_costs.ours(spark, topic, folder / "ours", repeats))
+            others = spark_costs.connector if jars else spark_costs.consumer
+            return [*ours, *others(spark, topic, folder / "others", repeats)]
+        finally:
+            spark.stop()
+
+
+def print_arrow(rows: list[Row]) -> None:
     table = Table(title=f"{VALUE_BYTES} B values, {BATCH_RECORDS} records a batch, one core")
     for heading in ("way", "million records/s", "CPU s per million"):
         table.add_column(heading, justify="left" if heading == "way" else "right")
@@ -171,7 +181,56 @@ def main() -> None:
         per_million = 1e6 / row.records_per_s
         table.add_row(row.name, f"{row.records_per_s / 1e6:.1f}", f"{per_million:.3f}")
     Console().print(table)
-    print(json.dumps({"machine": machine.described(), "rows": [row._asdict() for row in rows]}))
+
+
+def print_spark(costs: list[spark_costs.Cost]) -> None:
+    """One line a way; the ratio is to the CPU of the other program that does the same."""
+    table = Table(title=f"Spark, {costs[0].records:,} JSON records of about 100 B, two cores")
+    for heading in ("way", "records/s", "CPU s per million", "of the other's CPU"):
+        table.add_column(heading, justify="left" if heading == "way" else "right")
+    others = {one.work: one for one in costs if not one.ours}
+    for one in costs:
+        ratio = one.per_million / others[one.work].per_million if one.work in others else 0.0
+        table.add_row(
+            one.name,
+            f"{one.records / one.wall_s:,.0f}",
+            f"{one.per_million:.2f}",
+            f"{ratio:.2f}" if ratio and one.ours else "",
+        )
+    Console().print(table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--records", type=int, default=1_500_000)
+    parser.add_argument("--quick", action="store_true", help="a tenth of it; not for quoting")
+    parser.add_argument(
+        "--consumer",
+        action="store_true",
+        help="compare with confluent-kafka in foreachBatch, as where Spark's connector is missing",
+    )
+    given = parser.parse_args()
+    records = given.records // (10 if given.quick else 1)
+    with tempfile.TemporaryDirectory() as folder:
+        started = brokers.start_pentalog(Path(folder) / "arrow")
+        with brokers.stopping(started):
+            made = source_rows(started.address, started.data, records)
+            rows = [*kernel_rows(records), *made]
+        print_arrow(rows)
+        costs = spark_rows(
+            records * 2 // 3,
+            Path(folder) / "spark",
+            1 if given.quick else 2,
+            consumer=given.consumer,
+        )
+    print_spark(costs)
+    described = {
+        "machine": machine.described(),
+        "rows": [row._asdict() for row in rows],
+        "spark": [one._asdict() for one in costs],
+    }
+    print(json.dumps(described))
+    print(f"again: {Path(sys.executable)} benchmarks/tables.py --records {given.records}")
 
 
 if __name__ == "__main__":

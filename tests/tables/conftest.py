@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from drivers import Java
 
+sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
+import apache_kafka
+import brokers
 import pentalog
 from pentalog.tables import archive
 from pentalog.tables.session import session
-
-sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,6 +40,18 @@ def _no_sockets_left() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _without_hypothesis(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Python's processes under Spark, of which there are many, need not load it.
+
+    One of our dependencies does wherever it is installed, and that takes a third of their start.
+    """
+    folder = tmp_path_factory.mktemp("lean")
+    (folder / "hypothesis.py").write_text("raise ImportError('left out')\n")
+    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
 
 
 @pytest.fixture(scope="session")
@@ -63,10 +78,35 @@ def spark(dying_at: Path) -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="session")
+def java(dying_at: Path) -> Iterator[Java]:
+    """A Java for drivers in processes of their own, one after the other."""
+    try:
+        archive.java()
+    except archive.NoJava as why:
+        pytest.skip(str(why))
+    archive.build()
+    started = Java()
+    yield started
+    started.kill()
+
+
+@pytest.fixture(scope="session")
 def broker() -> Iterator[pentalog.Broker]:
     """A broker in this process: `address("kafka")` is its Kafka door, `data` its directory."""
     with pentalog.Broker() as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of an Apache Kafka."""
+    try:
+        settings = {"transaction.state.log.num.partitions": "3"}
+        started = apache_kafka.start(tmp_path_factory.mktemp("apache"), settings=settings)
+    except (apache_kafka.JarsMissing, brokers.BrokerFailed) as why:
+        pytest.skip(str(why))
+    with brokers.stopping(started):
+        yield started.address
 
 
 @pytest.fixture

@@ -140,6 +140,7 @@ def test_every_door_into_one_table(
     assert sum(one.records for one in report.partitions) == RECORDS
     assert sum(one.aborted for one in report.partitions) == 2 * ABORTED
     assert sum(one.dead_letters for one in report.partitions) == RECORDS // POISON_EVERY
+    assert [(one.windows > 0, one.not_compared) for one in report.gold] == [(True, "")]
     report = verification.verify(spark, customers)
     assert report.problems == ()
     assert sum(one.compacted for one in report.partitions) > 1000

@@ -233,66 +233,6 @@ def test_keys_columns_transforms_and_partitions(
         run(spark, wrong)
 
 
-def test_gold_windows_and_rebuild(
-    spark: SparkSession, server: str, topic: str, tmp_path: Path
-) -> None:
-    make_topic(server, topic, 1)
-    minute = 60_000
-    first = (int(time.time() * 1000) - 3_600_000) // minute * minute
-    for number in range(6):
-        produce(server, topic, orders(number * 10, 10), timestamp=first + number * minute)
-    gold = {
-        "per_minute": {
-            "window": "1 minute",
-            "watermark": "1 minute",
-            "by": ["kind"],
-            "aggregates": {"n": "count(*)", "total": "sum(amount)"},
-        }
-    }
-    declared = declare(
-        server, topic, tmp_path / "lake", gold=gold, batch_rows_max=20,
-        columns={"id": "id", "amount": "amount", "kind": "if(id % 2 = 0, 'even', 'odd')"},
-    )  # fmt: skip
-    run(spark, declared)
-
-    def windows() -> dict[tuple[int, str], tuple[int, float]]:
-        rows = table(declared, "gold/per_minute").to_pylist()
-        found = {
-            (int(one["window_start"].timestamp() * 1000 - first) // minute, one["kind"]): (
-                one["n"],
-                one["total"],
-            )
-            for one in rows
-        }
-        assert len(found) == len(rows)
-        return found
-
-    def expected(minutes: int) -> dict[tuple[int, str], tuple[int, float]]:
-        return {
-            (number, kind): (5, sum(range(number * 10 + odd, number * 10 + 10, 2)) / 4)
-            for number in range(minutes)
-            for odd, kind in enumerate(("even", "odd"))
-        }
-
-    done = len(windows()) // 2
-    assert 3 <= done <= 5
-    assert windows() == expected(done)
-    for number in range(6, 9):
-        produce(server, topic, orders(number * 10, 10), timestamp=first + number * minute)
-    from pentalog.tables import repair
-
-    run(spark, declared)
-    repair.rebuild(spark, declared)
-    rebuilt = len(windows()) // 2
-    assert windows() == expected(rebuilt)
-    for number in range(9, 12):
-        produce(server, topic, orders(number * 10, 10), timestamp=first + number * minute)
-    run(spark, declared)
-    assert len(windows()) // 2 > rebuilt
-    assert windows() == expected(len(windows()) // 2)
-    audit(declared, 120)
-
-
 def test_dead_letters_also_go_to_their_topic(
     spark: SparkSession, server: str, topic: str, tmp_path: Path
 ) -> None:

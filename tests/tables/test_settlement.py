@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
 from test_write_back import make_topic, records
 
-import apache_kafka
-import brokers
-import pentalog
 from pentalog.clients.kafka import ClientOptions, Cluster, init_producer
 from pentalog.tables import settlement
 from pentalog.tables.settlement import give_up, look, settle
@@ -27,20 +23,10 @@ class Died(Exception):
 
 
 @pytest.fixture(scope="module", params=["pentalog", "kafka"])
-def server(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[str]:
-    if request.param == "pentalog":
-        with pentalog.Broker() as broker:
-            yield broker.address("kafka")
-        return
-    try:
-        settings = {"transaction.state.log.num.partitions": "3"}
-        started = apache_kafka.start(tmp_path_factory.mktemp("kafka"), settings=settings)
-    except apache_kafka.JarsMissing as why:
-        pytest.skip(str(why))
-    with brokers.stopping(started):
-        yield started.address
+def server(request: pytest.FixtureRequest) -> str:
+    if request.param == "kafka":
+        return str(request.getfixturevalue("apache"))
+    return str(request.getfixturevalue("broker").address("kafka"))
 
 
 class Writer:

@@ -17,8 +17,8 @@ import pentalog
 from pentalog.clients.kafka import EARLIEST, LATEST, Cluster
 from pentalog.model import batch
 from pentalog.model.types import Partition, Record
-from pentalog.tables.options import read_options
-from pentalog.tables.source import FilteredReader
+from pentalog.tables.options import OptionRefused, read_options
+from pentalog.tables.source import FilteredReader, Pentalog
 from pentalog.tables.splits import SplitReader
 
 if TYPE_CHECKING:
@@ -292,11 +292,14 @@ def test_patterns_choose_topics(cluster: Cluster, read: Read, topic: str) -> Non
         ({"servers": "x:1", "topics": "t", "splitBytes": "many"}, "64m"),
     ],
 )
-def test_options_are_refused_with_what_would_do(
-    spark: SparkSession, options: dict[str, str], complaint: str
-) -> None:
-    with pytest.raises(PySparkException, match=complaint):
-        spark.read.format("pentalog").options(**options).load()
+def test_options_are_refused_with_what_would_do(options: dict[str, str], complaint: str) -> None:
+    with pytest.raises(OptionRefused, match=complaint):
+        Pentalog(options).schema()
+
+
+def test_a_refusal_comes_through_spark(spark: SparkSession) -> None:
+    with pytest.raises(PySparkException, match="did you mean 'starting'"):
+        spark.read.format("pentalog").options(servers="x:1", topics="t", startng="x").load()
 
 
 def test_a_compacted_topic_is_read_the_same_both_ways(spark: SparkSession, topic: str) -> None:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
 from topic_samples import fill, records, transact
 
-import apache_kafka
-import brokers
 from pentalog.clients.kafka import LATEST, Cluster, GroupOffset, commit, committed
 from pentalog.model.types import Partition
 
@@ -18,21 +14,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    try:
-        started = apache_kafka.start(tmp_path_factory.mktemp("apache"))
-    except (apache_kafka.JarsMissing, brokers.BrokerFailed) as why:
-        pytest.skip(str(why))
-    with brokers.stopping(started):
-        yield started.address
-
-
 def test_apache_kafka_is_read_like_our_own(
-    spark: SparkSession, address: str, topic: str, tmp_path: Path
+    spark: SparkSession, apache: str, topic: str, tmp_path: Path
 ) -> None:
     at = Partition(topic, 1)
-    with Cluster(address) as cluster:
+    with Cluster(apache) as cluster:
         fill(cluster, topic)
         transact(cluster, at, f"{topic}-a", b"no", b"no", commit=False)
         transact(cluster, at, f"{topic}-a", b"yes", commit=True)
@@ -40,12 +26,12 @@ def test_apache_kafka_is_read_like_our_own(
         assert ends == {at: 1005, Partition(topic, 0): 1000}
         commit(cluster, topic, {at: GroupOffset(7, "note")})
         assert committed(cluster, topic) == {at: GroupOffset(7, "note")}
-    source = spark.read.format("pentalog").option("servers", address).option("topics", topic)
+    source = spark.read.format("pentalog").option("servers", apache).option("topics", topic)
     rows = source.load().orderBy("partition", "offset").collect()
     assert [row.offset for row in rows] == [*range(1000), *range(1000), 1003]
     assert [row.value for row in rows[:1000]] == [one.value for one in records(0, 1000)]
     assert bytes(rows[-1].value) == b"yes"
-    stream = spark.readStream.format("pentalog").option("servers", address)
+    stream = spark.readStream.format("pentalog").option("servers", apache)
     stream = stream.option("topics", topic).option("maxRowsPerTrigger", "1200").load()
     writer = stream.writeStream.format("parquet").trigger(availableNow=True)
     writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer
+from drivers import Java
 
 import pentalog
 from pentalog.tables import pipeline
@@ -153,15 +155,16 @@ def test_streams_follow_topics(spark: SparkSession, places: Places, topic: str) 
         query.stop()
 
 
-def test_the_command(broker: pentalog.Broker, topic: str, tmp_path: Path) -> None:
+def test_the_command(broker: pentalog.Broker, java: Java, topic: str, tmp_path: Path) -> None:
     server = broker.address("kafka")
     fill(server, topic, 2)
     queries = f"""select offset, key, value from topic.`{topic}` order by offset; -- ; not yet
                   select 'a;b' as text, cast(null as int) as nothing"""
     command = [sys.executable, "-m", "pentalog", "sql", "--server", server]
     done = subprocess.run(
-        [*command, "--format", "json"], input=queries.encode(), capture_output=True, timeout=120
-    )
+        [*command, "--format", "json"], input=queries.encode(), capture_output=True, timeout=200,
+        env={**os.environ, **java.environment()},
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr.decode()
     assert [json.loads(line) for line in done.stdout.decode().splitlines()] == [
         {"offset": 0, "key": "0", "value": '{"id": 0, "amount": 0.0}'},
@@ -174,7 +177,8 @@ def test_the_command(broker: pentalog.Broker, topic: str, tmp_path: Path) -> Non
     done = subprocess.run(
         [*command, "--format", "parquet", "--output", str(where), many],
         capture_output=True,
-        timeout=120,
+        timeout=200,
+        env={**os.environ, **java.environment()},
     )
     assert done.returncode == 1
     assert b"pentalog: there is no topic 'missing'" in done.stderr

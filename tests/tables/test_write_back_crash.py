@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from drivers import Java, Victim
+from lake import orders, produce
 from test_write_back import VALUES, make_topic, records
 
 import pentalog
@@ -42,19 +50,13 @@ def counts(broker: pentalog.Broker, topic: str) -> Counter[Any]:
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize(
-    "point", ["write-before-list", "write-in-list", "write-list", "write-share"]
-)
 def test_a_batch_that_was_cut_short_is_finished_once(
-    write: Callable[[int], None],
-    broker: pentalog.Broker,
-    topic: str,
-    dying_at: Path,
-    point: str,
+    write: Callable[[int], None], broker: pentalog.Broker, topic: str, dying_at: Path
 ) -> None:
+    """At the other lines of a commit without Spark: `test_settlement`."""
     write(0)
     # With the one that commits dies the one that would clean up after it.
-    dying_at.write_text(f"{point} write-abort")
+    dying_at.write_text("write-in-list write-abort")
     with pytest.raises(Exception, match=r".+"):
         write(1)
     assert dying_at.read_text() == "", "nobody came by"
@@ -102,3 +104,68 @@ def test_other_rows_in_place_of_a_lost_share_are_refused(
     # The third share was listed and open: its task committed it.
     assert all(count == 1 for count in counts(broker, topic).values())
     assert len(counts(broker, topic)) >= len(before)
+
+
+_STREAM = """
+    import sys
+    from pentalog.tables.session import session
+    servers, topic, checkpoint = sys.argv[1:]
+    spark = session(master="local[2]", quick=True)
+    rows = spark.readStream.format("pentalog").option("servers", servers)
+    rows = rows.option("topics", topic).option("maxRowsPerTrigger", "100").load()
+    query = rows.selectExpr("key", "value").writeStream.format("pentalog")
+    query = query.option("servers", servers).option("topic", topic + "-out")
+    query = query.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+    query.awaitTermination()
+    """
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(900)
+def test_a_stream_is_written_once_whoever_is_killed(
+    java: Java, dying_at: Path, topic: str, tmp_path: Path
+) -> None:
+    """The whole of Java, the broker, the driver: each while a batch is being committed."""
+    victim = Victim(tmp_path)
+    victim.start()
+    try:
+        make_topic(victim.address, topic, 2)
+        make_topic(victim.address, f"{topic}-out", 2)
+        produce(victim.address, topic, orders(0, 600))
+
+        def driver() -> subprocess.Popen[bytes]:
+            return subprocess.Popen(
+                [sys.executable, "-c", textwrap.dedent(_STREAM),
+                 victim.address, topic, str(tmp_path / "checkpoint")],
+                env={**os.environ, **java.environment()}, start_new_session=True,
+                stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+
+        for point, kill in (
+            ("write-share", java.kill),
+            ("write-in-list", victim.kill),
+            ("write-list", None),
+        ):
+            dying_at.write_text(point)
+            with driver() as running:
+                wait_until_passed(dying_at, running)
+                if kill is not None:
+                    kill()
+                os.killpg(running.pid, signal.SIGKILL)
+            if kill == victim.kill:
+                victim.start()
+        with driver() as running:
+            assert running.wait(300) == 0
+        found = Counter(one.key() for one in records(victim.address, f"{topic}-out", 2))
+    finally:
+        victim.kill()
+    assert found == Counter({b"k%d" % number: 1 for number in range(600)})
+
+
+def wait_until_passed(points: Path, process: subprocess.Popen[bytes]) -> None:
+    """Until somebody came by and died."""
+    until = time.monotonic() + 200
+    while points.read_text():
+        assert process.poll() is None, "the driver ended too early"
+        assert time.monotonic() < until, "nobody came by"
+        time.sleep(0.01)

@@ -10,6 +10,7 @@ from typing import Final
 from pentalog.cli.output import Refused
 
 _LAST_LINE: Final = re.compile(r"^[\w.]*?(\w+): (.+)$", re.MULTILINE)
+_JAVA_CAUSE: Final = re.compile(r"^(?:: |Caused by: )[\w.$]+: (.+)$", re.MULTILINE)
 _NOISE: Final = re.compile(r"\s*(?:SQLSTATE: \w+|; line \d+ pos \d+;?)")
 
 
@@ -53,7 +54,14 @@ def reason(text: str) -> str:
         found = [match for match in _LAST_LINE.finditer(behind) if not _is_frame(match[0])]
         if found:
             return found[0][2].strip()
-    first = text.strip().split("\n'", 1)[0].split("\n\nJVM", 1)[0].strip()
+    if text.startswith("An error occurred while calling"):
+        causes = _JAVA_CAUSE.findall(text)
+        if causes:
+            return ": ".join(dict.fromkeys((causes[0], causes[-1])))
+    first = text.strip()
+    # What Spark appends: the plan of a query, the state of a stream, the trace of Java.
+    for mark in ("\n'", "\n=== Streaming Query", "\n\nJVM"):
+        first = first.partition(mark)[0].strip()
     return _NOISE.sub("", first).strip()
 
 

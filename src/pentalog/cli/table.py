@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -17,6 +17,7 @@ from pentalog.cli.output import Misused, Refused, reported
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from pentalog.tables.exposition import PipelineMetrics
     from pentalog.tables.pipeline import Pipeline
 
 app = typer.Typer(
@@ -67,13 +68,20 @@ def run(
     once: Annotated[bool, typer.Option("--once", help="Up to the present end, then exit.")] = False,
     master: Master = None,
     jars: Jars = None,
+    metrics: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Serve /metrics for Prometheus there.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run pipelines, all in one Spark driver, until SIGTERM or Ctrl-C."""
+    from pentalog.cli.refusals import reason
+    from pentalog.tables.exposition import PipelineMetrics
     from pentalog.tables.runner import Runner
 
+    counted = PipelineMetrics()
     with (
         _refusing(),
+        _serving(metrics, counted),
         _session(_loaded(file, names), master, jars, quick=once) as (
             spark,
             pipelines,
@@ -82,7 +90,12 @@ def run(
         from pentalog.cli.pipelines_display import Display
 
         with Display(as_json=as_json) as display:
-            runner = Runner(spark, pipelines, once=once, report=display.show)
+
+            def report(progress: Mapping[str, Any]) -> None:
+                counted.take(progress)
+                display.show(progress)
+
+            runner = Runner(spark, pipelines, once=once, report=report, reason=reason)
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: runner.stop())
             finished = runner.run()
@@ -295,6 +308,23 @@ def _loaded(file: Path, names: list[str] | None) -> list[Pipeline]:
         if name not in pipelines:
             raise Refused(f"{file} has no pipeline {name!r}; it has: {', '.join(pipelines)}")
     return [one for one in pipelines.values() if not names or one.name in names]
+
+
+@contextmanager
+def _serving(address: str | None, metrics: PipelineMetrics) -> Iterator[None]:
+    if address is None:
+        yield
+        return
+    from pentalog.tables.exposition import MetricsServer
+
+    try:
+        server = MetricsServer(address, metrics)
+    except ValueError as error:
+        raise Misused(f"--metrics: {error}") from None
+    except OSError as error:
+        raise Refused(f"--metrics {address}: {error.strerror or error}") from None
+    with server:
+        yield
 
 
 @contextmanager

@@ -55,6 +55,9 @@ def _show(report: Report, *, as_json: bool) -> None:
         return
     rows = [[getattr(one, name) for name in _COLUMNS] for one in report.partitions]
     output.show_rows(_COLUMNS, rows, title=report.pipeline)
+    for gold in report.gold:
+        compared = f"not compared: {gold.not_compared}" if gold.not_compared else "compared"
+        typer.echo(f"{gold.layer}: {gold.windows} windows {compared}")
     for problem in report.problems[:_SHOWN_MAX]:
         typer.echo(str(problem))
     more = len(report.problems) - _SHOWN_MAX + report.problems_left_out

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from itertools import zip_longest
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from pentalog import kernels
 from pentalog.log import checkpoints, transactions
+from pentalog.log.cuts import Parts
 from pentalog.log.files import Files, Handle, RealFiles
 from pentalog.log.index import OffsetIndex, TimeIndex
 from pentalog.log.marks import PublishedMarks, read_marks
@@ -211,7 +213,7 @@ class PartitionReader:
 
     def _offset_in(self, opened: Opened, timestamp_ms: int, start: Offset) -> Offset | None:
         times = self.time_index(opened.base)
-        if opened.following is not None and len(times) and times.newest < timestamp_ms:
+        if len(times) and times.newest < timestamp_ms and self._sealed(opened):
             return None
         relative = times.offset_before(timestamp_ms)
         position = self.index(opened.base).position_at(relative)
@@ -232,33 +234,50 @@ class PartitionReader:
                     return offset
             position += at + size
 
+    def _sealed(self, opened: Opened) -> bool:
+        """Whether its indexes are whole: they are before the next segment gets its first batch."""
+        if opened.following is None:
+            return False
+        path = segment_path(self.directory, opened.following, ".log")
+        try:
+            return self.files.stat(path)[0] > 0
+        except FileNotFoundError as error:
+            raise Swapping from error
+
     def cuts(self, offset: Offset, limit: Offset, bytes_wanted: int) -> list[tuple[Offset, int]]:
         """Where to cut a range into parts of about this size: (offset, bytes before it)."""
-        found: list[tuple[Offset, int]] = []
-        since = 0
-        for base in self.bases():
+        parts = Parts(bytes_wanted, limit)
+        bases = self.bases()
+        for base, following in zip_longest(bases, bases[1:], fillvalue=_OFFSET_MAX):
             if base >= limit:
                 break
-            if since >= bytes_wanted and base > offset:
-                found.append((base, since))
-                since = 0
-            index = self.index(base)
-            before = max(0, index.position_at(offset - base)) if offset > base else 0
-            for relative, position in zip(index.offsets, index.positions, strict=True):
-                cut = base + relative + 1
-                if cut <= offset:
-                    continue
-                if cut >= limit:
-                    break
-                since += position - before
-                before = position
-                if since >= bytes_wanted:
-                    found.append((cut, since))
-                    since = 0
-            size = self.files.stat(segment_path(self.directory, base, ".log"))[0]
-            if size > before and limit > base:
-                since += size - before
-        return found
+            if following <= offset:
+                continue
+            if base > offset:
+                parts.reach(base, 0)
+            try:
+                file = self.files.open(segment_path(self.directory, base, ".log"), writable=False)
+            except FileNotFoundError as error:
+                raise Swapping from error
+            try:
+                self._cut(file, base, max(base, offset), parts)
+            finally:
+                file.close()
+        return parts.found
+
+    def _cut(self, file: Handle, base: Offset, offset: Offset, parts: Parts) -> None:
+        """Go through one segment: by its index as far as that goes, then from batch to batch."""
+        size = self.files.size(file)
+        index = self.index(base)
+        if not index.sound(size):
+            index = OffsetIndex()
+        position, offset = parts.hop(index, base, offset)
+        while position < size and offset < parts.limit:
+            data = self.files.read(file, _WALK_BYTES, position)
+            moved, offset = parts.walk(data, offset)
+            if not moved:
+                return
+            position += moved
 
 
 class SegmentFeed:

@@ -8,6 +8,7 @@ it behind, later ones map it.  A session never fails for the lack of it.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import re
@@ -15,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -81,7 +83,9 @@ def build() -> bool:
     """Make the archive now unless it is there; for machines that will start Spark often."""
     if _adopted(cache_directory(), java()) is not None:
         return True
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
+    with contextlib.suppress(OSError, subprocess.SubprocessError), _alone(cache_directory()):
+        if _adopted(cache_directory(), java()) is not None:
+            return True
         # Java keeps the pipe open until the archive is written.
         subprocess.run(
             [sys.executable, "-m", __name__],
@@ -91,6 +95,15 @@ def build() -> bool:
             check=False,
         )
     return _adopted(cache_directory(), java()) is not None
+
+
+@contextlib.contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Others who want to build it wait, and then find it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "build.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _release(program: Path) -> str:

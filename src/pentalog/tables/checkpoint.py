@@ -25,6 +25,8 @@ from pentalog.tables.sinks import Range, SinkRefused
 
 INGEST: Final = "ingest"
 _CONTROL: Final = "control.json"
+_BATCHES_TOLD: Final = 100
+"""As many as Spark keeps the progress of."""
 
 
 def gold_query(name: str) -> str:
@@ -37,11 +39,21 @@ class Checkpoint:
     def __init__(self, folder: str, query: str) -> None:
         self.folder = Path(folder)
         self.query = query
+        self._told: dict[int, Mapping[str, Any]] = {}
 
     @property
     def location(self) -> str:
         """What Spark is given."""
         return str(self.folder / self.query)
+
+    def tell(self, batch: int, counts: Mapping[str, Any]) -> None:
+        """What a batch did, for whoever reports its progress, which Spark knows only in part."""
+        self._told[batch] = counts
+        while len(self._told) > _BATCHES_TOLD:
+            self._told.pop(next(iter(self._told)))
+
+    def told(self, batch: int) -> Mapping[str, Any]:
+        return self._told.pop(batch, {})
 
     def begun(self) -> bool:
         """Whether a first batch has been planned, so that Spark goes on by itself."""

@@ -12,6 +12,17 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructType
 
+MEANINGS: Final = {
+    "missing": "in the log, not in the table",
+    "doubled": "more than once in the table",
+    "changed": "not the values the log has",
+    "unexpected": "in the table, but it should not be",
+    "beyond": "outside what the table's ledger covers",
+    "behind": "in another table of the pipeline, not yet in this one; run the pipeline again",
+    "gone": "in the ledger, but the log ends before it: is this the same log?",
+    "dropped": "the ledger counts other rows as dropped than the rules drop",
+}
+"""What is wrong with an offset, or a window, by the word reports have for it."""
 PLACE: Final = ("topic", "partition")
 KEYS: Final = ("layer", *PLACE)
 HASH: Final = "_hash"

@@ -16,6 +16,7 @@ from pentalog.tables import (
     group,
     layers,
     schema,
+    shortcut,
     silver,
 )
 from pentalog.tables.checkpoint import INGEST, Checkpoint
@@ -49,11 +50,8 @@ def queries(spark: SparkSession, pipeline: Pipeline, *, once: bool) -> list[Quer
     from pentalog.tables import gold
 
     session = configured(spark)
-    ingest = Query(
-        pipeline.name,
-        lambda: start(session, pipeline, once=once),
-        Checkpoint(pipeline.checkpoint, INGEST),
-    )
+    kept = Checkpoint(pipeline.checkpoint, INGEST)
+    ingest = Query(pipeline.name, lambda: start(session, pipeline, kept, once=once), kept)
     return [ingest, *(gold.query(session, pipeline, one, once=once) for one in pipeline.gold)]
 
 
@@ -70,10 +68,12 @@ def configured(spark: SparkSession) -> SparkSession:
     return session
 
 
-def start(spark: SparkSession, pipeline: Pipeline, *, once: bool) -> StreamingQuery:
+def start(
+    spark: SparkSession, pipeline: Pipeline, kept: Checkpoint | None = None, *, once: bool
+) -> StreamingQuery:
     """Begin, or go on, with a pipeline; `once` ends at what is the end now."""
     probe(pipeline.table("bronze"))
-    checkpoint = Checkpoint(pipeline.checkpoint, INGEST)
+    checkpoint = kept or Checkpoint(pipeline.checkpoint, INGEST)
     records = bronze.stream(spark, pipeline, beginning(pipeline, checkpoint), holds=True)
     batches = Ingestion(pipeline, checkpoint, records.schema)
     batches.prepare(spark)
@@ -160,12 +160,53 @@ class Ingestion:
         wanted = {layer: missing for layer, missing in lacking.items() if missing}
         if not wanted:
             return
-        written = self.write(rows, {at: layers.since(ranges, one) for at, one in wanted.items()})
+        begins = {layer: layers.since(ranges, missing) for layer, missing in wanted.items()}
+        written = self._write_shortly(rows.sparkSession, ranges, begins)
+        if written is None:
+            written = self.write(rows, begins)
         commit.pass_by("after-files")
         for layer, missing in wanted.items():
             files = written.files.get(layer, [])
             dropped = written.dropped if layer == "silver" else {}
             commit.settle(self._sinks[layer], query, batch, ranges, missing, files, dropped)
+        self._checkpoint.tell(batch, self._counts(written))
+
+    def _counts(self, written: layers.Written) -> dict[str, Any]:
+        rows = {layer: sum(one.rows for one in files) for layer, files in written.files.items()}
+        return {
+            "rows": rows.get("bronze", 0),
+            "dead_letters": rows.get("dead_letters", 0),
+            "dropped": written.dropped.total(),
+            "versions": {layer: sink.version() for layer, sink in self._sinks.items()},
+        }
+
+    def _write_shortly(
+        self,
+        spark: SparkSession,
+        ranges: Ranges,
+        wanted: Mapping[str, Mapping[Partition, int] | None],
+    ) -> layers.Written | None:
+        """The same as `write` for a whole batch of an ordinary pipeline, at less cost."""
+        table = self._silver_schema()
+        assert self._known is not None
+        whole = wanted.keys() == set(LAYERS) and not any(one is not None for one in wanted.values())
+        if not whole or not shortcut.serves(self._pipeline, self._source, self._known, table):
+            return None
+        way = shortcut.Shortcut(
+            self._source,
+            shortcut.options_of(self._pipeline),
+            self._pipeline.decode.format,
+            schema.as_arrow(self._known),
+            tuple(one.name for one in self._known if not one.nullable),
+            self._layout("bronze"),
+            self._layout("silver"),
+        )
+        rows = shortcut.rest(spark, ranges, way)
+        typed = silver.typed(rows, self._pipeline, self._known, schema.as_spark(table))
+        parts = {name: layers.Part(self._layout(name)) for name in ("silver", "dead_letters")}
+        written = layers.write(typed, parts)
+        written.files.setdefault("bronze", [])
+        return written
 
     def write(
         self, rows: DataFrame, wanted: Mapping[str, Mapping[Partition, int] | None]

@@ -13,6 +13,17 @@ from typing import Any, Final
 
 FORMATS: Final = ("json", "avro", "csv", "text", "raw")
 SINKS: Final = ("delta", "parquet", "iceberg")
+_BY_JAR: Final = {
+    "delta-jar": (
+        "Delta's own jar runs on Spark 4.2 and older (io.delta:delta-spark_4.2_2.13 writes on 4.3"
+        " but cannot read); sink = 'delta' writes the same tables with pip's deltalake, no jar"
+    ),
+    "iceberg-jar": (
+        "Iceberg's own jar runs on Spark 4.1 and older; sink = 'iceberg' writes such tables with"
+        " pip's pyiceberg, no jar"
+    ),
+}
+"""Kinds of tables that a user may ask for and that no jar of today can give."""
 ACTIONS: Final = ("drop", "dead-letter", "stop")
 LAYERS: Final = ("bronze", "silver", "dead_letters")
 TIME_PARTITIONS: Final = ("day", "hour")
@@ -253,6 +264,8 @@ def _check(where: str, pipeline: Pipeline) -> None:
         raise PipelineError(f"{where}: give either topics = ['NAME'] or pattern = 'REGEX'")
     if not pipeline.into:
         raise PipelineError(f"{where}.into: is empty; give a directory or s3://BUCKET/PATH")
+    if pipeline.sink in _BY_JAR:
+        raise PipelineError(f"{where}.sink: {_BY_JAR[pipeline.sink]}")
     _one_of(f"{where}.sink", pipeline.sink, SINKS)
     for key in ("file_bytes", "batch_rows_max"):
         if getattr(pipeline, key) < 1:
@@ -267,6 +280,11 @@ def _check(where: str, pipeline: Pipeline) -> None:
             )
     if pipeline.key and pipeline.sink != "delta":
         raise PipelineError(f"{where}.key: only Delta tables replace rows; set sink = 'delta'")
+    if pipeline.compact_every and pipeline.sink == "iceberg":
+        raise PipelineError(
+            f"{where}.compact_every: pyiceberg cannot compact; leave it out and let Spark's Iceberg"
+            " runtime do so (rewrite_data_files), or set sink = 'delta' or 'parquet'"
+        )
     if pipeline.key and pipeline.retention:
         raise PipelineError(f"{where}.retention: a table with a key keeps the last row of each key")
     if pipeline.decode.format == "json" and not pipeline.decode.schema:

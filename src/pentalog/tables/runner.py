@@ -64,9 +64,12 @@ class Runner:
         *,
         once: bool,
         report: Callable[[Mapping[str, Any]], None],
+        reason: Callable[[str], str] = str,
     ) -> None:
+        """`report` is told of every batch; `reason` finds what matters in Spark's errors."""
         self._once = once
         self._report = report
+        self._reason = reason
         self._stopping = False
         self._all = [
             _Running(pipeline, name, begin, kept)
@@ -108,6 +111,7 @@ class Runner:
             self._ended(one)
         elif paused:
             self._end(one)
+            one.kept.set_progress({**one.progress, "pid": os.getpid(), "resting": True})
 
     def _ended(self, one: _Running) -> None:
         """A query came to its end by itself: at the present end, or by a failure."""
@@ -123,7 +127,8 @@ class Runner:
         one.tries += 1
         pause_s = min(_RETRY_S_MAX, 2.0**one.tries)
         one.again_s = time.monotonic() + pause_s
-        _log.warning("pipeline %s failed and starts again in %d s: %s", one.name, pause_s, text)
+        why = self._reason(text)
+        _log.warning("pipeline %s failed and starts again in %d s: %s", one.name, pause_s, why)
 
     def _end(self, one: _Running) -> None:
         """Stop between batches; one that takes too long is interrupted, which it survives."""
@@ -142,27 +147,31 @@ class Runner:
             found = json.loads(progress.json)
             if found["batchId"] > one.batch:
                 one.batch, one.tries = found["batchId"], 0
-                one.progress = _told(one.name, found)
+                one.progress = _told(one.name, found, one.kept.told(one.batch))
                 one.kept.set_progress({**one.progress, "pid": os.getpid()})
                 self._report(one.progress)
 
 
-def _told(name: str, progress: Mapping[str, Any]) -> dict[str, Any]:
+def _told(name: str, progress: Mapping[str, Any], counts: Mapping[str, Any]) -> dict[str, Any]:
     """What people and programs want to know of a batch."""
     source = progress["sources"][0]
     reached = _positions(source.get("endOffset"))
     latest = _positions(source.get("latestOffset"))
     lag = sum(max(0, end - reached.get(at, 0)) for at, end in latest.items())
-    rate = float(progress.get("processedRowsPerSecond") or 0.0)
+    # Of what tasks read by themselves Spark counts nothing.
+    rows = counts.get("rows") or progress["numInputRows"]
+    batch_ms = progress["durationMs"].get("triggerExecution", 0)
+    rate = rows * 1000 / batch_ms if batch_ms else 0.0
     return {
         "pipeline": name,
         "batch": progress["batchId"],
         "time": progress["timestamp"],
-        "rows": progress["numInputRows"],
+        "rows": rows,
         "rows_per_second": round(rate, 1),
-        "batch_ms": progress["durationMs"].get("triggerExecution", 0),
+        "batch_ms": batch_ms,
         "lag": lag,
         "eta_s": round(lag / rate) if rate and lag else 0,
+        **{key: counts[key] for key in ("dead_letters", "dropped", "versions") if key in counts},
     }
 
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from pentalog.tables import archive
+from pentalog.tables import archive, masters
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,6 +62,9 @@ def session(
     builder = SparkSession.builder.appName(name)
     if SparkSession.getActiveSession() is None:
         chosen = master or given.pop("spark.master", _MASTER)
+        why = masters.trouble(chosen)
+        if why:
+            raise NoSpark(why)
         for key, value in _starting(chosen, quick=quick, given=given).items():
             builder = builder.config(key, value)
     for key, value in {**_SETTINGS, **given}.items():
@@ -76,16 +79,12 @@ def session(
     return spark
 
 
-def is_local(master: str) -> bool:
-    return master == "local" or master.startswith("local[")
-
-
 def _starting(master: str, *, quick: bool, given: dict[str, str]) -> dict[str, str]:
     """Settings for a new session; also the environment its processes inherit."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", " ".join((*_QUICK, "-Xshare:auto")))
     chosen = {**_STARTING, "spark.master": master}
-    if is_local(master):
+    if masters.is_local(master):
         os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
         chosen["spark.driver.host"] = chosen["spark.driver.bindAddress"] = _LOOPBACK
         chosen["spark.sql.shuffle.partitions"] = str(_cores(master))

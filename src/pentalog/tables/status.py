@@ -16,11 +16,13 @@ from pentalog.tables.sinks.state import name_of
 
 
 def state_of(pipeline: Pipeline) -> str:
-    """`paused`, `running`, `stopped`, or `new` where nothing has been written yet."""
+    """`paused`, or `pausing` while a batch still runs; `running`, `stopped`, or `new`."""
+    progress = Checkpoint(pipeline.checkpoint, INGEST).progress()
+    number = int(progress.get("pid", 0))
+    alive = bool(number) and _alive(number)
     if checkpoint.is_paused(pipeline.checkpoint):
-        return "paused"
-    number = int(Checkpoint(pipeline.checkpoint, INGEST).progress().get("pid", 0))
-    if number and _alive(number):
+        return "pausing" if alive and not progress.get("resting") else "paused"
+    if alive:
         return "running"
     return "stopped" if open_table(pipeline.table("bronze")).exists() else "new"
 

@@ -17,16 +17,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pentalog.model.types import Partition
-from pentalog.tables import comparison, decoding, ledger, quality, schema, silver
+from pentalog.tables import comparison, decoding, ledger, quality, schema, silver, windows
 from pentalog.tables.comparison import HASH, KEYS, PLACE
+from pentalog.tables.job import configured
 from pentalog.tables.ledger import Held, Snapshot
 from pentalog.tables.pipeline import LAYERS, Pipeline
 from pentalog.tables.sinks import Range
 from pentalog.tables.transforms import Transforms
+from pentalog.tables.windows import WindowCount, WindowProblem
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -34,16 +36,6 @@ if TYPE_CHECKING:
 RANGES_MAX: Final = 1000
 """Ranges that a report lists; it says how many more there are."""
 _DROPPED: Final = "dropped"
-MEANINGS: Final = {
-    "missing": "in the log, not in the table",
-    "doubled": "more than once in the table",
-    "changed": "not the values the log has",
-    "unexpected": "in the table, but it should not be",
-    "beyond": "outside what the table's ledger covers",
-    "behind": "in another table of the pipeline, not yet in this one; run the pipeline again",
-    "gone": "in the ledger, but the log ends before it: is this the same log?",
-    "dropped": "the ledger counts other rows as dropped than the rules drop",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +71,8 @@ class Problem:
 
     def __str__(self) -> str:
         shown = str(self.start) if self.end == self.start + 1 else f"{self.start}..{self.end - 1}"
-        return f"{self.layer}: {self.topic}/{self.partition} offset {shown}: {MEANINGS[self.kind]}"
+        place = f"{self.topic}/{self.partition} offset {shown}"
+        return f"{self.layer}: {place}: {comparison.MEANINGS[self.kind]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +81,9 @@ class Report:
 
     pipeline: str
     partitions: tuple[PartitionCount, ...]
-    problems: tuple[Problem, ...]
+    problems: tuple[Problem | WindowProblem, ...]
     problems_left_out: int = 0
+    gold: tuple[WindowCount, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -101,6 +95,8 @@ class Report:
 
 def verify(spark: SparkSession, pipeline: Pipeline) -> Report:
     """Compare a pipeline's tables with the log."""
+    # With the settings of the session that wrote them: the same values are null.
+    spark = configured(spark)
     taken = ledger.snapshot(spark, pipeline)
     partitions = taken.partitions()
     if not partitions:
@@ -108,7 +104,13 @@ def verify(spark: SparkSession, pipeline: Pipeline) -> Report:
         listed, total = _listed([_as("beyond", _rows_of(taken))])
         return Report(pipeline.name, (), tuple(listed), total - len(listed))
     log = ledger.held(pipeline, partitions)
-    return _Proof(spark, pipeline, taken, log).report()
+    report = _Proof(spark, pipeline, taken, log).report()
+    gold = [windows.verify(spark, pipeline, one, log) for one in pipeline.gold]
+    return replace(
+        report,
+        problems=(*report.problems, *(problem for one in gold for problem in one.problems)),
+        gold=tuple(one.account for one in gold),
+    )
 
 
 class _Proof:

@@ -198,6 +198,48 @@ def test_cuts_lie_inside_and_ascend(tmp_path: Path) -> None:
     assert all(4 < cut < 57 for cut in cuts)
 
 
+@pytest.mark.parametrize("index", ["whole", "none", "half", "damaged", "too long"])
+def test_cuts_need_no_index(tmp_path: Path, index: str) -> None:
+    bench = LogBench(tmp_path, flush_interval_ms=0)
+    bench.partition(segment_bytes=1 << 20, index_interval_bytes=256)
+    for number in range(200):
+        bench.append(*[b"%03d" % number * 30] * 5)
+    bench.partition().active.persist_indexes()
+    size = bench.partition().active.size
+    path = next(bench.directory.glob("*/*.index"))
+    packed = path.read_bytes()
+    if index == "none":
+        path.unlink()
+    elif index != "whole":
+        wrong = {
+            "half": packed[: len(packed) // 16 * 8],
+            "damaged": bytes(255 - one for one in packed),
+            "too long": packed + b"\xff" * 80,
+        }
+        path.write_bytes(wrong[index])
+    partition = published(bench).partition(AT)
+    cuts = partition.cuts(0, 1000, 10_000)
+    assert len(cuts) in (size // 10_000, size // 10_000 - 1)
+    assert all(cut % 5 == 0 for cut, _ in cuts)
+    # An index has an entry in 256 bytes, and a batch of this test has about 520.
+    assert all(10_000 - 800 <= before <= 10_000 + 800 for _, before in cuts)
+    some = [offset for offset, _ in partition.cuts(333, 667, 2000)]
+    assert 10 < len(some) < 30
+    assert all(333 < cut < 667 for cut in some)
+
+
+def test_a_batch_larger_than_a_part_is_one_part(tmp_path: Path) -> None:
+    bench = LogBench(tmp_path, flush_interval_ms=0)
+    bench.partition(segment_bytes=1 << 20)
+    for size in (10, 200_000, 10, 10, 90_000, 10):
+        bench.append(b"x" * size)
+    for path in bench.directory.glob("*/*.index"):
+        path.unlink()
+    partition = published(bench).partition(AT)
+    assert [offset for offset, _ in partition.cuts(0, 6, 1000)] == [1, 2, 4, 5]
+    assert [offset for offset, _ in partition.cuts(2, 6, 1 << 20)] == []
+
+
 def test_a_topic_made_anew_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
     bench = filled(tmp_path)
     reader = published(bench)

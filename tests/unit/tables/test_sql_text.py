@@ -76,3 +76,9 @@ def test_reasons_are_one_line() -> None:
         " SQLSTATE: 38000\n\tat org.apache.spark.X: y"
     )
     assert refusals.reason(worker) == "topic 'a' does not exist; there are: b"
+    stream = (
+        "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: no space left "
+        "SQLSTATE: XXKST\n=== Streaming Query ===\nIdentifier: orders\n\nCurrent State: ACTIVE\n"
+    )
+    assert refusals.reason(stream).endswith("terminated with exception: no space left")
+    assert "\n" not in refusals.reason(stream)

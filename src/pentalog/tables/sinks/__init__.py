@@ -57,6 +57,9 @@ class Sink(Protocol):
     def ledger(self) -> list[Entry]:
         """What each commit added, oldest first, as far back as the table remembers."""
 
+    def version(self) -> int:
+        """The number of the newest commit that was looked at."""
+
     def files(self) -> list[str]: ...
     def arrow(self) -> pa.Table: ...
     def read(self, spark: SparkSession) -> DataFrame: ...

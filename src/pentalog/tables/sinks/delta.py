@@ -218,6 +218,9 @@ class DeltaSink:
         )
         return [entry for entry in found if entry is not None]
 
+    def version(self) -> int:
+        return self._current(refresh=False).version()
+
     def files(self) -> list[str]:
         return list(self._current().file_uris())
 

@@ -169,6 +169,9 @@ class IcebergSink:
         )
         return [entry for entry in found if entry is not None]
 
+    def version(self) -> int:
+        return len(self._current().metadata.snapshots)
+
     def files(self) -> list[str]:
         return [
             str(one.file.file_path).removeprefix("file://")

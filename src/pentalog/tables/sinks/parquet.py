@@ -158,6 +158,9 @@ class ParquetSink:
                 found.append(entry)
         return found
 
+    def version(self) -> int:
+        return self._table.version
+
     def files(self) -> list[str]:
         return [self._storage.path(path) for path in self._current().files]
 
