@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final, TypeAlias
 
+from pentalog.broker.offsets_topic import Entry, OffsetsTopic
 from pentalog.broker.port import Committed
 from pentalog.broker.state import State
 from pentalog.model.later import Later
@@ -34,6 +35,8 @@ class LocalOffsets:
         """How many open transactions hold an offset, by group and partition."""
         self.leaseholders: set[str] = set()
         """Groups that have committed with a lease (`retention_leases.py`), now or earlier."""
+        self.topic: OffsetsTopic | None = None
+        """Where commits can be read as records too."""
 
     def open(self) -> None:
         for group, topic, index, *value in self._state.rows(
@@ -50,9 +53,24 @@ class LocalOffsets:
     def commit(self, group: str, offsets: Mapping[Partition, Committed]) -> Later[None]:
         self._state.check()
         now_ms = self._runtime.now_ms()
-        for at, committed in offsets.items():
-            self._write(group, at, _dated(committed, now_ms))
+        dated = [(group, at, _dated(committed, now_ms)) for at, committed in offsets.items()]
+        if self.topic is not None:
+            self.topic.write(dated)
+        for _, at, committed in dated:
+            self._write(group, at, committed)
         return self._state.settle()
+
+    def publish(self) -> None:
+        if self.topic is not None:
+            self.topic.make(self._entries)
+
+    def _entries(self) -> Iterator[Entry]:
+        """Every offset; what is committed or forgotten meanwhile comes as it then is."""
+        for group in tuple(self._committed):
+            for at in tuple(self.committed(group)):
+                committed = self.committed(group, (at,)).get(at)
+                if committed is not None:
+                    yield group, at, committed
 
     def committed(
         self, group: str, at: Collection[Partition] | None = None
@@ -77,6 +95,9 @@ class LocalOffsets:
         topics = self._committed.get(group)
         if topics is not None:
             self._state.check()
+            if self.topic is not None:
+                gone = self.committed(group, at)
+                self.topic.write([(group, where, None) for where in gone])
             if at is None:
                 del self._committed[group]
                 self._state.write("DELETE FROM offsets WHERE grp = ?", group)
@@ -87,15 +108,17 @@ class LocalOffsets:
 
     def forget_topic(self, topic: str) -> None:
         """The topic is deleted: one made anew under its name starts without offsets."""
-        touched = False
+        gone: list[Entry] = []
         for group in [group for group, topics in self._committed.items() if topic in topics]:
-            touched = True
             topics = self._committed[group]
+            gone += [(group, Partition(topic, index), None) for index in topics[topic]]
             del topics[topic]
             if not topics:
                 del self._committed[group]
-        if touched:
+        if gone:
             self._state.write("DELETE FROM offsets WHERE topic = ?", topic)
+            if self.topic is not None:
+                self.topic.write_or_warn(gone)
         if any(at.topic == topic for count in self._staging.values() for at in count):
             self._state.write("DELETE FROM staged_offsets WHERE topic = ?", topic)
             for producer_id, groups in list(self._staged.items()):
@@ -131,6 +154,7 @@ class LocalOffsets:
     def finish(self, producer_id: int, *, commit: bool) -> Later[None]:
         groups = self._staged.get(producer_id)
         if groups is not None:
+            real: list[Entry] = []
             for group, held in list(groups.items()):
                 for at, committed in list(held.items()):
                     self._unstage(producer_id, group, at)
@@ -139,6 +163,9 @@ class LocalOffsets:
                     older = now is not None and committed.timestamp_ms < now.timestamp_ms
                     if commit and not older:
                         self._write(group, at, committed)
+                        real.append((group, at, committed))
+            if real and self.topic is not None:
+                self.topic.write_or_warn(real)
             self._state.write("DELETE FROM staged_offsets WHERE producer_id = ?", producer_id)
         return self._state.settle()
 
