@@ -172,7 +172,9 @@ class App:
         producers.open()
         groups = LocalGroups(self._state, self._runtime, self._config)
         groups.open()
-        groups.offsets.topic = OffsetsTopic(topics, self._store, self._runtime)
+        groups.offsets.topic = OffsetsTopic(
+            topics, self._store, self._runtime, groups.offsets.entries
+        )
         topics.on_deleted.append(groups.topic_deleted)
         consumers = LocalConsumers(groups, topics)
         consumers.open()

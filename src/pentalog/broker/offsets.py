@@ -53,18 +53,24 @@ class LocalOffsets:
     def commit(self, group: str, offsets: Mapping[Partition, Committed]) -> Later[None]:
         self._state.check()
         now_ms = self._runtime.now_ms()
-        dated = [(group, at, _dated(committed, now_ms)) for at, committed in offsets.items()]
-        if self.topic is not None:
-            self.topic.write(dated)
-        for _, at, committed in dated:
-            self._write(group, at, committed)
-        return self._state.settle()
+        rows = []
+        for at, given in offsets.items():
+            committed = _dated(given, now_ms)
+            self._set(group, at, committed)
+            rows.append((group, at[0], at[1], *_values(committed)))
+            if self.topic is not None:
+                self.topic.note(group, at, committed)
+        return self._state.put(_UPSERT, rows)
 
     def publish(self) -> None:
         if self.topic is not None:
-            self.topic.make(self._entries)
+            self.topic.make()
 
-    def _entries(self) -> Iterator[Entry]:
+    def close(self) -> None:
+        if self.topic is not None:
+            self.topic.close()
+
+    def entries(self) -> Iterator[Entry]:
         """Every offset; what is committed or forgotten meanwhile comes as it then is."""
         for group in tuple(self._committed):
             for at in tuple(self.committed(group)):
@@ -96,8 +102,8 @@ class LocalOffsets:
         if topics is not None:
             self._state.check()
             if self.topic is not None:
-                gone = self.committed(group, at)
-                self.topic.write([(group, where, None) for where in gone])
+                for where in self.committed(group, at):
+                    self.topic.note(group, where, None)
             if at is None:
                 del self._committed[group]
                 self._state.write("DELETE FROM offsets WHERE grp = ?", group)
@@ -108,17 +114,18 @@ class LocalOffsets:
 
     def forget_topic(self, topic: str) -> None:
         """The topic is deleted: one made anew under its name starts without offsets."""
-        gone: list[Entry] = []
+        touched = False
         for group in [group for group, topics in self._committed.items() if topic in topics]:
+            touched = True
             topics = self._committed[group]
-            gone += [(group, Partition(topic, index), None) for index in topics[topic]]
+            if self.topic is not None:
+                for index in topics[topic]:
+                    self.topic.note(group, Partition(topic, index), None)
             del topics[topic]
             if not topics:
                 del self._committed[group]
-        if gone:
+        if touched:
             self._state.write("DELETE FROM offsets WHERE topic = ?", topic)
-            if self.topic is not None:
-                self.topic.write_or_warn(gone)
         if any(at.topic == topic for count in self._staging.values() for at in count):
             self._state.write("DELETE FROM staged_offsets WHERE topic = ?", topic)
             for producer_id, groups in list(self._staged.items()):
@@ -154,7 +161,6 @@ class LocalOffsets:
     def finish(self, producer_id: int, *, commit: bool) -> Later[None]:
         groups = self._staged.get(producer_id)
         if groups is not None:
-            real: list[Entry] = []
             for group, held in list(groups.items()):
                 for at, committed in list(held.items()):
                     self._unstage(producer_id, group, at)
@@ -163,9 +169,8 @@ class LocalOffsets:
                     older = now is not None and committed.timestamp_ms < now.timestamp_ms
                     if commit and not older:
                         self._write(group, at, committed)
-                        real.append((group, at, committed))
-            if real and self.topic is not None:
-                self.topic.write_or_warn(real)
+                        if self.topic is not None:
+                            self.topic.note(group, at, committed)
             self._state.write("DELETE FROM staged_offsets WHERE producer_id = ?", producer_id)
         return self._state.settle()
 

@@ -1,15 +1,15 @@
 """Committed offsets as the records of a topic, in the form Kafka's tools read.
 
-The broker itself remembers offsets in its state file.  What is committed is written here first,
-so that nothing is acknowledged that the topic does not hold; a power cut may take the newest
-records of it, as of any topic that nobody waited for.
+The broker itself remembers offsets in its state file.  What changes there is written here a few
+milliseconds later, the newest of each key; after a crash all of it is written again, so the two
+never stay apart.
 """
 
 from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final
 
@@ -21,10 +21,12 @@ from pentalog.model import batch
 from pentalog.model.errors import BrokerError
 from pentalog.model.internal import OFFSETS_TOPIC, OFFSETS_TOPIC_ID
 from pentalog.model.types import Partition, Record
-from pentalog.runtime import Runtime
+from pentalog.runtime import Runtime, Timer
 
 _log: Final = logging.getLogger(__name__)
 
+DELAY_MS: Final = 5
+RETRY_MS: Final = 1_000
 RECORDS_PER_BATCH: Final = 100
 """With the longest names there can be, this many still fit into `max.message.bytes`."""
 _TEXT_BYTES_MAX: Final = 32_767
@@ -34,19 +36,30 @@ _EXPIRING_VERSION: Final = 1
 """The last form of values that has a time of its own at which the offset is forgotten."""
 _AT: Final = Partition(OFFSETS_TOPIC, 0)
 
-Entry = tuple[str, Partition, Committed | None]
-"""Group, partition and offset; None: forgotten."""
+Entry = tuple[str, Partition, Committed]
 
 
 class OffsetsTopic:
-    def __init__(self, topics: LocalTopics, store: Store, runtime: Runtime) -> None:
+    def __init__(
+        self,
+        topics: LocalTopics,
+        store: Store,
+        runtime: Runtime,
+        entries: Callable[[], Iterator[Entry]],
+    ) -> None:
+        """`entries` are all offsets there are; asked on once a turn, while they change."""
         self._topics = topics
         self._store = store
         self._runtime = runtime
+        self._entries = entries
         self._there = any(topic.name == OFFSETS_TOPIC for topic in topics.all(internal=True))
         self._refused = False
+        self._noted: dict[tuple[str, Partition], Committed | None] = {}
+        self._timer: Timer | None = None
+        if self._there and not store.stopped_cleanly:
+            self._note_some(entries())
 
-    def make(self, entries: Callable[[], Iterator[Entry]]) -> None:
+    def make(self) -> None:
         """Make the topic if it is not there, and write the offsets there are, over some turns."""
         if self._there or self._refused:
             return
@@ -58,36 +71,54 @@ class OffsetsTopic:
             _log.warning("commits cannot be read as records of a topic: %s", refusal)
             return
         self._there = True
-        self._write_some(entries())
+        self._note_some(self._entries())
 
-    def write(self, entries: Sequence[Entry]) -> None:
-        """Append what has been committed or forgotten; may refuse."""
-        if not self._there:
-            return
+    def note(self, group: str, at: Partition, committed: Committed | None) -> None:
+        """An offset has been committed, or forgotten: written a moment later."""
+        if self._there:
+            self._noted[group, at] = committed
+            if self._timer is None:
+                self._timer = self._runtime.after(DELAY_MS, self._write_some)
+
+    def close(self) -> None:
+        """Write what is noted."""
+        if self._timer is not None:
+            self._timer.cancel()
+        while self._noted:
+            if not self._write():
+                return
+
+    def _write_some(self) -> None:
+        self._timer = None
+        delay_ms = DELAY_MS if self._write() else RETRY_MS
+        if self._noted:
+            self._timer = self._runtime.after(delay_ms, self._write_some)
+
+    def _write(self) -> bool:
+        """Append one batch of what is noted; False if that was refused."""
+        noted = list(islice(self._noted.items(), RECORDS_PER_BATCH))
         records = [
             Record(None if committed is None else _value(committed), key)
-            for group, at, committed in entries
+            for (group, at), committed in noted
             if (key := _key(group, at)) is not None
         ]
-        partition = self._store.get(_AT)
-        now_ms = self._runtime.now_ms()
-        for first in range(0, len(records), RECORDS_PER_BATCH):
-            built = batch.build(records[first : first + RECORDS_PER_BATCH], timestamp_ms=now_ms)
-            view = memoryview(built)
-            partition.append(view, kernels.check_batches(view, 0, len(view)))
+        if records:
+            view = memoryview(batch.build(records, timestamp_ms=self._runtime.now_ms()))
+            try:
+                self._store.get(_AT).append(view, kernels.check_batches(view, 0, len(view)))
+            except BrokerError as refusal:
+                _log.warning("%d commits cannot be written to %s: %s", len(noted), _AT, refusal)
+                return False
+        for place, _ in noted:
+            del self._noted[place]
+        return True
 
-    def write_or_warn(self, entries: Sequence[Entry]) -> None:
-        """For what has happened already and cannot be refused any more."""
-        try:
-            self.write(entries)
-        except BrokerError as refusal:
-            _log.warning("%s lacks %d changes of offsets: %s", _AT, len(entries), refusal)
-
-    def _write_some(self, entries: Iterator[Entry]) -> None:
+    def _note_some(self, entries: Iterator[Entry]) -> None:
         some = list(islice(entries, RECORDS_PER_BATCH))
+        for group, at, committed in some:
+            self.note(group, at, committed)
         if some:
-            self.write_or_warn(some)
-            self._runtime.soon(lambda: self._write_some(entries))
+            self._runtime.soon(lambda: self._note_some(entries))
 
 
 def _key(group: str, at: Partition) -> bytes | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import sqlite3
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -325,6 +325,21 @@ class State:
         self._queued.append(_Change(sql, values))
         self._schedule()
 
+    def put(self, sql: str, rows: Sequence[tuple[Value, ...]]) -> Later[None]:
+        """Queue changes that belong together and to no others, and `settle`.
+
+        They are committed before this returns where that needs no lane and nothing is queued
+        before them.
+        """
+        assert self._closed is None, "written after close"
+        alone = not (self._queued or self._underway or self._refusal)
+        self._queued += [_Change(sql, values) for values in rows]
+        if alone and self._near is not None:
+            self._commit()
+        else:
+            self._schedule()
+        return self.settle()
+
     def settle(self) -> Later[None]:
         """Ready as soon as everything queued so far is on the disk; refused if it cannot be."""
         if self._refusal is not None:
@@ -459,6 +474,9 @@ def _tidy(database: sqlite3.Connection) -> None:
 
 
 def _apply(database: sqlite3.Connection, changes: list[_Change]) -> None:
+    if len(changes) == 1:
+        database.execute(*changes[0])
+        return
     database.execute("BEGIN IMMEDIATE")
     try:
         for sql, values in changes:

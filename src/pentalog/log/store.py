@@ -81,6 +81,8 @@ class Store:
         )
         self.cleaned_offsets: dict[Partition, int] = {}
         """Up to where each compacted partition has been compacted."""
+        self.stopped_cleanly = False
+        """Did the life before this one leave everything as it should be?"""
         self.left_alone: set[str] = set()
         """Topics of which an Apache Kafka's directories lie here; they are not ours to touch."""
         self._marks = MarksFile(directory, files)
@@ -111,6 +113,7 @@ class Store:
         self._check_format()
         stops = checkpoints.read_clean_stop(files, directory / checkpoints.CLEAN_STOP)
         points = checkpoints.read_offsets(files, directory / checkpoints.RECOVERY_POINTS)
+        self.stopped_cleanly = bool(stops)
         self._starts = checkpoints.read_offsets(files, directory / checkpoints.LOG_STARTS)
         self.cleaned_offsets = checkpoints.read_offsets(
             files, directory / checkpoints.CLEANED_OFFSETS

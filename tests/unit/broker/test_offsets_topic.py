@@ -18,6 +18,7 @@ from pentalog.broker.port import Committed, TopicSpec
 from pentalog.broker.state import FILE_NAME, State
 from pentalog.broker.topics import LocalTopics
 from pentalog.config import Config
+from pentalog.log.checkpoints import CLEAN_STOP
 from pentalog.log.files import RealFiles
 from pentalog.log.store import Store
 from pentalog.metrics import Metrics
@@ -46,7 +47,7 @@ class Life:
         self.groups = LocalGroups(self.state, runtime, config)
         self.groups.open()
         self.offsets = self.groups.offsets
-        self.offsets.topic = OffsetsTopic(self.topics, self.store, runtime)
+        self.offsets.topic = OffsetsTopic(self.topics, self.store, runtime, self.offsets.entries)
         self.topics.on_deleted.append(self.groups.topic_deleted)
 
     def close(self) -> None:
@@ -57,7 +58,8 @@ class Life:
         self.runtime.run()
 
     def records(self) -> list[Record]:
-        self.runtime.advance(10_000)
+        for _ in range(10):
+            self.runtime.advance(offsets_topic.DELAY_MS)
         opened = self.log.open(AT, 0, bytes_max=1 << 20, horizon=Horizon.END).value
         found: list[Record] = []
         position = 0
@@ -94,13 +96,18 @@ def read_offset(value: bytes) -> int:
     return int(offset)
 
 
+OpenLife = Callable[..., Life]
+
+
 @pytest.fixture
-def live(tmp_path: Path, runtime: StepRuntime) -> Iterator[Callable[[], Life]]:
+def live(tmp_path: Path, runtime: StepRuntime) -> Iterator[OpenLife]:
     lives: list[Life] = []
 
-    def start() -> Life:
+    def start(*, killed: bool = False) -> Life:
         while lives:
             lives.pop().close()
+        if killed:
+            (tmp_path / CLEAN_STOP).unlink()
         lives.append(Life(tmp_path, runtime))
         return lives[-1]
 
@@ -109,7 +116,7 @@ def live(tmp_path: Path, runtime: StepRuntime) -> Iterator[Callable[[], Life]]:
         lives.pop().close()
 
 
-def test_there_is_none_until_somebody_looks_for_a_group(live: Callable[[], Life]) -> None:
+def test_there_is_none_until_somebody_looks_for_a_group(live: OpenLife) -> None:
     life = live()
     life.offsets.commit("g", {T0: Committed(5)})
     with pytest.raises(TopicNotFound):
@@ -119,9 +126,7 @@ def test_there_is_none_until_somebody_looks_for_a_group(live: Callable[[], Life]
     assert life.newest() == {("g", T0): 5}, "what was committed before is in it too"
 
 
-def test_many_offsets_are_written_over_several_turns(
-    live: Callable[[], Life], runtime: StepRuntime
-) -> None:
+def test_many_offsets_are_written_over_several_turns(live: OpenLife, runtime: StepRuntime) -> None:
     life = live()
     count = 3 * offsets_topic.RECORDS_PER_BATCH + 1
     life.offsets.commit("g", {Partition("t", i): Committed(i) for i in range(count)})
@@ -137,7 +142,7 @@ def test_many_offsets_are_written_over_several_turns(
     assert len(life.records()) < 2 * count
 
 
-def test_commits_and_what_is_forgotten(live: Callable[[], Life]) -> None:
+def test_commits_and_what_is_forgotten(live: OpenLife) -> None:
     life = live()
     life.offsets.publish()
     life.offsets.commit("g", {T0: Committed(5, 2, "note"), T1: Committed(7, expire_ms=99)})
@@ -155,7 +160,7 @@ def test_commits_and_what_is_forgotten(live: Callable[[], Life]) -> None:
     assert life.newest()["h", T0] is None
 
 
-def test_offsets_of_a_transaction_are_in_it_when_they_are_real(live: Callable[[], Life]) -> None:
+def test_offsets_of_a_transaction_are_in_it_when_they_are_real(live: OpenLife) -> None:
     life = live()
     life.offsets.publish()
     life.offsets.stage(1, "g", {T0: Committed(5)})
@@ -166,7 +171,7 @@ def test_offsets_of_a_transaction_are_in_it_when_they_are_real(live: Callable[[]
     assert life.newest() == {("g", T0): 5}
 
 
-def test_names_too_long_for_kafkas_form_are_left_out(live: Callable[[], Life]) -> None:
+def test_names_too_long_for_kafkas_form_are_left_out(live: OpenLife) -> None:
     life = live()
     life.offsets.publish()
     life.offsets.commit("g" * 40_000, {T0: Committed(5)})
@@ -174,7 +179,7 @@ def test_names_too_long_for_kafkas_form_are_left_out(live: Callable[[], Life]) -
     assert life.newest() == {("g", T0): 6}
 
 
-def test_nobody_else_may_write_or_delete_it(live: Callable[[], Life]) -> None:
+def test_nobody_else_may_write_or_delete_it(live: OpenLife) -> None:
     life = live()
     life.offsets.publish()
     built = memoryview(batch.build([Record(b"v", b"k")], timestamp_ms=1))
@@ -191,7 +196,7 @@ def test_nobody_else_may_write_or_delete_it(live: Callable[[], Life]) -> None:
     assert life.newest() == {}
 
 
-def test_only_those_who_ask_for_it_have_it_listed(live: Callable[[], Life]) -> None:
+def test_only_those_who_ask_for_it_have_it_listed(live: OpenLife) -> None:
     life = live()
     life.topics.create(TopicSpec(name="t"))
     life.offsets.publish()
@@ -204,7 +209,7 @@ def test_only_those_who_ask_for_it_have_it_listed(live: Callable[[], Life]) -> N
 
 
 @pytest.mark.parametrize("row_lost", [False, True])
-def test_the_next_life_goes_on_with_it(live: Callable[[], Life], row_lost: bool) -> None:
+def test_the_next_life_goes_on_with_it(live: OpenLife, row_lost: bool) -> None:
     life = live()
     life.offsets.publish()
     life.offsets.commit("g", {T0: Committed(5)})
@@ -222,7 +227,7 @@ def test_the_next_life_goes_on_with_it(live: Callable[[], Life], row_lost: bool)
 
 
 def test_a_directory_that_kafka_left_is_left_alone(
-    live: Callable[[], Life], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    live: OpenLife, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     left = tmp_path / f"{OFFSETS_TOPIC}-0"
     left.mkdir()
@@ -235,3 +240,52 @@ def test_a_directory_that_kafka_left_is_left_alone(
     life.offsets.commit("g", {T0: Committed(5)})
     assert life.offsets.committed("g")[T0].offset == 5
     assert [each.name for each in left.iterdir()] == ["partition.metadata"]
+
+
+def test_only_the_newest_of_a_moment_is_written(live: OpenLife) -> None:
+    life = live()
+    life.offsets.publish()
+    for offset in range(10):
+        life.offsets.commit("g", {T0: Committed(offset)})
+    assert [read_offset(record.value or b"") for record in life.records()] == [9]
+    life.offsets.commit("g", {T0: Committed(10)})
+    assert [read_offset(record.value or b"") for record in life.records()] == [9, 10]
+
+
+def test_a_clean_stop_leaves_nothing_unwritten(live: OpenLife) -> None:
+    life = live()
+    life.offsets.publish()
+    life.offsets.commit("g", {T0: Committed(5)})
+    second = live()
+    assert len(second.records()) == 1
+    assert second.newest() == {("g", T0): 5}
+
+
+def test_after_a_crash_everything_is_written_again(
+    live: OpenLife, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life = live()
+    life.offsets.publish()
+    life.offsets.commit("g", {T0: Committed(5)})
+    assert life.newest() == {("g", T0): 5}
+    life.offsets.commit("g", {T0: Committed(6), T1: Committed(7)})
+    life.runtime.run()
+    # As if it had been killed before the moment was over.
+    monkeypatch.setattr(OffsetsTopic, "close", lambda _: None)
+    second = live(killed=True)
+    assert not second.store.stopped_cleanly
+    assert second.newest() == {("g", T0): 6, ("g", T1): 7}
+
+
+def test_what_the_disk_refuses_is_tried_again(
+    live: OpenLife, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life = live()
+    life.offsets.publish()
+    monkeypatch.setattr(life.store.get(AT), "failed", "no disk", raising=True)
+    later = life.offsets.commit("g", {T0: Committed(5)})
+    assert life.newest() == {}
+    assert later.ready, "the commit itself does not depend on it"
+    monkeypatch.undo()
+    life.runtime.advance(offsets_topic.RETRY_MS)
+    assert life.newest() == {("g", T0): 5}

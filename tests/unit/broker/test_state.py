@@ -82,6 +82,7 @@ def test_changes_during_a_commit_go_together_into_the_next(
     state._database.set_trace_callback(lambda sql: commits.append(sql) if sql == "COMMIT" else None)
     runtime.lanes_blocked = True
     state.write(PUT, "a", "1")
+    state.write(PUT, "a", "2")
     runtime.run()
     during = [state.settle()]
     for number in range(100):
@@ -358,3 +359,29 @@ def test_without_syncs_a_full_disk_refuses_and_heals(
     near_state.check()
     assert near_state.settle().ready
     assert read(near_state.path, "a") == "x" * 100_000
+
+
+def test_without_syncs_changes_that_stand_alone_are_committed_at_once(
+    near_state: State, runtime: StepRuntime
+) -> None:
+    runtime.lanes_blocked = True
+    assert near_state.put(PUT, [("a", "1"), ("b", "1")]).ready
+    assert read(near_state.path, "b") == "1"
+    near_state.write(PUT, "c", "1")
+    behind = near_state.put(PUT, [("a", "2")])
+    assert not behind.ready, "what is queued before it comes first"
+    assert read(near_state.path, "a") == "1"
+    runtime.run()
+    assert behind.ready
+    assert read(near_state.path, "a") == "2"
+
+
+def test_with_syncs_changes_that_stand_alone_wait_for_the_lane(
+    open_state: Open, runtime: StepRuntime
+) -> None:
+    state = open_state()
+    later = state.put(PUT, [("a", "1")])
+    assert not later.ready
+    runtime.run()
+    assert later.ready
+    assert read(state.path, "a") == "1"

@@ -128,7 +128,9 @@ class DiskBroker:
             log = LocalLog(self.store, self.runtime, self.metrics)
             self.groups = LocalGroups(self.state, self.runtime, self.config)
             self.groups.open()
-            self.groups.offsets.topic = OffsetsTopic(self.topics, self.store, self.runtime)
+            self.groups.offsets.topic = OffsetsTopic(
+                self.topics, self.store, self.runtime, self.groups.offsets.entries
+            )
             self.topics.on_deleted.append(self.groups.topic_deleted)
             consumers = LocalConsumers(self.groups, self.topics)
             consumers.open()

@@ -14,6 +14,7 @@ from pentalog.model.errors import BrokerError
 from pentalog.model.later import Later
 from pentalog.model.types import Partition
 from pentalog.protocols.kafka.codec import milliseconds
+from pentalog.protocols.kafka.commit_requests import decode
 from pentalog.protocols.kafka.coordination import answer_when_there, group_code
 from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, code_of
 from pentalog.protocols.kafka.messages import Api, Call
@@ -106,4 +107,4 @@ def _expire_ms(call: Call) -> int:
     return -1 if retention_ms < 0 else call.context.runtime.now_ms() + retention_ms
 
 
-API: Final = Api(8, "OffsetCommit", 2, 10, serve)
+API: Final = Api(8, "OffsetCommit", 2, 10, serve, decode=decode)
