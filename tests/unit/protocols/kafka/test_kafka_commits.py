@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kafka_requests import request
 
 from pentalog.protocols.kafka import codec, frames
-from pentalog.protocols.kafka.commit_requests import CommitRequest, decode
+from pentalog.protocols.kafka.commits import CommitRequest, decode, encode
 from pentalog.protocols.kafka.entities import Undecodable
 
 VERSIONS = range(2, 11)
@@ -119,3 +119,20 @@ def test_damaged_requests_are_read_as_the_schema_reads_them(
     assert (read is None) == (expected is None)
     if read is not None:
         assert plain(version, read) == plain(version, expected)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_answers_as_the_schema_does(version: int) -> None:
+    topics = [
+        {
+            "name": name,
+            "topic_id": topic_id,
+            "partitions": [
+                {"partition_index": index, "error_code": code}
+                for index, code in enumerate((0, 3, 25) * count)
+            ],
+        }
+        for name, topic_id, count in (("orders", TOPIC_ID, 100), ("grüße" * 40, None, 0))
+    ]
+    for some in (topics, []):
+        assert encode(version, 9, some) == codec.encode(8, version, 9, {"topics": some})

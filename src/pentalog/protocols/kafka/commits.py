@@ -1,4 +1,4 @@
-"""OffsetCommit requests, read by hand: what a member sends after every few records.
+"""OffsetCommit, read and answered by hand: what a member sends after every few records.
 
 The fields have the names that the schema gives them.
 
@@ -20,10 +20,12 @@ metadata           string or null
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from pentalog.protocols.kafka.codec import uvarint
 from pentalog.protocols.kafka.entities import Undecodable, read_uvarint
 
 BODY_BYTES_MAX: Final = 4 << 20
@@ -32,6 +34,10 @@ _BY_ID: Final = 10
 _NUMBER: Final = struct.Struct(">i")
 _LONG: Final = struct.Struct(">q")
 _SIZE: Final = struct.Struct(">h")
+_ANSWER_HEAD: Final = struct.Struct(">ii")
+_RESULT: Final = struct.Struct(">ih")
+_FLEXIBLE_RESULT: Final = struct.Struct(">ihx")
+_KEPT_FOR_EVER: Final = timedelta(milliseconds=-1)
 _PARTITION_2: Final = struct.Struct(">iq")
 _PARTITION_6: Final = struct.Struct(">iqi")
 
@@ -68,17 +74,43 @@ def decode(version: int, body: memoryview) -> CommitRequest:
         raise Undecodable(f"OffsetCommit {version}: {flaw}") from flaw
 
 
+def encode(version: int, correlation_id: int, topics: Sequence[Mapping[str, Any]]) -> bytearray:
+    """The whole frame of an answer, length in front; nobody is told to wait."""
+    flexible = version >= _FLEXIBLE
+    out = bytearray(_ANSWER_HEAD.size + (1 if flexible else 0) + (4 if version >= 3 else 0))
+    result = _FLEXIBLE_RESULT if flexible else _RESULT
+    out += uvarint(len(topics) + 1) if flexible else _NUMBER.pack(len(topics))
+    for topic in topics:
+        if version >= _BY_ID:
+            out += topic["topic_id"].bytes if topic["topic_id"] else bytes(16)
+        else:
+            name = topic["name"].encode()
+            out += uvarint(len(name) + 1) if flexible else _SIZE.pack(len(name))
+            out += name
+        partitions = topic["partitions"]
+        out += uvarint(len(partitions) + 1) if flexible else _NUMBER.pack(len(partitions))
+        for partition in partitions:
+            out += result.pack(partition["partition_index"], partition["error_code"])
+        if flexible:
+            out.append(0)
+    if flexible:
+        out.append(0)
+    _ANSWER_HEAD.pack_into(out, 0, len(out) - 4, correlation_id)
+    return out
+
+
 def _decode(version: int, data: bytes) -> CommitRequest:
     flexible = version >= _FLEXIBLE
     group, position = _text(data, 0, flexible)
     (generation,) = _NUMBER.unpack_from(data, position)
     member, position = _text(data, position + 4, flexible)
     instance = None
-    retention_ms = -1
+    retention = _KEPT_FOR_EVER
     if version >= 7:
         instance, position = _nullable(data, position, flexible)
     elif version < 5:
         (retention_ms,) = _LONG.unpack_from(data, position)
+        retention = timedelta(milliseconds=retention_ms)
         position += 8
     topics: list[CommitTopic] = []
     count, position = _count(data, position, flexible)
@@ -100,7 +132,6 @@ def _decode(version: int, data: bytes) -> CommitRequest:
         position = _skip_tagged(data, position)
     if position != len(data):
         raise Undecodable(f"OffsetCommit {version}: {len(data) - position} bytes too many")
-    retention = timedelta(milliseconds=retention_ms)
     return CommitRequest(group, generation, member, instance, retention, topics)
 
 
