@@ -104,6 +104,7 @@ class LocalOffsets:
             if self.topic is not None:
                 for where in self.committed(group, at):
                     self.topic.note(group, where, None)
+                self.topic.flush()
             if at is None:
                 del self._committed[group]
                 self._state.write("DELETE FROM offsets WHERE grp = ?", group)
@@ -125,6 +126,8 @@ class LocalOffsets:
             if not topics:
                 del self._committed[group]
         if touched:
+            if self.topic is not None:
+                self.topic.flush()
             self._state.write("DELETE FROM offsets WHERE topic = ?", topic)
         if any(at.topic == topic for count in self._staging.values() for at in count):
             self._state.write("DELETE FROM staged_offsets WHERE topic = ?", topic)

@@ -1,8 +1,8 @@
 """Committed offsets as the records of a topic, in the form Kafka's tools read.
 
 The broker itself remembers offsets in its state file.  What changes there is written here a few
-milliseconds later, the newest of each key; after a crash all of it is written again, so the two
-never stay apart.
+milliseconds later, the newest of each key; after a crash all of it is written again.  What is
+forgotten is written at once, before the state file forgets it: nothing would bring it back.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ DELAY_MS: Final = 5
 RETRY_MS: Final = 1_000
 RECORDS_PER_BATCH: Final = 100
 """With the longest names there can be, this many still fit into `max.message.bytes`."""
+_BATCHES_AT_ONCE: Final = 10
 _TEXT_BYTES_MAX: Final = 32_767
 _KEY_VERSION: Final = 1
 _VALUE_VERSION: Final = 3
@@ -55,9 +56,12 @@ class OffsetsTopic:
         self._there = any(topic.name == OFFSETS_TOPIC for topic in topics.all(internal=True))
         self._refused = False
         self._noted: dict[tuple[str, Partition], Committed | None] = {}
+        self._rest: Iterator[Entry] = iter(())
+        """What is still to be noted of all there was."""
+        self._failing = False
         self._timer: Timer | None = None
         if self._there and not store.stopped_cleanly:
-            self._note_some(entries())
+            self._note_all()
 
     def make(self) -> None:
         """Make the topic if it is not there, and write the offsets there are, over some turns."""
@@ -71,7 +75,7 @@ class OffsetsTopic:
             _log.warning("commits cannot be read as records of a topic: %s", refusal)
             return
         self._there = True
-        self._note_some(self._entries())
+        self._note_all()
 
     def note(self, group: str, at: Partition, committed: Committed | None) -> None:
         """An offset has been committed, or forgotten: written a moment later."""
@@ -80,13 +84,21 @@ class OffsetsTopic:
             if self._timer is None:
                 self._timer = self._runtime.after(DELAY_MS, self._write_some)
 
+    def flush(self) -> None:
+        """Write what is noted, or the first of it if that is much."""
+        for _ in range(_BATCHES_AT_ONCE):
+            if not self._noted or not self._write():
+                return
+
     def close(self) -> None:
-        """Write what is noted."""
+        """Write all there is; what is noted from now on is not."""
         if self._timer is not None:
             self._timer.cancel()
-        while self._noted:
-            if not self._write():
-                return
+        for group, at, committed in self._rest:
+            self._noted[group, at] = committed
+        self._there = False
+        while self._noted and self._write():
+            pass
 
     def _write_some(self) -> None:
         self._timer = None
@@ -107,18 +119,25 @@ class OffsetsTopic:
             try:
                 self._store.get(_AT).append(view, kernels.check_batches(view, 0, len(view)))
             except BrokerError as refusal:
-                _log.warning("%d commits cannot be written to %s: %s", len(noted), _AT, refusal)
+                if not self._failing:
+                    _log.warning("commits cannot be written to %s for now: %s", _AT, refusal)
+                self._failing = True
                 return False
+            self._failing = False
         for place, _ in noted:
             del self._noted[place]
         return True
 
-    def _note_some(self, entries: Iterator[Entry]) -> None:
-        some = list(islice(entries, RECORDS_PER_BATCH))
+    def _note_all(self) -> None:
+        self._rest = self._entries()
+        self._note_some()
+
+    def _note_some(self) -> None:
+        some = list(islice(self._rest, RECORDS_PER_BATCH))
         for group, at, committed in some:
             self.note(group, at, committed)
         if some:
-            self._runtime.soon(lambda: self._note_some(entries))
+            self._runtime.soon(self._note_some)
 
 
 def _key(group: str, at: Partition) -> bytes | None:

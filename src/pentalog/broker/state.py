@@ -239,6 +239,7 @@ class State:
             self._identify(database)
             if not self._synced:
                 database.execute("PRAGMA wal_autocheckpoint = 0")
+                _tidy(database)
                 self._near = _near(self.path)
         except (sqlite3.Error, StorageFailed) as error:
             if database is not None:

@@ -289,3 +289,22 @@ def test_what_the_disk_refuses_is_tried_again(
     monkeypatch.undo()
     life.runtime.advance(offsets_topic.RETRY_MS)
     assert life.newest() == {("g", T0): 5}
+
+
+def test_what_is_forgotten_is_written_before_the_state_file_forgets(live: OpenLife) -> None:
+    life = live()
+    life.offsets.publish()
+    life.offsets.commit("g", {T0: Committed(5)})
+    assert life.newest() == {("g", T0): 5}
+    life.offsets.forget("g")
+    end = life.store.get(AT).marks.end
+    assert end == 2, "although nothing has had its turn yet"
+    assert life.newest() == {("g", T0): None}
+
+
+def test_a_stop_in_the_middle_of_writing_everything_writes_the_rest(live: OpenLife) -> None:
+    life = live()
+    count = 3 * offsets_topic.RECORDS_PER_BATCH + 1
+    life.offsets.commit("g", {Partition("t", i): Committed(i) for i in range(count)})
+    life.offsets.publish()
+    assert len(live().newest()) == count
