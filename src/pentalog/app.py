@@ -14,6 +14,7 @@ from pentalog.broker.groups import LocalGroups
 from pentalog.broker.live_settings import LocalSettings
 from pentalog.broker.log import LocalLog
 from pentalog.broker.named_producers import LocalNamedProducers
+from pentalog.broker.offsets_topic import OffsetsTopic
 from pentalog.broker.port import Broker
 from pentalog.broker.producers import LocalProducers
 from pentalog.broker.quotas import LocalQuotas
@@ -202,6 +203,9 @@ class App:
         producers.open()
         groups = LocalGroups(self._state, self._runtime, self._config)
         groups.open()
+        groups.offsets.topic = OffsetsTopic(
+            topics, self._store, self._runtime, groups.offsets.entries
+        )
         topics.on_deleted.append(groups.topic_deleted)
         consumers = LocalConsumers(groups, topics)
         consumers.open()

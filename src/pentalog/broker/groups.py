@@ -90,6 +90,7 @@ class LocalGroups:
             self._sweep_timer = None
         for group in self._groups.values():
             group.close()
+        self.offsets.close()
 
     def topic_deleted(self, topic: Topic) -> None:
         """To be called in the turn of the deletion: the offsets go with the topic."""

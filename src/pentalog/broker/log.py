@@ -14,7 +14,8 @@ from pentalog.log.partition import PartitionLog
 from pentalog.log.segment import Cold
 from pentalog.log.store import Store
 from pentalog.metrics import Metrics
-from pentalog.model.errors import BrokerError, StorageFailed
+from pentalog.model.errors import BrokerError, InvalidTopic, StorageFailed
+from pentalog.model.internal import INTERNAL
 from pentalog.model.later import Later
 from pentalog.model.types import (
     Ack,
@@ -49,6 +50,8 @@ class LocalLog:
 
     def append(self, at: Partition, batches: memoryview, facts: Facts | None = None) -> Appended:
         partition = self._store.get(at)
+        if at.topic in INTERNAL:
+            raise InvalidTopic(f"{at.topic} is the broker's own: write to another topic")
         if facts is None:
             facts = kernels.check_batches(batches, 0, len(batches))
         return partition.append(batches, facts)

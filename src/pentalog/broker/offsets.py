@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final, TypeAlias
 
+from pentalog.broker.offsets_topic import Entry, OffsetsTopic
 from pentalog.broker.port import Committed
 from pentalog.broker.state import State
 from pentalog.model.later import Later
@@ -34,6 +35,8 @@ class LocalOffsets:
         """How many open transactions hold an offset, by group and partition."""
         self.leaseholders: set[str] = set()
         """Groups that have committed with a lease (`retention_leases.py`), now or earlier."""
+        self.topic: OffsetsTopic | None = None
+        """Where commits can be read as records too."""
 
     def open(self) -> None:
         for group, topic, index, *value in self._state.rows(
@@ -50,9 +53,30 @@ class LocalOffsets:
     def commit(self, group: str, offsets: Mapping[Partition, Committed]) -> Later[None]:
         self._state.check()
         now_ms = self._runtime.now_ms()
-        for at, committed in offsets.items():
-            self._write(group, at, _dated(committed, now_ms))
-        return self._state.settle()
+        rows = []
+        for at, given in offsets.items():
+            committed = _dated(given, now_ms)
+            self._set(group, at, committed)
+            rows.append((group, at[0], at[1], *_values(committed)))
+            if self.topic is not None:
+                self.topic.note(group, at, committed)
+        return self._state.put(_UPSERT, rows)
+
+    def publish(self) -> None:
+        if self.topic is not None:
+            self.topic.make()
+
+    def close(self) -> None:
+        if self.topic is not None:
+            self.topic.close()
+
+    def entries(self) -> Iterator[Entry]:
+        """Every offset; what is committed or forgotten meanwhile comes as it then is."""
+        for group in tuple(self._committed):
+            for at in tuple(self.committed(group)):
+                committed = self.committed(group, (at,)).get(at)
+                if committed is not None:
+                    yield group, at, committed
 
     def committed(
         self, group: str, at: Collection[Partition] | None = None
@@ -77,6 +101,10 @@ class LocalOffsets:
         topics = self._committed.get(group)
         if topics is not None:
             self._state.check()
+            if self.topic is not None:
+                for where in self.committed(group, at):
+                    self.topic.note(group, where, None)
+                self.topic.flush()
             if at is None:
                 del self._committed[group]
                 self._state.write("DELETE FROM offsets WHERE grp = ?", group)
@@ -91,10 +119,15 @@ class LocalOffsets:
         for group in [group for group, topics in self._committed.items() if topic in topics]:
             touched = True
             topics = self._committed[group]
+            if self.topic is not None:
+                for index in topics[topic]:
+                    self.topic.note(group, Partition(topic, index), None)
             del topics[topic]
             if not topics:
                 del self._committed[group]
         if touched:
+            if self.topic is not None:
+                self.topic.flush()
             self._state.write("DELETE FROM offsets WHERE topic = ?", topic)
         if any(at.topic == topic for count in self._staging.values() for at in count):
             self._state.write("DELETE FROM staged_offsets WHERE topic = ?", topic)
@@ -139,6 +172,8 @@ class LocalOffsets:
                     older = now is not None and committed.timestamp_ms < now.timestamp_ms
                     if commit and not older:
                         self._write(group, at, committed)
+                        if self.topic is not None:
+                            self.topic.note(group, at, committed)
             self._state.write("DELETE FROM staged_offsets WHERE producer_id = ?", producer_id)
         return self._state.settle()
 

@@ -139,7 +139,7 @@ class Planning:
     @property
     def work(self) -> int:
         """Roughly how much there is to be done for a plan: topics, of each member."""
-        every = len(self._topics.all())
+        every = len(self._topics.all(internal=True))
         members = self.members.values()
         return sum(len(member.topics) + (every if member.pattern else 0) for member in members)
 
@@ -270,7 +270,7 @@ class Planning:
                 continue
         if member.pattern:
             matches = pattern(member.pattern).matches
-            for topic in self._topics.all():
+            for topic in self._topics.all(internal=True):
                 if matches(topic.name):
                     yield topic.topic_id
 

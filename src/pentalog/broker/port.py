@@ -23,6 +23,7 @@ from pentalog.broker.sourcing import UNSOURCED, Sourcing
 from pentalog.broker.transformation import UNTRANSFORMED, SmartModules
 from pentalog.kernels import Facts
 from pentalog.model.errors import BrokerError
+from pentalog.model.internal import INTERNAL
 from pentalog.model.later import Later
 from pentalog.model.settings import LogSettings
 from pentalog.model.types import (
@@ -154,6 +155,11 @@ class Topic:
     overrides: Mapping[str, str]
     settings: LogSettings
 
+    @property
+    def internal(self) -> bool:
+        """The broker's own: to be read, not to be written or deleted."""
+        return self.name in INTERNAL
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
@@ -182,7 +188,9 @@ class Topics(Protocol):
     def delete(self, name: str) -> None: ...
     def get(self, name: str) -> Topic: ...
     def by_id(self, topic_id: UUID) -> Topic: ...
-    def all(self) -> Sequence[Topic]: ...
+    def all(self, *, internal: bool = False) -> Sequence[Topic]:
+        """In the order of their names; the broker's own only if asked for."""
+
     def grow(self, name: str, partitions: int, *, dry_run: bool = False) -> None: ...
     def configure(
         self,
@@ -262,6 +270,12 @@ class Offsets(Protocol):
         """The transaction has ended: its offsets become real, or are dropped.
 
         Doing it twice is doing it once.
+        """
+
+    def publish(self) -> None:
+        """Let commits be read as records of an internal topic too, from now on.
+
+        For clients that know such a topic; without one of them there need not be any.
         """
 
 

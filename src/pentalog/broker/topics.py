@@ -26,9 +26,11 @@ from pentalog.model.errors import (
     InvalidPartitions,
     InvalidTopic,
     PartitionNotFound,
+    StorageFailed,
     TopicExists,
     TopicNotFound,
 )
+from pentalog.model.internal import INTERNAL
 from pentalog.model.later import Later
 from pentalog.model.types import Offset, Partition
 from pentalog.runtime import Runtime
@@ -82,6 +84,7 @@ class LocalTopics:
         self._topics: dict[str, Topic] = {}
         self._by_id: dict[uuid.UUID, Topic] = {}
         self._all: tuple[Topic, ...] | None = ()
+        self._internal: tuple[Topic, ...] = ()
         self._trimmed = False
         self._sites = Sites(store, runtime)
         self.checks: list[Callable[[Topic], None]] = []
@@ -106,11 +109,11 @@ class LocalTopics:
             self._adopt(name, directories)
 
     def create(self, spec: TopicSpec, *, dry_run: bool = False) -> Topic:
+        if spec.name in self._topics:
+            raise TopicExists(f"topic {spec.name!r} exists already: choose another name")
         flaw = name_flaw(spec.name)
         if flaw is not None:
             raise InvalidTopic(flaw)
-        if spec.name in self._topics:
-            raise TopicExists(f"topic {spec.name!r} exists already: choose another name")
         count = self._default_partitions if spec.partitions is None else spec.partitions
         self._check_partitions(f"topic {spec.name!r}", count, InvalidPartitions)
         topic = self._known(spec.name, uuid.uuid4(), count, topic_settings.tidy(spec.settings))
@@ -126,6 +129,19 @@ class LocalTopics:
             self._write_overrides(topic.name, topic.overrides)
             self._set(topic)
         return topic
+
+    def create_internal(self, name: str, topic_id: uuid.UUID) -> None:
+        """Make a topic of the broker's own, of one partition."""
+        if name in self._store.left_alone:
+            raise StorageFailed(
+                f"the data directory holds {name} of an Apache Kafka: move its directories away"
+            )
+        topic = self._known(name, topic_id, 1, INTERNAL[name])
+        self._state.check()
+        self._sites.make(topic, range(1))
+        self._write_row(topic)
+        self._write_overrides(name, topic.overrides)
+        self._set(topic)
 
     def prepare(self, spec: TopicSpec) -> Later[None]:
         known = self._topics.get(spec.name)
@@ -148,6 +164,7 @@ class LocalTopics:
 
     def delete(self, name: str) -> None:
         topic = self.get(name)
+        _check_not_internal(name)
         self._state.check()
         self._state.write("DELETE FROM topics WHERE name = ?", name)
         self._state.write("DELETE FROM topic_settings WHERE topic = ?", name)
@@ -172,13 +189,16 @@ class LocalTopics:
             raise TopicNotFound(f"there is no topic with id {topic_id}: ask for metadata again")
         return found
 
-    def all(self) -> Sequence[Topic]:
+    def all(self, *, internal: bool = False) -> Sequence[Topic]:
         if self._all is None:
-            self._all = tuple(self._topics[name] for name in sorted(self._topics))
-        return self._all
+            every = [self._topics[name] for name in sorted(self._topics)]
+            self._all = tuple(topic for topic in every if not topic.internal)
+            self._internal = tuple(topic for topic in every if topic.internal)
+        return self._all + self._internal if internal and self._internal else self._all
 
     def grow(self, name: str, partitions: int, *, dry_run: bool = False) -> None:
         topic = self.get(name)
+        _check_not_internal(name)
         self._check_partitions(f"topic {name!r}", partitions, InvalidPartitions)
         if partitions <= topic.partitions:
             raise InvalidPartitions(
@@ -259,6 +279,7 @@ class LocalTopics:
     def trim(self, at: Partition, before: Offset) -> Offset:
         if not 0 <= at.index < self.get(at.topic).partitions:
             raise PartitionNotFound(f"topic {at.topic!r} has no partition {at.index}")
+        _check_not_internal(at.topic)
         start = self._store.get(at).trim(before)
         if not self._trimmed:
             # Once for all partitions trimmed in this turn: it syncs the disk.
@@ -301,7 +322,9 @@ class LocalTopics:
             if topic_id is not None and topic_id in deleted:
                 self._sites.remove_now(at)
                 deleted[topic_id] = self._runtime.now_ms()
-            elif at.index < PARTITIONS_MAX and name_flaw(at.topic) is None:
+            elif at.topic in INTERNAL or (
+                at.index < PARTITIONS_MAX and name_flaw(at.topic) is None
+            ):
                 found[at.topic][at.index] = topic_id
         forget_before = self._runtime.now_ms() - DELETED_KEPT_MS
         for topic_id, deleted_ms in deleted.items():
@@ -324,9 +347,10 @@ class LocalTopics:
         """Directories without a row: a copied log directory, or a creation that lost its row."""
         ids = [topic_id for topic_id in directories.values() if topic_id is not None]
         topic_id = ids[0] if ids and ids[0] not in self._by_id else uuid.uuid4()
-        topic = self._known(name, topic_id, max(directories) + 1, {})
+        topic = self._known(name, topic_id, max(directories) + 1, INTERNAL.get(name, {}))
         self._place(topic, directories)
         self._write_row(topic)
+        self._write_overrides(name, topic.overrides)
 
     def _place(self, topic: Topic, directories: Mapping[int, uuid.UUID | None]) -> None:
         for index, topic_id in directories.items():
@@ -373,3 +397,8 @@ class LocalTopics:
         self.version += 1
         for run in list(self._watches.values()):
             run()
+
+
+def _check_not_internal(name: str) -> None:
+    if name in INTERNAL:
+        raise InvalidTopic(f"{name} is the broker's own: it can be read, and configured")

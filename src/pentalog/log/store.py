@@ -35,6 +35,7 @@ from pentalog.log.recovery import CleanStop, open_partition, open_producers
 from pentalog.log.residents import Residents
 from pentalog.metrics import Metrics
 from pentalog.model.errors import PartitionNotFound
+from pentalog.model.internal import OFFSETS_TOPIC, OFFSETS_TOPIC_ID
 from pentalog.model.settings import LogSettings
 from pentalog.model.types import Partition
 from pentalog.runtime import Runtime, Timer
@@ -80,6 +81,10 @@ class Store:
         )
         self.cleaned_offsets: dict[Partition, int] = {}
         """Up to where each compacted partition has been compacted."""
+        self.stopped_cleanly = False
+        """Did the life before this one leave everything as it should be?"""
+        self.left_alone: set[str] = set()
+        """Topics of which an Apache Kafka's directories lie here; they are not ours to touch."""
         self._marks = MarksFile(directory, files)
         self._marks_timer: Timer | None = None
         self._residents = Residents()
@@ -110,6 +115,7 @@ class Store:
         points = self._read_offsets(checkpoints.RECOVERY_POINTS)
         self._starts = self._read_offsets(checkpoints.LOG_STARTS)
         self.cleaned_offsets = self._read_offsets(checkpoints.CLEANED_OFFSETS)
+        self.stopped_cleanly = bool(stops)
         if stops:
             files.remove(directory / checkpoints.CLEAN_STOP)
             files.sync_directory(directory)
@@ -152,12 +158,18 @@ class Store:
             if match is None:
                 continue
             topic = checkpoints.read_topic(match[1])
-            if topic in _KAFKA_INTERNAL:
+            if topic in _KAFKA_INTERNAL and not self._is_ours(topic, name):
                 log.warning("leaving %s alone: Kafka's own bookkeeping is not taken over", name)
+                self.left_alone.add(topic)
                 continue
             at = Partition(topic, int(match[2]))
             if spell(at) == name:
                 yield at, name
+
+    def _is_ours(self, topic: str, name: str) -> bool:
+        return topic == OFFSETS_TOPIC and (
+            self._topic_id(self.directory / name) == OFFSETS_TOPIC_ID
+        )
 
     def _open_partition(
         self, at: Partition, name: str, stop: CleanStop | None, recovery_point: int

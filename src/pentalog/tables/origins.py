@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Final, Protocol
 
 from pentalog.clients.kafka import EARLIEST, LATEST, Cluster, FetchFeed
+from pentalog.model.internal import INTERNAL
 from pentalog.model.pieces import Feed, Gone
 from pentalog.model.types import Offset, Partition
 from pentalog.tables.options import OptionRefused, SourceOptions
@@ -48,7 +49,9 @@ def chosen_partitions(origin: Origin, options: SourceOptions) -> list[Partition]
     """The partitions that the options name; refused if a topic does not exist."""
     there = origin.topics()
     if options.pattern:
-        names = sorted(name for name in there if re.fullmatch(options.pattern, name))
+        # The broker's own topics are read by those only who name them.
+        named = (name for name in there if re.fullmatch(options.pattern, name))
+        names = sorted(name for name in named if name not in INTERNAL)
     else:
         names = list(options.topics)
         missing = [name for name in names if name not in there]

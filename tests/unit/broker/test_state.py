@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -82,6 +82,7 @@ def test_changes_during_a_commit_go_together_into_the_next(
     state._database.set_trace_callback(lambda sql: commits.append(sql) if sql == "COMMIT" else None)
     runtime.lanes_blocked = True
     state.write(PUT, "a", "1")
+    state.write(PUT, "a", "2")
     runtime.run()
     during = [state.settle()]
     for number in range(100):
@@ -264,3 +265,123 @@ def test_a_migration_that_fails_leaves_the_file_as_it_was(
     assert database.execute("PRAGMA user_version").fetchone()[0] == len(MIGRATIONS)
     assert not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'added'").fetchall()
     database.close()
+
+
+@pytest.fixture
+def near_state(tmp_path: Path, runtime: StepRuntime) -> Iterator[State]:
+    state = State(tmp_path / FILE_NAME, runtime, synced=False)
+    state.open()
+    yield state
+    runtime.lanes_blocked = False
+    state.close()
+    runtime.run()
+
+
+def test_without_syncs_small_commits_need_no_lane(near_state: State, runtime: StepRuntime) -> None:
+    runtime.lanes_blocked = True
+    near_state.write(PUT, "a", "1")
+    settled = near_state.settle()
+    assert not settled.ready
+    assert read(near_state.path, "a") is None, "changes of one turn are committed together"
+    runtime.run()
+    assert settled.ready
+    assert read(near_state.path, "a") == "1"
+
+
+def test_without_syncs_a_large_commit_takes_the_lane_and_keeps_the_order(
+    near_state: State, runtime: StepRuntime
+) -> None:
+    runtime.lanes_blocked = True
+    for number in range(state_module.NEAR_CHANGES_MAX + 1):
+        near_state.write(PUT, "a", str(number))
+    large = near_state.settle()
+    runtime.run()
+    near_state.write(PUT, "a", "last")
+    small = near_state.settle()
+    runtime.run()
+    assert not large.ready
+    assert not small.ready
+    runtime.lanes_blocked = False
+    runtime.run()
+    assert small.ready
+    assert read(near_state.path, "a") == "last"
+
+
+def test_without_syncs_the_files_own_log_stays_small(
+    near_state: State, runtime: StepRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_module, "NEAR_CHANGES_ALL", 50)
+    log = near_state.path.with_name(FILE_NAME + "-wal")
+    near_state._near_left = 50
+    sizes = []
+    for number in range(500):
+        near_state.write(PUT, "a", str(number))
+        runtime.run()
+        sizes.append(log.stat().st_size)
+    assert sizes[-1] == sizes[100], "it is written over from its beginning"
+    assert read(near_state.path, "a") == "499"
+
+
+def test_without_syncs_another_process_is_waited_for_by_the_lane_only(
+    near_state: State, runtime: StepRuntime
+) -> None:
+    other = sqlite3.connect(near_state.path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    runtime.lanes_blocked = True
+    near_state.write(PUT, "a", "1")
+    settled = near_state.settle()
+    runtime.run()
+    assert not settled.ready
+    near_state.check()
+    other.execute("COMMIT")
+    other.close()
+    runtime.lanes_blocked = False
+    runtime.run()
+    assert settled.ready
+    assert read(near_state.path, "a") == "1"
+
+
+def test_without_syncs_a_full_disk_refuses_and_heals(
+    near_state: State, runtime: StepRuntime
+) -> None:
+    assert near_state._near is not None
+    pages = near_state._near.execute("PRAGMA page_count").fetchone()[0]
+    near_state._near.execute(f"PRAGMA max_page_count = {pages}")
+    near_state.write(PUT, "a", "x" * 100_000)
+    settled = near_state.settle()
+    runtime.run()
+    with pytest.raises(StorageFull, match="no space left"):
+        _ = settled.value
+    with pytest.raises(StorageFull):
+        near_state.check()
+    near_state._near.execute("PRAGMA max_page_count = 1000000")
+    runtime.advance(state_module.RETRY_MS)
+    near_state.check()
+    assert near_state.settle().ready
+    assert read(near_state.path, "a") == "x" * 100_000
+
+
+def test_without_syncs_changes_that_stand_alone_are_committed_at_once(
+    near_state: State, runtime: StepRuntime
+) -> None:
+    runtime.lanes_blocked = True
+    assert near_state.put(PUT, [("a", "1"), ("b", "1")]).ready
+    assert read(near_state.path, "b") == "1"
+    near_state.write(PUT, "c", "1")
+    behind = near_state.put(PUT, [("a", "2")])
+    assert not behind.ready, "what is queued before it comes first"
+    assert read(near_state.path, "a") == "1"
+    runtime.run()
+    assert behind.ready
+    assert read(near_state.path, "a") == "2"
+
+
+def test_with_syncs_changes_that_stand_alone_wait_for_the_lane(
+    open_state: Open, runtime: StepRuntime
+) -> None:
+    state = open_state()
+    later = state.put(PUT, [("a", "1")])
+    assert not later.ready
+    runtime.run()
+    assert later.ready
+    assert read(state.path, "a") == "1"

@@ -19,6 +19,7 @@ from pentalog.broker.consumers import LocalConsumers
 from pentalog.broker.groups import LocalGroups
 from pentalog.broker.live_settings import LocalSettings
 from pentalog.broker.log import LocalLog
+from pentalog.broker.offsets_topic import OffsetsTopic
 from pentalog.broker.port import Broker
 from pentalog.broker.producers import LocalProducers
 from pentalog.broker.quotas import LocalQuotas
@@ -127,6 +128,9 @@ class DiskBroker:
             log = LocalLog(self.store, self.runtime, self.metrics)
             self.groups = LocalGroups(self.state, self.runtime, self.config)
             self.groups.open()
+            self.groups.offsets.topic = OffsetsTopic(
+                self.topics, self.store, self.runtime, self.groups.offsets.entries
+            )
             self.topics.on_deleted.append(self.groups.topic_deleted)
             consumers = LocalConsumers(self.groups, self.topics)
             consumers.open()

@@ -186,7 +186,7 @@ class MemoryTopics:
                 return topic
         raise TopicNotFound(f"no topic {topic_id}")
 
-    def all(self) -> list[Topic]:
+    def all(self, *, internal: bool = False) -> list[Topic]:
         return list(self.known.values())
 
     def settle(self) -> Later[None]:

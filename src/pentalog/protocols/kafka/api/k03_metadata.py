@@ -21,6 +21,7 @@ from pentalog.protocols.kafka.names import kafka_name_flaw
 TOPIC_OPERATIONS: Final = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
 CLUSTER_OPERATIONS: Final = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
 OPERATIONS_NOT_ASKED: Final = -(1 << 31)
+_UNKNOWN: Final = int(ErrorCode.unknown_topic_or_partition)
 _KEPT_TOPICS_MAX: Final = 1000
 """An answer to a longer list is not kept: the list would be kept with it."""
 
@@ -53,7 +54,11 @@ def _asked(call: Call) -> tuple[str | UUID | None, ...] | None:
 def _create_missing(
     call: Call, asked: tuple[str | UUID | None, ...]
 ) -> dict[str | UUID | None, int]:
-    """Create what is missing and may be created: name to error code, 0 if it was created."""
+    """Create what is missing and may be created: name to error code.
+
+    Also what was created is unknown in this answer, as Kafka has it: clients ask again, and one
+    that only wants to know whether a topic is gone hears that it is.
+    """
     context = call.context
     allowed = context.broker.settings.live.auto_create_topics
     if not (allowed and call.field("allow_auto_topic_creation", True)):
@@ -67,9 +72,9 @@ def _create_missing(
         except TopicNotFound:
             try:
                 context.broker.topics.create(TopicSpec(name=name))
-                outcome[name] = 0
+                outcome[name] = _UNKNOWN
             except TopicExists:
-                outcome[name] = 0
+                outcome[name] = _UNKNOWN
             except BrokerError as refusal:
                 outcome[name] = code_of(refusal)
     return outcome
@@ -82,7 +87,8 @@ def _settled(
     try:
         _ = settled.value
     except BrokerError as refusal:
-        return {name: error or code_of(refusal) for name, error in created.items()}
+        code = code_of(refusal)
+        return {name: code if error == _UNKNOWN else error for name, error in created.items()}
     return created
 
 
@@ -126,7 +132,7 @@ def _fields(
     if call.field("include_cluster_authorized_operations", False):
         cluster_operations = CLUSTER_OPERATIONS
     if asked is None:
-        listed = [_topic(topic, node_id, operations) for topic in topics.all()]
+        listed = [_topic(topic, node_id, operations) for topic in topics.all(internal=True)]
     else:
         listed = [_named(call, name, created.get(name, 0), operations) for name in asked]
     return {
@@ -169,7 +175,7 @@ def _topic(topic: Topic, node_id: int, operations: int) -> dict[str, Any]:
         "error_code": 0,
         "name": topic.name,
         "topic_id": topic.topic_id,
-        "is_internal": False,
+        "is_internal": topic.internal,
         "partitions": [
             {
                 "error_code": 0,

@@ -14,7 +14,8 @@ from pentalog.model.errors import BrokerError
 from pentalog.model.later import Later
 from pentalog.model.types import Partition
 from pentalog.protocols.kafka.codec import milliseconds
-from pentalog.protocols.kafka.coordination import answer_when_there, group_code
+from pentalog.protocols.kafka.commits import decode, encode
+from pentalog.protocols.kafka.coordination import group_code
 from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, code_of
 from pentalog.protocols.kafka.messages import Api, Call
 
@@ -56,17 +57,16 @@ def serve(call: Call) -> None:
                 "partitions": partitions,
             }
         )
-    fields = {"topics": topics}
     if not offsets:
-        call.answer(fields)
+        _answer(call, topics)
         return
-    _commit(call, offsets, fields, taken)
+    _commit(call, offsets, topics, taken)
 
 
 def _commit(
     call: Call,
     offsets: dict[Partition, Committed],
-    fields: dict[str, Any],
+    topics: list[dict[str, Any]],
     taken: list[dict[str, Any]],
 ) -> None:
     body = call.body
@@ -76,27 +76,35 @@ def _commit(
         call.field("group_instance_id", None),
     )
 
-    def refused(refusal: BrokerError) -> dict[str, Any]:
+    def refuse(refusal: BrokerError) -> None:
         code = group_code(refusal)
         for result in taken:
             result["error_code"] = code
-        return fields
 
-    def settled(done: Later[None]) -> dict[str, Any]:
+    def settled(done: Later[None]) -> bytearray:
         try:
             _ = done.value
         except BrokerError as refusal:
-            return refused(refusal)
-        return fields
+            refuse(refusal)
+        return encode(call.version, call.correlation_id, topics)
 
     try:
         later = call.context.broker.groups.commit(
             body.group_id, fence, offsets, epoch_aware=call.version >= 9
         )
     except BrokerError as refusal:
-        call.answer(refused(refusal))
+        refuse(refusal)
+        _answer(call, topics)
         return
-    answer_when_there(call, later, settled)
+    if later.ready:
+        call.line.send(settled(later))
+        return
+    place = call.line.place()
+    later.then(lambda done: place.fill(settled(done)))
+
+
+def _answer(call: Call, topics: list[dict[str, Any]]) -> None:
+    call.line.send(encode(call.version, call.correlation_id, topics))
 
 
 def _expire_ms(call: Call) -> int:
@@ -106,4 +114,4 @@ def _expire_ms(call: Call) -> int:
     return -1 if retention_ms < 0 else call.context.runtime.now_ms() + retention_ms
 
 
-API: Final = Api(8, "OffsetCommit", 2, 10, serve)
+API: Final = Api(8, "OffsetCommit", 2, 10, serve, decode=decode)

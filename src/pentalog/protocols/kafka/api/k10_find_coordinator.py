@@ -17,6 +17,8 @@ _TRANSACTION: Final = 1
 
 def serve(call: Call) -> None:
     kind = call.field("key_type", _GROUP)
+    if kind == _GROUP:
+        call.context.broker.groups.offsets.publish()
     if call.version < 4:
         call.answer(_coordinator(call, call.body.key, kind))
         return

@@ -18,7 +18,7 @@ from pentalog.protocols.kafka.messages import Api, Call
 
 def serve(call: Call) -> None:
     asked = call.body.topics
-    topics = call.context.broker.topics.all()
+    topics = call.context.broker.topics.all(internal=True)
     wanted: dict[str, set[int] | None]
     if asked is None:
         wanted = {topic.name: None for topic in topics}

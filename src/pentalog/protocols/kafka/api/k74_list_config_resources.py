@@ -34,7 +34,7 @@ def serve(call: Call) -> None:
 def _names(call: Call, kind: int) -> Collection[str]:
     broker = call.context.broker
     if kind == Resource.TOPIC:
-        return [topic.name for topic in broker.topics.all()]
+        return [topic.name for topic in broker.topics.all(internal=True)]
     if kind == Resource.BROKER:
         return [str(call.context.config.node_id)]
     if kind == Resource.GROUP:

@@ -17,7 +17,6 @@ from pentalog.protocols.kafka.names import kafka_name_flaw
 
 PARTITIONS_MAX: Final = 2_000
 """Partitions in one answer, whatever was asked for."""
-_INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 
 
 def serve(call: Call) -> None:
@@ -53,7 +52,7 @@ def _topics(call: Call) -> Iterable[tuple[str, Topic | None]]:
     """Names in order, each with its topic if there is one."""
     topics = call.context.broker.topics
     if not call.body.topics:
-        yield from ((topic.name, topic) for topic in topics.all())
+        yield from ((topic.name, topic) for topic in topics.all(internal=True))
         return
     for name in sorted({topic.name for topic in call.body.topics}):
         try:
@@ -67,7 +66,7 @@ def _known(call: Call, topic: Topic, indexes: range) -> dict[str, Any]:
     return {
         "name": topic.name,
         "topic_id": topic.topic_id,
-        "is_internal": topic.name in _INTERNAL,
+        "is_internal": topic.internal,
         "partitions": [
             {
                 "partition_index": index,
