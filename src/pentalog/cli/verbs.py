@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
 from typer.main import get_command
+
+from pentalog.cli.output import reported
+from pentalog.cli.profiles import CHOSEN, chosen
 
 _VERBS: Final = {
     "start": "pentalog.cli.start:start",
@@ -15,11 +18,13 @@ _VERBS: Final = {
     "topic": "pentalog.cli.topic:app",
     "produce": "pentalog.cli.produce:produce",
     "consume": "pentalog.cli.consume:consume",
+    "group": "pentalog.cli.group:app",
     "rustlog": "pentalog.cli.rustlog:app",
     "blipmq": "pentalog.cli.blipmq:app",
     "table": "pentalog.cli.table:app",
     "sql": "pentalog.cli.sql:sql",
     "verify": "pentalog.cli.verify:verify",
+    "profile": "pentalog.cli.profile:app",
 }
 
 
@@ -51,4 +56,12 @@ app = typer.Typer(
 
 
 @app.callback()
-def pentalog() -> None: ...
+@reported
+def pentalog(
+    context: typer.Context,
+    profile: Annotated[
+        str | None,
+        typer.Option(envvar=CHOSEN, metavar="NAME", help="A broker kept by `pentalog profile`."),
+    ] = None,
+) -> None:
+    context.with_resource(chosen(profile))

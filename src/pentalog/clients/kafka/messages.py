@@ -23,6 +23,8 @@ VERSIONS: Final[Mapping[int, tuple[int, int]]] = {
     8: (5, 8),
     9: (2, 7),
     10: (1, 3),
+    15: (0, 5),
+    16: (0, 5),
     17: (1, 1),
     18: (0, 0),
     19: (2, 7),
@@ -35,7 +37,9 @@ VERSIONS: Final[Mapping[int, tuple[int, int]]] = {
     32: (1, 4),
     36: (0, 2),
     37: (0, 3),
+    42: (0, 2),
     44: (0, 1),
+    69: (0, 1),
 }
 NAMES: Final[Mapping[int, str]] = {
     0: "Produce",
@@ -45,6 +49,8 @@ NAMES: Final[Mapping[int, str]] = {
     8: "OffsetCommit",
     9: "OffsetFetch",
     10: "FindCoordinator",
+    15: "DescribeGroups",
+    16: "ListGroups",
     17: "SaslHandshake",
     18: "ApiVersions",
     19: "CreateTopics",
@@ -57,7 +63,9 @@ NAMES: Final[Mapping[int, str]] = {
     32: "DescribeConfigs",
     36: "SaslAuthenticate",
     37: "CreatePartitions",
+    42: "DeleteGroups",
     44: "IncrementalAlterConfigs",
+    69: "ConsumerGroupDescribe",
 }
 
 API_VERSIONS: Final = 18
