@@ -118,11 +118,10 @@ def _steps(path: str) -> list[str | int] | None:
 
 def _at(value: Any, steps: Sequence[str | int]) -> Any:
     for step in steps:
-        kind = list if isinstance(step, int) else dict
-        if not isinstance(value, kind):
+        if not isinstance(value, list if isinstance(step, int) else dict):
             return _ABSENT
         try:
-            value = value[step]
+            value = value[step]  # type: ignore[index]  # an int goes with a list, a str with a dict
         except (KeyError, IndexError):
             return _ABSENT
     return value

@@ -24,6 +24,7 @@ _VERBS: Final = {
     "table": "pentalog.cli.table:app",
     "sql": "pentalog.cli.sql:sql",
     "verify": "pentalog.cli.verify:verify",
+    "dump": "pentalog.cli.dump:dump",
     "profile": "pentalog.cli.profile:app",
 }
 
