@@ -25,6 +25,8 @@ _VERBS: Final = {
     "sql": "pentalog.cli.sql:sql",
     "verify": "pentalog.cli.verify:verify",
     "dump": "pentalog.cli.dump:dump",
+    "backup": "pentalog.cli.backup:backup",
+    "restore": "pentalog.cli.backup:restore",
     "profile": "pentalog.cli.profile:app",
 }
 
