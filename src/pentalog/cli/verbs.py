@@ -27,6 +27,7 @@ _VERBS: Final = {
     "dump": "pentalog.cli.dump:dump",
     "backup": "pentalog.cli.backup:backup",
     "restore": "pentalog.cli.backup:restore",
+    "torture": "pentalog.cli.torture:torture",
     "profile": "pentalog.cli.profile:app",
 }
 
