@@ -17,11 +17,12 @@ import pytest
 
 from pentalog.config import Config
 from pentalog.kernels import check_batches
-from pentalog.metrics import Metrics
+from pentalog.metrics import Metrics, Traffic
 from pentalog.model import batch
 from pentalog.model.errors import BrokerError
 from pentalog.model.types import Record
 from pentalog.protocols import PROTOCOLS
+from pentalog.protocols.http import exposition
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "pentalog"
@@ -309,7 +310,8 @@ def test_the_clock_is_read_in_few_places() -> None:
 
 
 def protocol_folders() -> list[Path]:
-    return sorted(path.parent for path in (SOURCE / "protocols").glob("*/__init__.py"))
+    """Of those that carry records."""
+    return sorted(SOURCE / "protocols" / protocol.name for protocol in PROTOCOLS)
 
 
 def test_protocol_folders_hold_the_same_names() -> None:
@@ -343,8 +345,21 @@ def test_settings_are_documented_as_they_are() -> None:
 
 
 def test_metrics_are_documented() -> None:
-    rows = table_rows((ROOT / "docs/operating.md").read_text(), "## Metrics")
-    assert [row[0] for row in rows] == [field.name for field in dataclasses.fields(Metrics)]
+    rows = table_rows((ROOT / "docs/metrics.md").read_text(), "## Names")
+    shown = [(row[0], row[1], row[2].replace("`", ""), row[3]) for row in rows]
+    families = exposition.FAMILIES
+    labels = [", ".join(family.labels) or "–" for family in families]
+    assert shown == [
+        (family.name, family.kind, named, family.meaning)
+        for family, named in zip(families, labels, strict=True)
+    ]
+
+
+def test_every_counter_is_shown() -> None:
+    traffic = {field.name for field in dataclasses.fields(Traffic)}
+    counted = {field.name for field in dataclasses.fields(Metrics)} - traffic
+    assert counted == {*exposition.COUNTERS, *exposition.HISTOGRAMS, "retention_held_bytes"}
+    assert traffic == set(exposition.PER_DOOR)
 
 
 def test_the_worked_example_is_a_batch() -> None:

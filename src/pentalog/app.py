@@ -32,7 +32,7 @@ from pentalog.log.housekeeping import Housekeeping
 from pentalog.log.store import Store, StoreError
 from pentalog.metrics import Metrics
 from pentalog.model.errors import BrokerError
-from pentalog.protocols import PROTOCOLS
+from pentalog.protocols import OBSERVERS, PROTOCOLS
 from pentalog.protocols.blipmq.keys import notice as blipmq_notice
 from pentalog.server.asyncio_runtime import AsyncioRuntime
 from pentalog.server.lifecycle import Loop, arrival, raise_file_limit
@@ -44,7 +44,8 @@ _log = logging.getLogger("pentalog.app")
 
 _SPARE_FILES: Final = 256
 ENDPOINTS: Final[Mapping[str, Endpoint]] = {
-    endpoint.name: endpoint for protocol in PROTOCOLS for endpoint in protocol.endpoints
+    **{endpoint.name: endpoint for protocol in PROTOCOLS for endpoint in protocol.endpoints},
+    **{endpoint.name: endpoint for endpoint in OBSERVERS},
 }
 
 

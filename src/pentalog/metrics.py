@@ -2,20 +2,73 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from typing import Final
+
+SECONDS_BOUNDS: Final = (
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
+)  # fmt: skip
+"""Upper bounds of the classes in which durations are counted."""
+
+
+class Histogram:
+    """How often something took how long."""
+
+    __slots__ = ("_counts", "sum_s")
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(SECONDS_BOUNDS) + 1)
+        self.sum_s = 0.0
+
+    def observe(self, seconds: float) -> None:
+        self._counts[bisect_left(SECONDS_BOUNDS, seconds)] += 1
+        self.sum_s += seconds
+
+    @property
+    def count(self) -> int:
+        return sum(self._counts)
+
+    def cumulative(self) -> list[tuple[float, int]]:
+        """Each bound, and how many took no longer."""
+        found = []
+        total = 0
+        for bound, count in zip(SECONDS_BOUNDS, self._counts, strict=False):
+            total += count
+            found.append((bound, total))
+        return found
 
 
 @dataclass(slots=True)
-class Metrics:
-    """What the broker counts since it started.  Gauges are asked of their owners instead."""
+class Traffic:
+    """What passed through one connection, or through all of a door that are gone."""
 
-    connections_opened: int = 0
-    connections_closed: int = 0
-    connections_refused: int = 0
     received_bytes: int = 0
     sent_bytes: int = 0
     requests: int = 0
     request_errors: int = 0
+    received_records: int = 0
+    sent_records: int = 0
+
+    def add(self, other: Traffic) -> None:
+        self.received_bytes += other.received_bytes
+        self.sent_bytes += other.sent_bytes
+        self.requests += other.requests
+        self.request_errors += other.request_errors
+        self.received_records += other.received_records
+        self.sent_records += other.sent_records
+
+
+@dataclass(slots=True)
+class Metrics(Traffic):
+    """What the broker counts since it started.  Gauges are asked of their owners instead.
+
+    Its traffic is that of connections which are gone: each counts its own while it lives.
+    """
+
+    connections_opened: int = 0
+    connections_closed: int = 0
+    connections_refused: int = 0
     appended_batches: int = 0
     appended_records: int = 0
     appended_bytes: int = 0
@@ -36,6 +89,5 @@ class Metrics:
     redeliveries: int = 0
     acknowledgements: int = 0
     dead_letters: int = 0
-
-    def all(self) -> dict[str, int]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+    sync_seconds: Histogram = field(default_factory=Histogram)
+    loop_delay_seconds: Histogram = field(default_factory=Histogram)

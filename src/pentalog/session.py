@@ -6,16 +6,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from pentalog.metrics import Metrics, Traffic
 from pentalog.model.errors import BrokerError
 from pentalog.model.types import Piece
+from pentalog.observation import Inspector, Observation, Peer
 
 if TYPE_CHECKING:
     from pentalog.broker.port import Broker
     from pentalog.config import Config
-    from pentalog.metrics import Metrics
     from pentalog.runtime import Runtime
 
 
@@ -93,12 +94,19 @@ class Context:
     broker: Broker
     runtime: Runtime
     config: Config
-    metrics: Metrics
+    metrics: Traffic
+    """What passes through this connection."""
     peer: str
     listener: str
     """Name of the listener, as in `--listen NAME=HOST:PORT`."""
     advertised: Callable[[str], Address]
     """Endpoint name to the address that metadata tells this client."""
+    totals: Metrics = field(default_factory=Metrics)
+    """What the whole broker counts."""
+    known: Peer = field(default_factory=Peer)
+    """Who is at the other end; the session writes it."""
+    observation: Observation | None = None
+    """What the server knows of all connections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +127,10 @@ class Endpoint:
     """
     costly: Callable[[memoryview], bool] | None = None
     """Does what was received begin with a request that takes long, and that may wait a little?"""
+    door: str = ""
+    """Name of the protocol, where that is not the endpoint's name."""
+    inspector: Callable[[], Inspector] | None = None
+    """Reads the frames of a connection for those who watch it; they begin with a u32 length."""
 
 
 @dataclass(frozen=True, slots=True)

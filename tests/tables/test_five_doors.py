@@ -17,7 +17,7 @@ from doors import WRITERS
 from lake import make_topic, run, table
 
 import pentalog
-from pentalog.app import ENDPOINTS
+from pentalog.protocols import PROTOCOLS
 from pentalog.tables import pipeline, verification
 
 if TYPE_CHECKING:
@@ -108,8 +108,8 @@ def test_every_door_into_one_table(
     spark: SparkSession, broker: pentalog.Broker, tmp_path: Path
 ) -> None:
     server = broker.address("kafka")
-    doors = [name for name in WRITERS if any(one.startswith(name) for one in ENDPOINTS)]
-    assert {one.partition("-")[0] for one in ENDPOINTS} == set(doors), "a door is not tested"
+    doors = [name for name in WRITERS if any(one.name == name for one in PROTOCOLS)]
+    assert {one.name for one in PROTOCOLS} == set(doors), "a door is not tested"
     make_topic(server, "orders", PARTITIONS)
     compacted = {"cleanup.policy": "compact", "segment.bytes": "2048",
                  "min.cleanable.dirty.ratio": "0.01"}  # fmt: skip

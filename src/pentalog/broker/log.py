@@ -207,6 +207,9 @@ class LocalLog:
     def size_bytes(self, at: Partition) -> int:
         return self._store.get(at).size_bytes
 
+    def appended_bytes(self, at: Partition) -> int:
+        return self._store.get(at).appended_bytes
+
     def volume(self) -> Volume:
         try:
             return self._store.files.volume(self._store.directory)

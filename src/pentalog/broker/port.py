@@ -102,6 +102,9 @@ class Log(Protocol):
     def size_bytes(self, at: Partition) -> int:
         """Bytes of the partition's segments on disk."""
 
+    def appended_bytes(self, at: Partition) -> int:
+        """Bytes of batches appended to the partition since the broker started."""
+
     def volume(self) -> Volume:
         """The disk everything is on."""
 

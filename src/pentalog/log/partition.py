@@ -98,6 +98,8 @@ class PartitionLog:
         """The files do not tell yet what was aborted; the next checkpoint makes up for it."""
         self.snapshot_offset = -1
         """The offset of the newest snapshot of the producers; -1 if there is none."""
+        self.appended_bytes = 0
+        """Since this was opened."""
         self.bases: list[int] = []
         self.reading = Reading(self)
 
@@ -248,6 +250,7 @@ class PartitionLog:
         metrics.appended_batches += facts.batches
         metrics.appended_records += facts.records
         metrics.appended_bytes += len(batches)
+        self.appended_bytes += len(batches)
         self._appended(facts.records)
         return Appended(self.at, base_offset, next_offset, stamped_ms, self.start_offset)
 

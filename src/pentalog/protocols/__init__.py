@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from pentalog.protocols import blipmq, cursus, fluvio, kafka, rustlog
-from pentalog.session import WireProtocol
+from pentalog.protocols import blipmq, cursus, fluvio, http, kafka, rustlog
+from pentalog.session import Endpoint, WireProtocol
 
 PROTOCOLS: Final[tuple[WireProtocol, ...]] = (
     kafka.PROTOCOL,
@@ -14,3 +14,6 @@ PROTOCOLS: Final[tuple[WireProtocol, ...]] = (
     rustlog.PROTOCOL,
     blipmq.PROTOCOL,
 )
+
+OBSERVERS: Final[tuple[Endpoint, ...]] = (http.ENDPOINT,)
+"""Ports for those who look at the broker and bring no records."""

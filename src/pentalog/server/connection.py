@@ -18,11 +18,14 @@ from typing import Final, cast
 
 from pentalog.broker.port import Broker
 from pentalog.config import Config
-from pentalog.metrics import Metrics
+from pentalog.metrics import Metrics, Traffic
+from pentalog.observation import Peer
 from pentalog.runtime import Runtime, Turns
 from pentalog.server.buffer import BUSY_BYTES, IDLE_BYTES, KEPT_BYTES, ReceiveBuffer
 from pentalog.server.limits import Limits
+from pentalog.server.observation import LocalObservation
 from pentalog.server.outbox import Outbox
+from pentalog.server.tap import Tap
 from pentalog.session import Address, Context, Endpoint, Session
 
 _log = logging.getLogger("pentalog.server")
@@ -64,6 +67,7 @@ class Door:
     turns: Turns
     costly_turns: Turns
     """Shorter ones, for costly requests: whoever asks for little need not wait behind them."""
+    observation: LocalObservation
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -76,13 +80,17 @@ class Connection(asyncio.BufferedProtocol):
         "_outbox",
         "_paused",
         "_peer_done",
-        "_received_bytes",
         "_session",
         "_swept_bytes",
+        "_tap",
         "_transport",
         "_turn_bytes",
         "_turned_away",
+        "known",
+        "number",
         "peer",
+        "since_ms",
+        "traffic",
     )
 
     _transport: asyncio.Transport
@@ -96,12 +104,33 @@ class Connection(asyncio.BufferedProtocol):
         self._offered = 0
         self._paused = _Pause(0)
         self._peer_done = False
-        self._received_bytes = 0
         self._session: Session | None = None
         self._swept_bytes = 0
+        self._tap: Tap | None = None
         self._turn_bytes = 0
         self._turned_away: str | None = None
+        self.known = Peer()
+        self.number = 0
         self.peer = "?"
+        self.since_ms = 0
+        self.traffic = Traffic()
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return self._door.endpoint
+
+    @property
+    def tap(self) -> Tap | None:
+        """Somebody who watches what comes and goes."""
+        return self._tap
+
+    @tap.setter
+    def tap(self, tap: Tap | None) -> None:
+        self._tap = self._outbox.tap = tap
+        if tap is not None:
+            # What lies here begins with a frame, what is on its way out need not.
+            tap.received(self._buffer.content())
+            tap.aligned = self._outbox.between_answers
 
     @property
     def idle(self) -> bool:
@@ -143,7 +172,7 @@ class Connection(asyncio.BufferedProtocol):
         self._outbox = outbox = Outbox(
             door.loop,
             way_out,
-            door.metrics,
+            self.traffic,
             in_order=door.endpoint.in_order,
             memory_bytes_max=door.config.connection_reply_bytes_max,
             places_max=door.endpoint.in_flight_max,
@@ -151,15 +180,20 @@ class Connection(asyncio.BufferedProtocol):
         outbox.room = self._go_on
         outbox.ended = self._hang_up
         outbox.failed = self._fail
+        self.since_ms = door.runtime.now_ms()
+        self.number = door.observation.next_number()
         door.connections.add(self)
         context = Context(
             broker=door.broker,
             runtime=door.runtime,
             config=door.config,
-            metrics=door.metrics,
+            metrics=self.traffic,
             peer=self.peer,
             listener=door.endpoint.name,
             advertised=lambda endpoint: door.advertised(endpoint, own[0]),
+            totals=door.metrics,
+            known=self.known,
+            observation=door.observation,
         )
         try:
             self._session = door.endpoint.open(context, outbox)
@@ -174,13 +208,14 @@ class Connection(asyncio.BufferedProtocol):
         return space
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._door.metrics.received_bytes += nbytes
+        self.traffic.received_bytes += nbytes
         if self._lingering is not None:
             return
-        self._received_bytes += nbytes
         self._turn_bytes += nbytes
         buffer = self._buffer
         buffer.received(nbytes)
+        if self._tap is not None:
+            self._tap.received(buffer.content()[-nbytes:])
         if nbytes == self._offered and buffer.size < BUSY_BYTES:
             self._resize(BUSY_BYTES)
         door = self._door
@@ -216,6 +251,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         door = self._door
         door.connections.discard(self)
+        door.observation.gone(self)
         door.limits.forget(self)
         self._outbox.close()
         door.limits.dismiss(self._host, self._buffer.size)
@@ -236,8 +272,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.abort()
 
     def sweep(self, *, pressed: bool) -> bool:
-        moved = self._received_bytes != self._swept_bytes
-        self._swept_bytes = self._received_bytes
+        moved = self.traffic.received_bytes != self._swept_bytes
+        self._swept_bytes = self.traffic.received_bytes
         if moved or self._outbox.ending:
             return False
         if not len(self._buffer):
@@ -262,6 +298,8 @@ class Connection(asyncio.BufferedProtocol):
             buffer.used(len(buffer))
             return
         outbox.holding = True
+        metrics = self._door.metrics
+        appended_records = metrics.appended_records
         try:
             used = session.receive(buffer.content())
             wanted = session.wanted
@@ -269,6 +307,8 @@ class Connection(asyncio.BufferedProtocol):
             self._blame_ourselves()
             return
         outbox.holding = False
+        # Nobody else's session runs meanwhile: what was appended came from here.
+        self.traffic.received_records += metrics.appended_records - appended_records
         full = outbox.full
         outbox.flush()
         buffer.used(used)

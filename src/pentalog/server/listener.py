@@ -15,6 +15,7 @@ from pentalog.metrics import Metrics
 from pentalog.runtime import Runtime, Turns
 from pentalog.server.connection import COSTLY_PER_TURN, SERVED_PER_TURN, Connection, Door
 from pentalog.server.limits import Limits
+from pentalog.server.observation import LocalObservation
 from pentalog.session import Address, Endpoint
 
 _BACKLOG: Final = 1024
@@ -48,6 +49,7 @@ class Listeners:
         self._turns = Turns(runtime, SERVED_PER_TURN)
         self._costly_turns = Turns(runtime, COSTLY_PER_TURN)
         self._addresses: dict[str, Address] = {}
+        self.observation = LocalObservation(runtime, metrics, config.data, self._connections)
         self._servers: list[asyncio.AbstractServer] = []
 
     @property
@@ -83,6 +85,9 @@ class Listeners:
             )
             # The loop takes its number for how many to accept in one turn too.
             bound.listen(_BACKLOG)
+        for wish, endpoint in listen:
+            self.observation.opened(endpoint, self._addresses[wish.name])
+        self.observation.start()
         self._limits.start_sweeping()
 
     def stop_accepting(self) -> None:
@@ -94,6 +99,7 @@ class Listeners:
 
     async def close(self, *, timeout_ms: int) -> None:
         """Let the answers leave, then hang up; cut off whoever takes longer than `timeout_ms`."""
+        self.observation.stop()
         self.stop_accepting()
         self._limits.stop_sweeping()
         deadline = self._loop.time() + timeout_ms / 1000
@@ -131,6 +137,7 @@ class Listeners:
             connections=self._connections,
             turns=self._turns,
             costly_turns=self._costly_turns,
+            observation=self.observation,
         )
 
     def _advertised(self, name: str, reached_at: str) -> Address:

@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import Final, TypeAlias
 
-from pentalog.metrics import Metrics
+from pentalog.metrics import Traffic
 from pentalog.model.types import FilePiece, Piece
+from pentalog.server.tap import Tap
 from pentalog.session import Place
 
 _TURN_BYTES: Final = 1 << 20
@@ -90,13 +91,14 @@ class Outbox:
         "failed",
         "holding",
         "room",
+        "tap",
     )
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         to: socket.socket,
-        metrics: Metrics,
+        metrics: Traffic,
         *,
         in_order: bool,
         memory_bytes_max: int,
@@ -107,6 +109,8 @@ class Outbox:
         self.room: Callable[[], None] = _nothing
         self.ended: Callable[[], None] = _nothing
         self.failed: Callable[[str], None] = _ignore
+        self.tap: Tap | None = None
+        """Somebody who watches what leaves."""
         self._loop = loop
         self._socket = to
         self._metrics = metrics
@@ -151,6 +155,11 @@ class Outbox:
     def queued_bytes(self) -> int:
         """What this connection holds in memory for its peer."""
         return self._memory_bytes
+
+    @property
+    def between_answers(self) -> bool:
+        """What leaves next is the beginning of an answer."""
+        return not self._ready
 
     def send(self, *pieces: Piece) -> None:
         if self._ending or self._closed:
@@ -347,6 +356,8 @@ class Outbox:
             self._ready[0] = FilePiece(piece.file, piece.position + sent, piece.length - sent)
         self._file_bytes -= sent
         self._metrics.sent_bytes += sent
+        if self.tap is not None:
+            self.tap.sent_file(sent, drained=not self._ready)
         return sent
 
     def _send_memory(self) -> tuple[int, bool]:
@@ -361,6 +372,8 @@ class Outbox:
         if sent == size:
             for _ in pieces:
                 ready.popleft()
+            if self.tap is not None:
+                self.tap.sent(pieces, sent, drained=not ready)
             return sent, True
         left = sent
         for piece in pieces:
@@ -369,6 +382,8 @@ class Outbox:
                 break
             left -= len(piece)
             ready.popleft()
+        if self.tap is not None:
+            self.tap.sent(pieces, sent, drained=False)
         return sent, False
 
     def _gather(self) -> tuple[list[bytes | bytearray | memoryview], int, int]:

@@ -39,6 +39,8 @@ class SharedSession:
             endpoint = self._choose(bytes(data[:_HEAD_BYTES]))
             if endpoint is None:
                 return 0
+            known = self._context.known
+            known.door, known.inspector = endpoint.door or endpoint.name, endpoint.inspector
             chosen = self._chosen = endpoint.open(self._context, self._replies)
         return chosen.receive(data)
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from pentalog.config import Config
 from pentalog.log.files import Handle
-from pentalog.metrics import Metrics
+from pentalog.metrics import Metrics, Traffic
 from pentalog.model.types import FilePiece
 from pentalog.server.listener import Listeners
 from pentalog.session import Context, Place, Replies, Session
@@ -104,6 +104,11 @@ class Bench:
     def address(self) -> tuple[str, int]:
         found = self.listeners.addresses["echo"]
         return found.host, found.port
+
+    @property
+    def traffic(self) -> Traffic:
+        (door,) = self.listeners.observation.doors()
+        return door.traffic
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection(*self.address)

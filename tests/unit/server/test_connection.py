@@ -30,9 +30,9 @@ def test_frames_may_be_cut_at_every_byte(serve: Run) -> None:
         for cut in range(1, len(stream)):
             reader, writer = await bench.connect()
             # The second write waits until the first has arrived, or they would be one.
-            come = bench.metrics.received_bytes
+            come = bench.traffic.received_bytes
             writer.write(stream[:cut])
-            await until(lambda goal=come + cut: bench.metrics.received_bytes == goal)
+            await until(lambda goal=come + cut: bench.traffic.received_bytes == goal)
             writer.write(stream[cut:])
             assert [await read_frame(reader) for _ in range(3)] == [
                 b"one",
@@ -156,7 +156,7 @@ def test_file_ranges_are_sent_between_bytes(serve: Run, length: int) -> None:
         assert answers[-1] == b"after"
         for position, answer in zip((0, 77, 100_000), answers[1:-1], strict=True):
             assert answer == b"head" + content[position : position + length] + b"tail"
-        assert bench.metrics.sent_bytes == sum(len(answer) + 4 for answer in answers)
+        assert bench.traffic.sent_bytes == sum(len(answer) + 4 for answer in answers)
 
     serve(test, file_content=content)
 
@@ -369,7 +369,7 @@ def test_whoever_stops_in_mid_frame_loses_to_those_who_wait(serve: Run) -> None:
     async def test(bench: Bench) -> None:
         stuck_reader, stuck = await bench.connect()
         stuck.write(frame(b"E" + bytes(900_000))[:800_000])
-        await until(lambda: bench.metrics.received_bytes == 800_000)
+        await until(lambda: bench.traffic.received_bytes == 800_000)
         wish = asyncio.ensure_future(ask(bench, b"E" + bytes(900_000)))
         limits = bench.listeners._limits
         await until(lambda: bool(limits._waiting))

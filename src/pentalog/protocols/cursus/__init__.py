@@ -5,11 +5,21 @@ from __future__ import annotations
 from typing import Final
 
 from pentalog.protocols.cursus.errors import ERROR_CODES
+from pentalog.protocols.cursus.inspection import CursusInspector
 from pentalog.protocols.cursus.session import CursusSession
 from pentalog.session import Endpoint, WireProtocol
 
 PROTOCOL: Final = WireProtocol(
     name="cursus",
-    endpoints=(Endpoint("cursus", 9000, CursusSession, in_order=True, in_flight_max=1000),),
+    endpoints=(
+        Endpoint(
+            "cursus",
+            9000,
+            CursusSession,
+            in_order=True,
+            in_flight_max=1000,
+            inspector=CursusInspector,
+        ),
+    ),
     error_codes=ERROR_CODES,
 )

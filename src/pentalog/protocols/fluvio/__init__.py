@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from pentalog.protocols.fluvio.errors import ERROR_CODES
+from pentalog.protocols.fluvio.inspection import FluvioInspector
 from pentalog.protocols.fluvio.sc import ScSession
 from pentalog.protocols.fluvio.spu import SpuSession
 from pentalog.session import Endpoint, WireProtocol
@@ -12,8 +14,24 @@ from pentalog.session import Endpoint, WireProtocol
 PROTOCOL: Final = WireProtocol(
     name="fluvio",
     endpoints=(
-        Endpoint("fluvio-sc", 9003, ScSession, in_order=False, in_flight_max=1000),
-        Endpoint("fluvio-spu", 9010, SpuSession, in_order=False, in_flight_max=1000),
+        Endpoint(
+            "fluvio-sc",
+            9003,
+            ScSession,
+            in_order=False,
+            in_flight_max=1000,
+            door="fluvio",
+            inspector=partial(FluvioInspector, ScSession.apis),
+        ),
+        Endpoint(
+            "fluvio-spu",
+            9010,
+            SpuSession,
+            in_order=False,
+            in_flight_max=1000,
+            door="fluvio",
+            inspector=partial(FluvioInspector, SpuSession.apis),
+        ),
     ),
     error_codes=ERROR_CODES,
 )

@@ -6,13 +6,22 @@ from typing import Final
 
 from pentalog.protocols.kafka.errors import ERROR_CODES
 from pentalog.protocols.kafka.frames import costly
+from pentalog.protocols.kafka.inspection import KafkaInspector
 from pentalog.protocols.kafka.session import KafkaSession
 from pentalog.session import Endpoint, WireProtocol
 
 PROTOCOL: Final = WireProtocol(
     name="kafka",
     endpoints=(
-        Endpoint("kafka", 9092, KafkaSession, in_order=True, in_flight_max=1000, costly=costly),
+        Endpoint(
+            "kafka",
+            9092,
+            KafkaSession,
+            in_order=True,
+            in_flight_max=1000,
+            costly=costly,
+            inspector=KafkaInspector,
+        ),
     ),
     error_codes=ERROR_CODES,
 )

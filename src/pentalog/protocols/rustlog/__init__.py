@@ -6,6 +6,7 @@ from typing import Final
 
 from pentalog.protocols.rustlog.errors import ERROR_CODES
 from pentalog.protocols.rustlog.frames import recognises
+from pentalog.protocols.rustlog.inspection import RustLogInspector
 from pentalog.protocols.rustlog.session import RustLogSession
 from pentalog.session import Endpoint, WireProtocol
 
@@ -19,6 +20,7 @@ PROTOCOL: Final = WireProtocol(
             in_order=True,
             in_flight_max=1000,
             recognises=recognises,
+            inspector=RustLogInspector,
         ),
     ),
     error_codes=ERROR_CODES,

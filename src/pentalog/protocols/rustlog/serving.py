@@ -172,7 +172,7 @@ def _bounds(line: Line, at: Partition) -> Bounds:
 
 def _metrics_fetch(line: Line, dialect: Dialect, _: MetricsFetch) -> None:
     context = line.context
-    line.say(dialect.metrics(prometheus.text(line.door, context.broker, context.metrics)))
+    line.say(dialect.metrics(prometheus.text(line.door, context.broker, context.totals)))
 
 
 _SERVED: Final[Mapping[type, Callable[[Line, Dialect, Any], None]]] = {

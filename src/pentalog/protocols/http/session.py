@@ -1,0 +1,220 @@
+"""One HTTP connection: GET and HEAD of a few paths, answered from what the broker knows.
+
+Any bytes give answers or a hang-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import quote
+
+from pentalog.observation import NotInspected, Observation
+from pentalog.protocols.http import exposition, frames, messages
+from pentalog.protocols.http.frames import HEAD_BYTES_MAX, Bad, Request
+from pentalog.protocols.http.messages import Answer
+from pentalog.protocols.http.streams import FrameStream
+from pentalog.protocols.http.views import connection_view, door_view
+from pentalog.session import Context, Replies
+
+_METHODS: Final = ("GET", "HEAD")
+_INSPECT: Final = "/api/v1/inspect/"
+_PATHS: Final = """\
+pentalog; no web console runs here.  These paths are served:
+
+/metrics                 counters, as Prometheus reads them
+/health                  can this process serve, and write to its disk?
+/ready                   is every listener open?
+/api/v1/connections      who is connected
+/api/v1/rates            what has passed through each door
+/api/v1/inspect/NUMBER   the frames of a connection, as they pass
+"""
+
+
+class HttpSession:
+    """Serves one connection."""
+
+    def __init__(self, context: Context, replies: Replies) -> None:
+        assert context.observation is not None, "this door shows what the server observes"
+        self.wanted = 0
+        self._context = context
+        self._observation: Observation = context.observation
+        self._replies = replies
+        self._ended = False
+        self._stream: FrameStream | None = None
+        self._routes: Mapping[str, Callable[[Request], None]] = {
+            "/metrics": self._metrics,
+            "/health": self._health,
+            "/ready": self._ready,
+            "/api/v1/connections": self._connections,
+            "/api/v1/rates": self._rates,
+        }
+
+    def receive(self, data: memoryview) -> int:
+        used = 0
+        self.wanted = 0
+        while not self._ended and used < len(data) and not self._replies.full:
+            if self._stream is not None and not self._stream.over:
+                # Nothing that comes before the stream's end could be answered in its place.
+                return len(data)
+            try:
+                found = frames.read(data[used:])
+                if found is None:
+                    self.wanted = HEAD_BYTES_MAX + 4
+                    break
+                request, size = found
+                used += size
+                self._context.metrics.requests += 1
+                self._serve(request)
+            except Bad as flaw:
+                self._context.metrics.request_errors += 1
+                self._replies.send(
+                    messages.encode(messages.text(flaw.status, flaw.text), keep_alive=False)
+                )
+                self._hang_up()
+        return len(data) if self._ended else used
+
+    def close(self) -> None:
+        self._ended = True
+        if self._stream is not None:
+            self._stream.close()
+
+    def _serve(self, request: Request) -> None:
+        refusal = self._refusal(request)
+        if refusal is not None:
+            self._refuse(request, refusal)
+            return
+        route = self._routes.get(request.path)
+        if route is not None:
+            route(request)
+        elif request.path.startswith(_INSPECT):
+            self._inspect(request)
+        elif request.path.startswith("/api/"):
+            self._refuse(request, messages.text(404, f"nothing is at {request.path[:200]!r}"))
+        else:
+            self._elsewhere(request)
+
+    def _refusal(self, request: Request) -> Answer | None:
+        """The one place where a request is let in or not."""
+        if request.method not in _METHODS:
+            return messages.text(
+                405, f"{request.method[:20]} is not served; GET and HEAD are", allow="GET, HEAD"
+            )
+        if not self._at_home(request.host):
+            return messages.text(
+                403,
+                f"{request.host[:200]!r} is not a name of this broker; use its address, or start "
+                "it with --advertise http=HOST:PORT",
+            )
+        return None
+
+    def _at_home(self, host: str) -> bool:
+        """Was this broker meant?  A page of another site can make its own name lead here.
+
+        An address, or localhost, is nobody's own name.
+        """
+        name = _host_only(host).lower()
+        if not name or name == "localhost" or name.endswith(".localhost"):
+            return True
+        told = self._context.config.advertise.get(self._context.listener)
+        if told is not None and told.host.lower() == name:
+            return True
+        try:
+            ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+    def _metrics(self, request: Request) -> None:
+        body = exposition.text(self._context, self._observation).encode()
+        self._answer(request, Answer(200, body, messages.METRICS))
+
+    def _health(self, request: Request) -> None:
+        place = self._replies.place()
+        ends = not request.keep_alive
+
+        def fill() -> None:
+            flaw = health.value.flaw
+            answer = messages.text(503, flaw) if flaw else messages.text(200, "healthy")
+            place.fill(
+                messages.encode(answer, keep_alive=not ends, bodiless=request.method == "HEAD")
+            )
+
+        health = self._observation.health()
+        health.then(lambda _: fill())
+        if ends:
+            self._hang_up()
+
+    def _ready(self, request: Request) -> None:
+        if self._observation.ready:
+            self._answer(request, messages.text(200, "ready"))
+        else:
+            self._answer(request, messages.text(503, "not ready: not every listener is open"))
+
+    def _connections(self, request: Request) -> None:
+        views = [connection_view(view) for view in self._observation.connections()]
+        self._answer(request, messages.json({"connections": views}))
+
+    def _rates(self, request: Request) -> None:
+        views = [door_view(view) for view in self._observation.doors()]
+        value = {
+            "time_ms": self._context.runtime.now_ms(),
+            "started_ms": self._observation.started_ms,
+            "doors": views,
+        }
+        self._answer(request, messages.json(value))
+
+    def _inspect(self, request: Request) -> None:
+        word = request.path.removeprefix(_INSPECT)
+        if not (word.isascii() and word.isdigit() and len(word) < 19):
+            self._refuse(request, messages.text(400, f"{word[:50]!r} is not a connection's number"))
+            return
+        if request.method == "HEAD":
+            head = messages.stream_head(messages.LINES, chunks=True, keep_alive=request.keep_alive)
+            self._send(request, head)
+            return
+        try:
+            stream = FrameStream(self._context, self._replies, request)
+            stream.open(self._observation, int(word))
+        except Bad as flaw:
+            self._refuse(request, messages.text(flaw.status, flaw.text))
+        except NotInspected as refusal:
+            self._refuse(request, messages.text(404, str(refusal)))
+        else:
+            self._stream = stream
+
+    def _elsewhere(self, request: Request) -> None:
+        console = self._observation.console_url
+        if console is not None:
+            location = console.rstrip("/") + quote(request.path)
+            self._answer(request, messages.text(307, f"see {location}", location=location))
+        elif request.path == "/":
+            self._answer(request, Answer(200, _PATHS.encode()))
+        else:
+            self._refuse(request, Answer(404, _PATHS.encode()))
+
+    def _refuse(self, request: Request, answer: Answer) -> None:
+        self._context.metrics.request_errors += 1
+        self._answer(request, answer)
+
+    def _answer(self, request: Request, answer: Answer) -> None:
+        bodiless = request.method == "HEAD"
+        self._send(
+            request, messages.encode(answer, keep_alive=request.keep_alive, bodiless=bodiless)
+        )
+
+    def _send(self, request: Request, data: bytes) -> None:
+        self._replies.send(data)
+        if not request.keep_alive:
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        self._ended = True
+        self._replies.hang_up()
+
+
+def _host_only(host: str) -> str:
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0]

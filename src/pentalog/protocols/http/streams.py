@@ -1,0 +1,98 @@
+"""The frames of a live connection, as lines of JSON for as long as somebody reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from pentalog.observation import START_BYTES_MAX, Frame, Observation
+from pentalog.protocols.http import messages
+from pentalog.protocols.http.frames import Bad, Request
+from pentalog.protocols.http.views import connection_view, frame_view
+from pentalog.session import Context, Replies
+
+_LINES_MAX: Final = 1000
+"""Gathered in one turn of the loop; what comes beyond is counted, not kept."""
+_HEX_BYTES: Final = 64
+
+
+class FrameStream:
+    """`observation.Watching` that writes an answer without an end."""
+
+    def __init__(self, context: Context, replies: Replies, request: Request) -> None:
+        self.over = False
+        self._replies = replies
+        self._soon = context.runtime.soon
+        self._request = request
+        self._hex_bytes_max = _hex_bytes(request)
+        self._lines: list[bytes] = []
+        self._dropped = 0
+        self._scheduled = False
+        self._end: Callable[[], None] | None = None
+
+    def open(self, observation: Observation, number: int) -> None:
+        """Begin; raises `NotInspected`."""
+        self._end = observation.watch(number, self)
+        request = self._request
+        self._replies.send(
+            messages.stream_head(
+                messages.LINES, chunks=request.chunks, keep_alive=request.keep_alive
+            )
+        )
+        for view in observation.connections():
+            if view.number == number:
+                self._lines.insert(0, messages.line({"connection": connection_view(view)}))
+        self._schedule()
+
+    def frame(self, frame: Frame) -> None:
+        if self._replies.full or len(self._lines) >= _LINES_MAX:
+            self._dropped += 1
+        else:
+            view = frame_view(frame, hex_bytes_max=self._hex_bytes_max)
+            self._lines.append(messages.line(view))
+        self._schedule()
+
+    def ended(self) -> None:
+        if not self.over:
+            self._lines.append(messages.line({"ended": "the connection is closed"}))
+            self._flush()
+            self.close()
+            if self._request.chunks:
+                self._replies.send(messages.LAST_CHUNK)
+            if not self._request.keep_alive or not self._request.chunks:
+                self._replies.hang_up()
+
+    def close(self) -> None:
+        self.over = True
+        end, self._end = self._end, None
+        if end is not None:
+            end()
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._soon(self._flush)
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        if self.over:
+            return
+        if self._replies.full:
+            # Those gathered wait here; they are few.
+            self._replies.when_room(self._flush)
+            self._scheduled = True
+            return
+        lines, self._lines = self._lines, []
+        if self._dropped:
+            lines.append(messages.line({"dropped": self._dropped}))
+            self._dropped = 0
+        if lines:
+            data = b"".join(lines)
+            self._replies.send(messages.chunk(data) if self._request.chunks else data)
+
+
+def _hex_bytes(request: Request) -> int:
+    word = request.query.get("bytes", str(_HEX_BYTES))
+    if not (word.isascii() and word.isdigit() and len(word) < 10):
+        raise Bad(400, f"bytes={word[:50]} is not a number of bytes; 0 to {START_BYTES_MAX} are")
+    return min(int(word), START_BYTES_MAX)

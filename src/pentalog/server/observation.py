@@ -1,0 +1,167 @@
+"""What the server knows of its connections and doors, for those who ask."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pentalog.metrics import Metrics, Traffic
+from pentalog.model.later import Later
+from pentalog.observation import (
+    ConnectionView,
+    DoorView,
+    Health,
+    NotInspected,
+    Watching,
+)
+from pentalog.runtime import Runtime, Timer
+from pentalog.server.tap import Tap
+from pentalog.session import Address, Endpoint
+
+if TYPE_CHECKING:
+    from pentalog.server.connection import Connection
+
+_DELAY_INTERVAL_MS: Final = 250
+"""How often it is looked how late the loop is."""
+_PROBE_BYTES: Final = 4096
+_LANE: Final = "health"
+
+
+class LocalObservation:
+    """`observation.Observation` of one server."""
+
+    def __init__(
+        self, runtime: Runtime, metrics: Metrics, data: Path, connections: set[Connection]
+    ) -> None:
+        self.console_url: str | None = None
+        self.ready = False
+        self.started_ms = runtime.now_ms()
+        self._runtime = runtime
+        self._metrics = metrics
+        self._data = data
+        self._connections = connections
+        self._numbers = count(1)
+        self._listeners: dict[str, list[tuple[str, str]]] = {}
+        self._gone: dict[str, Traffic] = {}
+        self._probing: Later[Health] | None = None
+        self._timer: Timer | None = None
+        self._due_s = 0.0
+
+    def start(self) -> None:
+        """Every listener is open."""
+        self.ready = True
+        self._expect()
+
+    def stop(self) -> None:
+        self.ready = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def next_number(self) -> int:
+        """For a connection; none had it before."""
+        return next(self._numbers)
+
+    def opened(self, endpoint: Endpoint, address: Address) -> None:
+        door = endpoint.door or endpoint.name
+        self._listeners.setdefault(door, []).append((endpoint.name, str(address)))
+        self._gone.setdefault(door, Traffic())
+
+    def gone(self, connection: Connection) -> None:
+        """A connection has ended: what it counted stays."""
+        self._gone.setdefault(_door_of(connection), Traffic()).add(connection.traffic)
+        self._metrics.add(connection.traffic)
+        if connection.tap is not None:
+            connection.tap.ended()
+
+    def connections(self) -> Sequence[ConnectionView]:
+        views = [
+            ConnectionView(
+                one.number,
+                _door_of(one),
+                one.endpoint.name,
+                one.peer,
+                one.since_ms,
+                one.traffic,
+                one.known.client,
+                one.known.principal,
+            )
+            for one in self._connections
+        ]
+        return sorted(views, key=lambda view: view.number)
+
+    def doors(self) -> Sequence[DoorView]:
+        sums: dict[str, Traffic] = {}
+        open_now: dict[str, int] = {}
+        for door, gone in self._gone.items():
+            sums[door] = Traffic()
+            sums[door].add(gone)
+        for connection in self._connections:
+            door = _door_of(connection)
+            sums.setdefault(door, Traffic()).add(connection.traffic)
+            open_now[door] = open_now.get(door, 0) + 1
+        return [
+            DoorView(door, self._listeners.get(door, ()), open_now.get(door, 0), traffic)
+            for door, traffic in sums.items()
+        ]
+
+    def health(self) -> Later[Health]:
+        if self._probing is None:
+            self._probing = Later()
+            self._runtime.offload(_LANE, partial(_probe, self._data), self._probed)
+        return self._probing
+
+    def watch(self, number: int, watching: Watching) -> Callable[[], None]:
+        connection = next((one for one in self._connections if one.number == number), None)
+        if connection is None:
+            raise NotInspected(
+                f"there is no connection {number}; /api/v1/connections lists those there are"
+            )
+        if connection.tap is None:
+            connection.tap = self._new_tap(connection)
+        tap = connection.tap
+        tap.watchers.append(watching)
+
+        def end() -> None:
+            if watching in tap.watchers:
+                tap.watchers.remove(watching)
+            if not tap.watchers and connection.tap is tap:
+                connection.tap = None
+
+        return end
+
+    def _new_tap(self, connection: Connection) -> Tap:
+        inspector = connection.known.inspector or connection.endpoint.inspector
+        if inspector is None:
+            raise NotInspected(
+                f"connection {connection.number} speaks {_door_of(connection)}, which is not "
+                "decoded; choose one of another door"
+            )
+        return Tap(inspector(), self._runtime.now_ms)
+
+    def _probed(self, _: None, error: BaseException | None) -> None:
+        probing, self._probing = self._probing, None
+        assert probing is not None
+        probing.fill(Health("" if error is None else f"cannot write to {self._data}: {error}"))
+
+    def _expect(self) -> None:
+        self._due_s = self._runtime.monotonic() + _DELAY_INTERVAL_MS / 1000
+        self._timer = self._runtime.after(_DELAY_INTERVAL_MS, self._arrived)
+
+    def _arrived(self) -> None:
+        self._metrics.loop_delay_seconds.observe(max(0.0, self._runtime.monotonic() - self._due_s))
+        self._expect()
+
+
+def _door_of(connection: Connection) -> str:
+    endpoint = connection.endpoint
+    return connection.known.door or endpoint.door or endpoint.name
+
+
+def _probe(data: Path) -> None:
+    with tempfile.TemporaryFile(dir=data, buffering=0) as file:
+        file.write(bytes(_PROBE_BYTES))
