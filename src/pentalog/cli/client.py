@@ -27,11 +27,11 @@ _SET: Final = 0
 _UNSET: Final = 1
 
 
-def parse_server(text: str) -> tuple[str, int]:
+def parse_server(text: str, option: str = "--server") -> tuple[str, int]:
     """`HOST:PORT`, with brackets around an IPv6 address."""
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise Misused(f"--server {text!r} is not HOST:PORT, for example 127.0.0.1:9092")
+        raise Misused(f"{option} {text!r} is not HOST:PORT, for example 127.0.0.1:9092")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 

@@ -28,6 +28,7 @@ _VERBS: Final = {
     "backup": "pentalog.cli.backup:backup",
     "restore": "pentalog.cli.backup:restore",
     "torture": "pentalog.cli.torture:torture",
+    "inspect": "pentalog.cli.inspect:inspect",
     "profile": "pentalog.cli.profile:app",
 }
 
