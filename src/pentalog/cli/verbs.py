@@ -29,6 +29,7 @@ _VERBS: Final = {
     "restore": "pentalog.cli.backup:restore",
     "torture": "pentalog.cli.torture:torture",
     "inspect": "pentalog.cli.inspect:inspect",
+    "doctor": "pentalog.cli.doctor:doctor",
     "profile": "pentalog.cli.profile:app",
 }
 
