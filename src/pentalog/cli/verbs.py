@@ -30,6 +30,7 @@ _VERBS: Final = {
     "torture": "pentalog.cli.torture:torture",
     "inspect": "pentalog.cli.inspect:inspect",
     "doctor": "pentalog.cli.doctor:doctor",
+    "bench": "pentalog.cli.bench:bench",
     "profile": "pentalog.cli.profile:app",
 }
 
