@@ -14,7 +14,7 @@ import typer
 from pentalog.cli import output
 from pentalog.cli.bench_doors import DOORS, Plan
 from pentalog.cli.bench_load import Load, Measured, consume, produce, refusing
-from pentalog.cli.client import Client
+from pentalog.cli.client import Client, parse_server
 from pentalog.cli.output import Misused, Refused, reported
 
 _COLUMNS: Final = (
@@ -77,6 +77,7 @@ def bench(
         raise Misused(f"--size {size} must be 0 or more")
     chosen = DOORS[door]
     address = server or os.environ.get(_ADDRESSES.get(door, ""), "") or chosen.server
+    parse_server(address)
     name = topic or f"bench-{door}-{secrets.token_hex(4)}"
     plan = Plan(address, name, connections, min(batch, records), size, key, controller)
     load = Load(chosen, plan, connections, records, in_flight)

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
 from pentalog import kernels
-from pentalog.cli import profiles
 from pentalog.cli.client import Client, parse_server
+from pentalog.cli.login import client_options
 from pentalog.cli.output import Refused
 from pentalog.clients.blipmq import exchanges as blipmq
 from pentalog.clients.kafka import connection as kafka
@@ -62,7 +62,7 @@ class Talk(Protocol):
 
 
 class Wire:
-    """Frames with their length before them, as all but Kafka's have here."""
+    """Frames with their length before them; closed at the latest when nobody holds it."""
 
     def __init__(self, server: str) -> None:
         self.server = server
@@ -102,6 +102,10 @@ class Wire:
     def close(self) -> None:
         self._socket.close()
 
+    def __del__(self) -> None:
+        if hasattr(self, "_socket"):
+            self.close()
+
     def _exactly(self, size: int) -> memoryview:
         if size > len(self._buffer):
             self._buffer = bytearray(size)
@@ -139,7 +143,7 @@ class Kafka:
     """Produce with acks=all, Fetch."""
 
     def __init__(self, plan: Plan, index: int) -> None:
-        options = profiles.client_options(timeout_ms=60_000, client_id="pentalog-bench")
+        options = client_options(60_000, "pentalog-bench")
         try:
             self._connection = kafka.Connection(*parse_server(plan.server), options)
         except KafkaFailed as error:
@@ -236,15 +240,13 @@ class BlipMQ:
 
     def __init__(self, plan: Plan, index: int) -> None:
         self._wire = Wire(plan.server)
-        self._wire.send(blipmq.greeting(plan.key))
-        while not blipmq.greeted(self._frame()):
-            pass
+        _greet(self._wire, plan.key)
         lots = blipmq.publishing(plan.topic, _values(plan), 1)
         self._lots = [lot.frames(16) + blipmq.ping(9) for lot in lots]
         subscribing = blipmq.subscribing(plan.topic, 0)
         self._wire.send(subscribing.frames(1) + blipmq.ping(9))
         answers = blipmq.Answers(9)
-        while not answers.take(self._frame()):
+        while not answers.take(_blipmq_frame(self._wire)):
             pass
         subscription = subscribing.read(answers, 1)
         polls = min(plan.batch, blipmq.POLLS_MAX)
@@ -253,13 +255,10 @@ class BlipMQ:
 
     @staticmethod
     def prepare(plan: Plan) -> None:
-        """A topic is made by its first subscriber."""
-
-    def _frame(self) -> blipmq.Frame:
-        data = self._wire.frame()
-        return blipmq.Frame(
-            data[0], int.from_bytes(data[1:9], "big"), bytes(data[9:]) if len(data) < 4096 else b""
-        )
+        """Only see that we are let in: a topic is made by its first subscriber."""
+        wire = Wire(plan.server)
+        _greet(wire, plan.key)
+        wire.close()
 
     def write(self) -> None:
         for lot in self._lots:
@@ -268,7 +267,7 @@ class BlipMQ:
     def written(self) -> None:
         for _ in self._lots:
             answers = blipmq.Answers(9)
-            while not answers.take(self._frame()):
+            while not answers.take(_blipmq_frame(self._wire)):
                 for _, refusal in answers.refused:
                     raise refusal
 
@@ -289,6 +288,19 @@ class BlipMQ:
 
     def close(self) -> None:
         self._wire.close()
+
+
+def _blipmq_frame(wire: Wire) -> blipmq.Frame:
+    data = wire.frame()
+    if len(data) < 9:
+        raise blipmq.ConnectionLost("this is not a BlipMQ broker")
+    return blipmq.Frame(data[0], int.from_bytes(data[1:9], "big"), bytes(data[9:]))
+
+
+def _greet(wire: Wire, key: str) -> None:
+    wire.send(blipmq.greeting(key))
+    while not blipmq.greeted(_blipmq_frame(wire)):
+        pass
 
 
 class Cursus:

@@ -118,11 +118,11 @@ def _run(
                 watch(found)
     finally:
         stop.set()
-    found.seconds = time.perf_counter() - started
-    after = _cpu_s(pid)
+        found.seconds = time.perf_counter() - started
+        after = _cpu_s(pid)
+        for talk in talks:
+            talk.close()
     found.broker_cpu_s = None if cpu is None or after is None else after - cpu
-    for talk in talks:
-        talk.close()
     if failures:
         raise failures[0]
     watch(found)

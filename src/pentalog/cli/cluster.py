@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from pentalog.cli import profiles
-from pentalog.cli.client import Connection, parse_server
+from pentalog.cli.client import Connection, explained, parse_server
+from pentalog.cli.login import client_options
 from pentalog.cli.output import Refused
 from pentalog.clients.kafka.cluster import Cluster
 from pentalog.clients.kafka.errors import KafkaFailed
@@ -19,9 +19,9 @@ _TIMEOUT_MS: Final = 30_000
 def reached(server: str, *, timeout_ms: int = _TIMEOUT_MS) -> Iterator[Cluster]:
     """Refused at once if nobody answers there: a cluster would be asked until the timeout."""
     Connection(*parse_server(server), timeout_ms=timeout_ms).close()
-    options = profiles.client_options(timeout_ms=timeout_ms, client_id="pentalog-cli")
+    options = client_options(timeout_ms, "pentalog-cli")
     try:
         with Cluster(server, options) as cluster:
             yield cluster
     except KafkaFailed as error:
-        raise Refused(str(error)) from error
+        raise Refused(explained(error)) from error

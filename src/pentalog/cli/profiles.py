@@ -9,29 +9,29 @@ from __future__ import annotations
 
 import json
 import os
+import ssl
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pentalog.cli.output import Misused, Refused
-
-if TYPE_CHECKING:
-    from pentalog.clients.kafka.connection import ClientOptions
 
 VARIABLES: Final[Mapping[str, str]] = {
     "server": "PENTALOG_SERVER",
     "http": "PENTALOG_HTTP",
     "rustlog": "PENTALOG_RUSTLOG",
     "blipmq": "PENTALOG_BLIPMQ",
-    "user": "PENTALOG_USER",
-    "mechanism": "PENTALOG_MECHANISM",
-    "password_file": "PENTALOG_PASSWORD_FILE",
-    "tls": "PENTALOG_TLS",
-    "ca": "PENTALOG_CA",
+    "user": "PENTALOG_LOGIN_USER",
+    "mechanism": "PENTALOG_LOGIN_MECHANISM",
+    "ca": "PENTALOG_LOGIN_CA",
 }
 """What a profile may say, and the variable that says the same."""
+PASSWORD_FILE: Final = "password_file"
+TLS: Final = "tls"
+FIELDS: Final = (*VARIABLES, PASSWORD_FILE, TLS)
+_PASSWORD: Final = "PENTALOG_LOGIN_PASSWORD"
 
 CHOSEN: Final = "PENTALOG_PROFILE"
 
@@ -51,9 +51,9 @@ def read() -> dict[str, dict[str, str]]:
         raise Misused(f"cannot read {path()}: {error}; correct it or remove it") from error
     profiles: dict[str, dict[str, str]] = {}
     for name, fields in found.items():
-        unknown = set(fields) - set(VARIABLES) if isinstance(fields, dict) else {name}
+        unknown = set(fields) - set(FIELDS) if isinstance(fields, dict) else {name}
         if unknown:
-            known = ", ".join(VARIABLES)
+            known = ", ".join(FIELDS)
             raise Misused(f"{path()}: [{name}] has {min(unknown)!r}; known: {known}")
         profiles[name] = {field: str(value) for field, value in fields.items()}
     return profiles
@@ -86,8 +86,9 @@ def chosen(name: str | None) -> Iterator[None]:
         raise Misused(
             f"no profile {name!r}; there are: {have}; make it with `pentalog profile add`"
         )
-    before = {variable: os.environ.get(variable) for variable in VARIABLES.values()}
-    os.environ.update({VARIABLES[field]: value for field, value in profiles[name].items()})
+    said = _variables(profiles[name])
+    before = {variable: os.environ.get(variable) for variable in (*VARIABLES.values(), _PASSWORD)}
+    os.environ.update(said)
     try:
         yield
     finally:
@@ -98,34 +99,15 @@ def chosen(name: str | None) -> Iterator[None]:
                 os.environ[variable] = value
 
 
-def client_options(*, timeout_ms: int, client_id: str) -> ClientOptions:
-    """How Kafka's door is to be entered, by the environment."""
-    # Imported here: commands that never go there need not wait for Kafka's messages to load.
-    from pentalog.clients.kafka.authentication import MECHANISMS
-    from pentalog.clients.kafka.connection import ClientOptions
-
-    user = os.environ.get("PENTALOG_USER", "")
-    mechanism = os.environ.get("PENTALOG_MECHANISM", "SCRAM-SHA-512" if user else "")
-    if mechanism and mechanism not in MECHANISMS:
-        raise Misused(f"mechanism {mechanism!r} is none of {', '.join(MECHANISMS)}")
-    authorities = os.environ.get("PENTALOG_CA") or None
-    tls = os.environ.get("PENTALOG_TLS", "").lower() in ("1", "true", "yes", "on")
-    return ClientOptions(
-        timeout_ms=timeout_ms,
-        client_id=client_id,
-        tls=tls or authorities is not None,
-        tls_authorities=authorities,
-        sasl_mechanism=mechanism,
-        username=user,
-        password=_password() if user else "",
-    )
-
-
-def _password() -> str:
-    file = os.environ.get("PENTALOG_PASSWORD_FILE")
-    if not file:
-        return os.environ.get("PENTALOG_PASSWORD", "")
-    try:
-        return Path(file).expanduser().read_text(encoding="utf-8").rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise Misused(f"cannot read the password in {file}: {error}") from error
+def _variables(fields: Mapping[str, str]) -> dict[str, str]:
+    """What a profile says, as the commands read it."""
+    said = {VARIABLES[field]: value for field, value in fields.items() if field in VARIABLES}
+    if TLS in fields and "ca" not in fields:
+        said[VARIABLES["ca"]] = ssl.get_default_verify_paths().cafile or ""
+    if PASSWORD_FILE in fields:
+        file = Path(fields[PASSWORD_FILE]).expanduser()
+        try:
+            said[_PASSWORD] = file.read_text(encoding="utf-8").rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise Misused(f"cannot read the password in {file}: {error}; correct it") from error
+    return said
