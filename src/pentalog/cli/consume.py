@@ -75,60 +75,68 @@ def parse_where(text: str, option: str, *, now_ms: int) -> Where:
     return Moment(round(moment.timestamp() * 1000))
 
 
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=completion.topics)]
+Server = Annotated[
+    str, typer.Option(envvar="PENTALOG_SERVER", metavar="HOST:PORT", help="Any broker.")
+]
+From = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="WHERE",
+        help="beginning, end, an offset, -100 for the last 100 of each partition, a time "
+        "(2025-01-31T12:00, milliseconds since 1970) or -1h for an hour ago.  Default: beginning.",
+    ),
+]
+To = Annotated[
+    str | None, typer.Option("--to", metavar="WHERE", help="Stop before this; as --from.")
+]
+Since = Annotated[
+    str | None, typer.Option(metavar="TIME", help="10m (ago), 2h, 3d, or 2025-01-31T12:00.")
+]
+Until = Annotated[
+    str | None, typer.Option(metavar="TIME", help="Stop at the first record that new.")
+]
+Grep = Annotated[str | None, typer.Option(metavar="REGEX", help="Found in value, key or a header.")]
+Header = Annotated[
+    list[str] | None, typer.Option(metavar="NAME[=VALUE]", help="With this header; repeatable.")
+]
+Inside = Annotated[
+    list[str] | None,
+    typer.Option(metavar="PATH=VALUE", help="JSON with this in it: user.id=7; repeatable."),
+]
+Layout = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        help="json, raw (values, nothing between them), hex, or a layout: "
+        "%k key, %v value, %h headers, %o offset, %p partition, %t topic, %T timestamp, "
+        "%K and %S lengths of key and value, %% itself; \\n and \\t work.",
+    ),
+]
+
+
 @reported
 def consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=completion.topics)],
-    server: Annotated[
-        str, typer.Option(envvar="PENTALOG_SERVER", metavar="HOST:PORT", help="Any broker.")
-    ] = "127.0.0.1:9092",
-    start: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="WHERE",
-            help="beginning, end, an offset, -100 for the last 100 of each partition, a time "
-            "(2025-01-31T12:00, milliseconds since 1970) or -1h for an hour ago.  Default: "
-            "beginning.",
-        ),
-    ] = None,
-    stop: Annotated[
-        str | None, typer.Option("--to", metavar="WHERE", help="Stop before this; as --from.")
-    ] = None,
+    topic: Topic,
+    server: Server = "127.0.0.1:9092",
+    start: From = None,
+    stop: To = None,
     partition: Annotated[list[int] | None, typer.Option(help="Only this one; repeatable.")] = None,
     count: Annotated[int | None, typer.Option(help="Stop after so many records.")] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Wait for more at the end.")] = False,
-    since: Annotated[
-        str | None, typer.Option(metavar="TIME", help="10m (ago), 2h, 3d, or 2025-01-31T12:00.")
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Stop at the first record that new.")
-    ] = None,
-    grep: Annotated[
-        str | None, typer.Option(metavar="REGEX", help="Found in value, key or a header.")
-    ] = None,
+    since: Since = None,
+    until: Until = None,
+    grep: Grep = None,
     key: Annotated[list[str] | None, typer.Option(help="With this key; repeatable.")] = None,
-    header: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME[=VALUE]", help="With this header; repeatable."),
-    ] = None,
-    where: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PATH=VALUE", help="JSON with this in it: user.id=7; repeatable."),
-    ] = None,
+    header: Header = None,
+    where: Inside = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per record.")] = False,
     in_base64: Annotated[
         bool,
         typer.Option("--base64", help="Keys and values in base64, for bytes that are no text."),
     ] = False,
-    layout: Annotated[
-        str | None,
-        typer.Option(
-            "--format",
-            help="json, raw (values, nothing between them), hex, or a layout: "
-            "%k key, %v value, %h headers, %o offset, %p partition, %t topic, %T timestamp, "
-            "%K and %S lengths of key and value, %% itself; \\n and \\t work.",
-        ),
-    ] = None,
+    layout: Layout = None,
 ) -> None:
     """Print the records of TOPIC: their values, or what --format or --json says.
 
