@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from pentalog.broker.security import Access
 from pentalog.model.errors import BrokerError
 from pentalog.model.types import Piece
 
@@ -57,6 +58,12 @@ class Replies(Protocol):
     def mute(self, delay_ms: int) -> None:
         """Be full for a while, whatever is queued: the peer is over its quota.  Answers leave."""
 
+    def hold(self) -> Callable[[], None]:
+        """Be full, whatever is queued, until the function returned is called; answers leave.
+
+        For what must be known before anything else is served: whether a password is right.
+        """
+
 
 class Session(Protocol):
     """One connection's protocol state."""
@@ -99,6 +106,10 @@ class Context:
     """Name of the listener, as in `--listen NAME=HOST:PORT`."""
     advertised: Callable[[str], Address]
     """Endpoint name to the address that metadata tells this client."""
+    demands: frozenset[str] = frozenset()
+    """What the listener's name says is demanded there: `tls`, `sasl`, ..."""
+    access: Access = field(default_factory=Access)
+    """Who the peer is, and what it may do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +130,10 @@ class Endpoint:
     """
     costly: Callable[[memoryview], bool] | None = None
     """Does what was received begin with a request that takes long, and that may wait a little?"""
+    demands: frozenset[str] = frozenset()
+    """What listeners may demand by their name, besides `tls`, which every one may."""
+    authenticates: bool = False
+    """Nobody is served before he has logged in, whatever the listener demands."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,15 @@ from pentalog.session import Endpoint, WireProtocol
 PROTOCOL: Final = WireProtocol(
     name="kafka",
     endpoints=(
-        Endpoint("kafka", 9092, KafkaSession, in_order=True, in_flight_max=1000, costly=costly),
+        Endpoint(
+            "kafka",
+            9092,
+            KafkaSession,
+            in_order=True,
+            in_flight_max=1000,
+            costly=costly,
+            demands=frozenset({"sasl"}),
+        ),
     ),
     error_codes=ERROR_CODES,
 )
