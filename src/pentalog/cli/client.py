@@ -1,6 +1,6 @@
 """What commands ask of a Kafka cluster, by way of the shipped client; works with any Kafka broker.
 
-Speaks plain text connections only.  Every request is answered before the next is sent.
+`login.py` says how it logs in.  Every request is answered before the next is sent.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from pentalog.cli.login import client_options
 from pentalog.cli.output import Misused, Refused
 from pentalog.clients.kafka import connection as kafka
 from pentalog.clients.kafka.errors import KafkaFailed, Unreachable
@@ -38,7 +39,7 @@ class Connection:
     """One connection to one broker; what goes wrong with it is said for a command line."""
 
     def __init__(self, host: str, port: int, *, timeout_ms: int) -> None:
-        options = kafka.ClientOptions(timeout_ms=timeout_ms, client_id=_CLIENT_ID)
+        options = client_options(timeout_ms, _CLIENT_ID)
         try:
             self._connection = kafka.Connection(host, port, options)
         except Unreachable as error:
