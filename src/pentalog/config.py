@@ -198,8 +198,12 @@ class Config(SecuritySettings):
     )
 
 
+_SECURITY: Final = {setting.name for setting in fields(SecuritySettings)}
 SETTINGS: Final[Mapping[str, Field[Any]]] = MappingProxyType(
-    {setting.name: setting for setting in fields(Config)}
+    {
+        setting.name: setting
+        for setting in sorted(fields(Config), key=lambda setting: setting.name in _SECURITY)
+    }
 )
 """Every setting by its name; `metadata["text"]` says what it is for."""
 

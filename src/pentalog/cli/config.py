@@ -21,6 +21,10 @@ _METAVARS: Final = {
     "bool": "true|false",
     "Path": "DIR",
     "Secrets": "KEY,KEY",
+    "Principals": "KIND:NAME;KIND:NAME",
+    "Mapping[str, str]": "NAME=VALUE,NAME=VALUE",
+    "str": "TEXT",
+    "tuple[str, ...]": "TEXT,TEXT",
 }
 
 ConfigFile = Annotated[
