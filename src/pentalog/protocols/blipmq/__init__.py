@@ -10,6 +10,10 @@ from pentalog.session import Endpoint, WireProtocol
 
 PROTOCOL: Final = WireProtocol(
     name="blipmq",
-    endpoints=(Endpoint("blipmq", 5555, BlipmqSession, in_order=True, in_flight_max=1000),),
+    endpoints=(
+        Endpoint(
+            "blipmq", 5555, BlipmqSession, in_order=True, in_flight_max=1000, authenticates=True
+        ),
+    ),
     error_codes=ERROR_CODES,
 )
