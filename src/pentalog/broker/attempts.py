@@ -29,7 +29,7 @@ class LocalAttempts:
         found = self._found(host)
         if found is None:
             return 0
-        passed_ms = int((self._runtime.monotonic() - found.last_s) * 1000)
+        passed_ms = round((self._runtime.monotonic() - found.last_s) * 1000)
         return max(0, _delay_ms(found.number) - passed_ms)
 
     def failed(self, host: str) -> int:
