@@ -6,7 +6,6 @@ The development key is good on this machine only, and only while the configurati
 from __future__ import annotations
 
 import base64
-import binascii
 import hmac
 import ipaddress
 from typing import Final
@@ -14,7 +13,6 @@ from typing import Final
 from pentalog.broker.port import Broker
 from pentalog.broker.security import ANONYMOUS, Principal
 from pentalog.config import Config
-from pentalog.model.errors import BrokerError
 from pentalog.session import Context
 
 DEVELOPMENT_KEY: Final = "dev-key"
@@ -41,9 +39,11 @@ def _of_user(key: str, broker: Broker) -> Principal | None:
     if not broker.tokens.enabled:
         return None
     try:
-        return broker.tokens.by_secret(base64.b64decode(key, validate=True)).owner
-    except (BrokerError, binascii.Error, ValueError):
+        secret = base64.b64decode(key, validate=True)
+    except ValueError:
         return None
+    token = broker.tokens.by_secret(secret)
+    return None if token is None else token.owner
 
 
 def accepted(key: str, config: Config, peer: str) -> bool:

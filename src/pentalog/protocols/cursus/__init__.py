@@ -10,6 +10,15 @@ from pentalog.session import Endpoint, WireProtocol
 
 PROTOCOL: Final = WireProtocol(
     name="cursus",
-    endpoints=(Endpoint("cursus", 9000, CursusSession, in_order=True, in_flight_max=1000),),
+    endpoints=(
+        Endpoint(
+            "cursus",
+            9000,
+            CursusSession,
+            in_order=True,
+            in_flight_max=1000,
+            demands=frozenset({"auth"}),
+        ),
+    ),
     error_codes=ERROR_CODES,
 )

@@ -27,7 +27,7 @@ _VERSION_MAX: Final = (1 << 62) - 1
 def append_stream(call: Call) -> None:
     command = call.command
     route, key = _aggregate(call)
-    check_writable(route)
+    check_writable(call, route)
     version = _version(call)
     message = command.need("message")
     schema = 1
@@ -77,7 +77,7 @@ def stream_version(call: Call) -> None:
 
 def save_snapshot(call: Call) -> None:
     route, key = _aggregate(call)
-    check_writable(route)
+    check_writable(call, route)
     version = _version(call)
     payload = encoded(call.command.need("message"))
     try:
