@@ -19,7 +19,7 @@ from pentalog.protocols.cursus.errors import REFUSALS, Refused, explain, quoted
 from pentalog.protocols.cursus.login import Login
 from pentalog.protocols.cursus.messages import Command, parse
 from pentalog.protocols.cursus.reads import Reads
-from pentalog.protocols.cursus.verbs import VERBS
+from pentalog.protocols.cursus.verbs import REFUSED, VERBS
 from pentalog.session import Context, Replies
 
 if TYPE_CHECKING:
@@ -145,6 +145,7 @@ class CursusSession:
         if self.stream is not None and command.verb != "STREAM":
             return
         call = Call(self, command)
+        call.refused = REFUSED.get(command.verb)
         serve = VERBS.get(command.verb)
         try:
             if serve is None:

@@ -113,11 +113,13 @@ def read_snapshot(call: Call) -> None:
     call.session.reads.take_turn(call, read)
 
 
+def stream_refused(text: str) -> bytes:
+    """What READ_STREAM answers instead of a line of text."""
+    return json.dumps({"error": plain(text), "status": "ERROR"}, separators=(",", ":")).encode()
+
+
 def read_stream(call: Call) -> None:
     """Two frames, an envelope and a batch; one if it is refused."""
-    call.refused = lambda text: json.dumps(
-        {"error": plain(text), "status": "ERROR"}, separators=(",", ":")
-    ).encode()
     route, key = _aggregate(call)
     version = 1
     if "from_version" in call.command.parameters:
