@@ -9,7 +9,9 @@ from typing import Final
 
 from pentalog.broker.aggregates import LocalAggregates
 from pentalog.broker.audit import LogAudit
+from pentalog.broker.bearers import LocalBearers
 from pentalog.broker.consumers import LocalConsumers
+from pentalog.broker.credentials import TRUSTLESS, Bearers
 from pentalog.broker.derived_topics import DerivedTopics
 from pentalog.broker.groups import LocalGroups
 from pentalog.broker.live_settings import LocalSettings
@@ -26,6 +28,7 @@ from pentalog.broker.smart_modules import LocalSmartModules
 from pentalog.broker.sourcing import Sourcing
 from pentalog.broker.state import FILE_NAME, State
 from pentalog.broker.subscriptions import LocalSubscriptions
+from pentalog.broker.tokens import LocalTokens
 from pentalog.broker.topic_options import LocalTopicOptions
 from pentalog.broker.topics import LocalTopics
 from pentalog.broker.transactions import LocalTransactions
@@ -40,6 +43,7 @@ from pentalog.protocols import PROTOCOLS
 from pentalog.protocols.blipmq.keys import notice as blipmq_notice
 from pentalog.server.asyncio_runtime import AsyncioRuntime
 from pentalog.server.certificates import Certificates
+from pentalog.server.keys import fetcher_of
 from pentalog.server.lifecycle import Loop, arrival, raise_file_limit
 from pentalog.server.listener import Listeners, ListenFailed
 from pentalog.server.listening import check_open_listeners, endpoint_of
@@ -224,6 +228,8 @@ class App:
             smart_modules=self._open_smart_modules(),
             rules=self._open_rules(),
             users=self._open_users(),
+            tokens=self._open_tokens(),
+            bearers=self._open_bearers(),
         )
         self._derived = DerivedTopics(broker, self._runtime)
         topics.checks.append(self._derived.check)
@@ -245,6 +251,16 @@ class App:
         users = LocalUsers(self._state, self._runtime)
         users.open()
         return users
+
+    def _open_tokens(self) -> LocalTokens:
+        tokens = LocalTokens(self._state, self._runtime, self._config)
+        tokens.open()
+        return tokens
+
+    def _open_bearers(self) -> Bearers:
+        if "OAUTHBEARER" not in self._config.sasl_mechanisms:
+            return TRUSTLESS
+        return LocalBearers(self._runtime, self._config, fetcher_of(self._config))
 
     def _open_smart_modules(self) -> LocalSmartModules:
         smart_modules = LocalSmartModules(self._state, self._runtime, self._config)

@@ -115,22 +115,21 @@ class Tokens(Protocol):
     def secret(self, token_id: str) -> bytes:
         """What the holder proves; computed, never stored."""
 
-    def by_secret(self, secret: bytes) -> TokenView:
-        """Raises `TokenNotFound`."""
-
-    def renew(self, token_id: str, by: Principal, period_ms: int) -> int:
-        """Returns until when it is good now, in ms."""
-
-    def expire(self, token_id: str, by: Principal, period_ms: int) -> int:
-        """Shorten its life; a negative period ends it at once."""
-
-    def all(self) -> Collection[TokenView]:
-        """Those that are still good."""
+    def by_secret(self, secret: bytes) -> TokenView | None: ...
 
     def get(self, token_id: str) -> TokenView | None:
         """None if there is none that is still good."""
 
-    def verifier(self, token_id: str, mechanism: Mechanism) -> Later[Verifier | None]: ...
+    def all(self) -> Collection[TokenView]:
+        """Those that are still good."""
+
+    def prolong(self, token_id: str, period_ms: int) -> TokenView:
+        """Make it good from now on for this long, or for the broker's usual time if below 0."""
+
+    def drop(self, token_id: str) -> None: ...
+
+    def verifier(self, token_id: str, mechanism: Mechanism) -> Later[Verifier | None]:
+        """None if there is no such token, or it is good no more."""
 
     def settle(self) -> Later[None]: ...
 
@@ -219,20 +218,20 @@ class Tokenless:
     def secret(self, token_id: str) -> bytes:
         raise self._refusal()
 
-    def by_secret(self, secret: bytes) -> TokenView:
-        raise self._refusal()
+    def by_secret(self, secret: bytes) -> TokenView | None:
+        return None
 
-    def renew(self, token_id: str, by: Principal, period_ms: int) -> int:
-        raise self._refusal()
-
-    def expire(self, token_id: str, by: Principal, period_ms: int) -> int:
-        raise self._refusal()
+    def get(self, token_id: str) -> TokenView | None:
+        return None
 
     def all(self) -> Collection[TokenView]:
         return ()
 
-    def get(self, token_id: str) -> TokenView | None:
-        return None
+    def prolong(self, token_id: str, period_ms: int) -> TokenView:
+        raise self._refusal()
+
+    def drop(self, token_id: str) -> None:
+        raise self._refusal()
 
     def verifier(self, token_id: str, mechanism: Mechanism) -> Later[Verifier | None]:
         return Later.now(None)

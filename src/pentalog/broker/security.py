@@ -266,7 +266,17 @@ class Access:
     Asked by every handler of every protocol.
     """
 
-    __slots__ = ("_attempts", "_audit", "_kept", "_rules", "_version", "host", "listener", "who")
+    __slots__ = (
+        "_attempts",
+        "_audit",
+        "_kept",
+        "_rules",
+        "_version",
+        "by_token",
+        "host",
+        "listener",
+        "who",
+    )
 
     def __init__(
         self,
@@ -282,6 +292,8 @@ class Access:
         self.host = host
         """The peer's address, without its port."""
         self.listener = listener
+        self.by_token = False
+        """Logged in by a delegation token, which must not make others."""
         self._rules = rules
         self._audit = audit
         self._attempts = attempts
@@ -293,9 +305,16 @@ class Access:
         """Is there any rule at all?  If not, nothing need be asked."""
         return self._rules.enforced
 
-    def become(self, who: Principal, mechanism: str) -> None:
+    @property
+    def stamp(self) -> object:
+        """Answers given to one stamp may be given again to an equal one; None: to everybody."""
+        rules = self._rules
+        return (self.who, self.host, rules.version) if rules.enforced else None
+
+    def become(self, who: Principal, mechanism: str, *, by_token: bool = False) -> None:
         """The connection has logged in."""
         self.who = who
+        self.by_token = by_token
         self._kept.clear()
         self._attempts.succeeded(self.host)
         self._audit.logged_in(self, mechanism)

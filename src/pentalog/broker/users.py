@@ -192,12 +192,13 @@ class LocalUsers:
 
 def make_verifiers(password: str) -> dict[Mechanism, Verifier]:
     """What is kept of a password; takes milliseconds."""
-    return {
-        mechanism: Verifier(
-            *ScramMechanism(mechanism.value).make_auth_info(password, iteration_count=ITERATIONS)
-        )
-        for mechanism in Mechanism
-    }
+    return {mechanism: make_verifier(mechanism, password) for mechanism in Mechanism}
+
+
+def make_verifier(mechanism: Mechanism, password: str) -> Verifier:
+    return Verifier(
+        *ScramMechanism(mechanism.value).make_auth_info(password, iteration_count=ITERATIONS)
+    )
 
 
 def digest_of(key: bytes) -> str:
