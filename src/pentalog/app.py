@@ -47,14 +47,18 @@ from pentalog.server.keys import fetcher_of
 from pentalog.server.lifecycle import Loop, arrival, raise_file_limit
 from pentalog.server.listener import Listeners, ListenFailed
 from pentalog.server.listening import check_open_listeners, endpoint_of
+from pentalog.server.metering import metered
 from pentalog.session import Address, Endpoint
 
 _log = logging.getLogger("pentalog.app")
 
 _SPARE_FILES: Final = 256
 ENDPOINTS: Final[Mapping[str, Endpoint]] = {
-    endpoint.name: endpoint for protocol in PROTOCOLS for endpoint in protocol.endpoints
+    endpoint.name: endpoint if protocol.name == "kafka" else metered(endpoint)
+    for protocol in PROTOCOLS
+    for endpoint in protocol.endpoints
 }
+"""Kafka counts for the quotas by itself: its answers tell of them."""
 
 
 class StartFailed(Exception):

@@ -45,6 +45,7 @@ class GuardedBroker:
     def __init__(self, broker: embedded.Broker, facade: Facade) -> None:
         self.broker = broker
         self.facade = facade
+        self._wires: list[Wire] = []
 
     def call(self, run: Callable[[], T]) -> T:
         """Run something on the broker's own thread; of a `Later`, its value."""
@@ -83,7 +84,15 @@ class GuardedBroker:
 
     def connect(self, listener: str, trust: ssl.SSLContext | None = None) -> Wire:
         host, _, port = self.broker.address(listener).rpartition(":")
-        return Wire(host, int(port), trust)
+        wire = Wire(host, int(port), trust)
+        self._wires.append(wire)
+        return wire
+
+    def hang_up(self) -> None:
+        """Close every connection that was made."""
+        wires, self._wires = self._wires, []
+        for wire in wires:
+            wire.close()
 
 
 def _pass_on(there: asyncio.Future[Any], later: Later[Any]) -> None:
@@ -101,7 +110,11 @@ def guarded(data: Path, listeners: Iterable[str], **settings: Any) -> Iterator[G
         patch.object(embedded, "App", _App),
         embedded.Broker(data, listen=listen, **settings) as broker,
     ):
-        yield GuardedBroker(broker, _opened[-1])
+        started = GuardedBroker(broker, _opened[-1])
+        try:
+            yield started
+        finally:
+            started.hang_up()
 
 
 class Authority:
