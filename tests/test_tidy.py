@@ -226,8 +226,10 @@ def default_text(field: dataclasses.Field[Any]) -> str:
         value = field.default_factory()
     if isinstance(value, bool):
         return str(value).lower()
-    if value == () or value == {}:
+    if value in ((), {}, ""):
         return "none"
+    if isinstance(value, tuple):
+        return ",".join(value)
     return str(value)
 
 

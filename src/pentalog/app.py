@@ -8,7 +8,10 @@ from functools import partial
 from typing import Final
 
 from pentalog.broker.aggregates import LocalAggregates
+from pentalog.broker.audit import LogAudit
+from pentalog.broker.bearers import LocalBearers
 from pentalog.broker.consumers import LocalConsumers
+from pentalog.broker.credentials import TRUSTLESS, Bearers
 from pentalog.broker.derived_topics import DerivedTopics
 from pentalog.broker.groups import LocalGroups
 from pentalog.broker.live_settings import LocalSettings
@@ -19,15 +22,19 @@ from pentalog.broker.port import Broker
 from pentalog.broker.producers import LocalProducers
 from pentalog.broker.quotas import LocalQuotas
 from pentalog.broker.retention_leases import find_leases
+from pentalog.broker.rules import LocalRules
+from pentalog.broker.security import Principal
 from pentalog.broker.shared_rosters import LocalSharedRosters
 from pentalog.broker.smart_modules import LocalSmartModules
 from pentalog.broker.sourcing import Sourcing
 from pentalog.broker.state import FILE_NAME, State
 from pentalog.broker.subscriptions import LocalSubscriptions
+from pentalog.broker.tokens import LocalTokens
 from pentalog.broker.topic_options import LocalTopicOptions
 from pentalog.broker.topics import LocalTopics
 from pentalog.broker.transactions import LocalTransactions
-from pentalog.config import Config, ConfigError, Listen
+from pentalog.broker.users import LocalUsers
+from pentalog.config import Config, Listen
 from pentalog.log.files import Files, RealFiles
 from pentalog.log.housekeeping import Housekeeping
 from pentalog.log.store import Store, StoreError
@@ -36,18 +43,26 @@ from pentalog.model.errors import BrokerError
 from pentalog.protocols import OBSERVERS, PROTOCOLS
 from pentalog.protocols.blipmq.keys import notice as blipmq_notice
 from pentalog.server.asyncio_runtime import AsyncioRuntime
+from pentalog.server.certificates import Certificates
+from pentalog.server.keys import fetcher_of
 from pentalog.server.lifecycle import Loop, arrival, raise_file_limit
 from pentalog.server.listener import Listeners, ListenFailed
-from pentalog.server.sharing import share
+from pentalog.server.listening import check_open_listeners, endpoint_of
+from pentalog.server.metering import metered
 from pentalog.session import Address, Endpoint
 
 _log = logging.getLogger("pentalog.app")
 
 _SPARE_FILES: Final = 256
 ENDPOINTS: Final[Mapping[str, Endpoint]] = {
-    **{endpoint.name: endpoint for protocol in PROTOCOLS for endpoint in protocol.endpoints},
+    **{
+        endpoint.name: endpoint if protocol.name == "kafka" else metered(endpoint)
+        for protocol in PROTOCOLS
+        for endpoint in protocol.endpoints
+    },
     **{endpoint.name: endpoint for endpoint in OBSERVERS},
 }
+"""Kafka counts for the quotas by itself: its answers tell of them."""
 
 
 class StartFailed(Exception):
@@ -78,6 +93,11 @@ class App:
         self._state = State(
             config.data / FILE_NAME, self._runtime, synced=config.flush_interval_ms > 0
         )
+        self._certificates = (
+            Certificates(config, self._runtime.monotonic)
+            if any("tls" in listen.demands for listen, _ in self._listen)
+            else None
+        )
         self._log = LocalLog(self._store, self._runtime, self.metrics)
         self._loop = loop
         self._listeners: Listeners | None = None
@@ -104,7 +124,13 @@ class App:
         try:
             broker = self._open_broker()
             self._listeners = Listeners(
-                self._loop, broker, self._runtime, self._config, self.metrics
+                self._loop,
+                broker,
+                self._runtime,
+                self._config,
+                self.metrics,
+                self._certificates,
+                LogAudit(),
             )
             self._listeners.reconfigure(broker.settings.live)
             await self._listeners.open(self._listen)
@@ -241,11 +267,41 @@ class App:
             subscriptions=subscriptions,
             sourcing=self._open_sourcing(topics, groups),
             smart_modules=self._open_smart_modules(),
+            rules=self._open_rules(),
+            users=self._open_users(),
+            tokens=self._open_tokens(),
+            bearers=self._open_bearers(),
         )
         self._derived = DerivedTopics(broker, self._runtime)
         topics.checks.append(self._derived.check)
         self._derived.start()
         return broker
+
+    def _open_rules(self) -> LocalRules:
+        config = self._config
+        rules = LocalRules(
+            self._state,
+            enforced=config.authorization or bool(config.super_users),
+            super_users=[Principal.parse(text) for text in config.super_users],
+            everyone_without_rule=config.allow_everyone_without_rule,
+        )
+        rules.open()
+        return rules
+
+    def _open_users(self) -> LocalUsers:
+        users = LocalUsers(self._state, self._runtime)
+        users.open()
+        return users
+
+    def _open_tokens(self) -> LocalTokens:
+        tokens = LocalTokens(self._state, self._runtime, self._config)
+        tokens.open()
+        return tokens
+
+    def _open_bearers(self) -> Bearers:
+        if "OAUTHBEARER" not in self._config.sasl_mechanisms:
+            return TRUSTLESS
+        return LocalBearers(self._runtime, self._config, fetcher_of(self._config))
 
     def _open_smart_modules(self) -> LocalSmartModules:
         smart_modules = LocalSmartModules(self._state, self._runtime, self._config)
@@ -278,24 +334,15 @@ class App:
 def doors(
     config: Config, endpoints: Mapping[str, Endpoint] = ENDPOINTS
 ) -> Sequence[tuple[Listen, Endpoint]]:
-    """Which endpoint each listener opens; raises `ConfigError` for names that do not exist."""
-    known = ", ".join(ENDPOINTS)
-    for name in (*(listen.name for listen in config.listen), *config.advertise):
-        if name not in ENDPOINTS:
-            raise ConfigError(f"there is no listener {name!r}; this broker has: {known}")
-    if config.listen:
-        return [(listen, _door(config, listen.name, endpoints)) for listen in config.listen]
-    return [
-        (Listen(endpoint.name, "127.0.0.1", endpoint.port), _door(config, endpoint.name, endpoints))
-        for endpoint in ENDPOINTS.values()
-    ]
-
-
-def _door(config: Config, name: str, endpoints: Mapping[str, Endpoint]) -> Endpoint:
-    endpoint = endpoints[name]
-    if name == "kafka" and config.rustlog_on_kafka_port:
-        return share(endpoint, [endpoints["rustlog"]])
-    return endpoint
+    """Which endpoint each listener opens; raises `ConfigError` for what cannot be."""
+    for advertised in config.advertise.values():
+        endpoint_of(config, advertised, endpoints)
+    listen = config.listen or tuple(
+        Listen(endpoint.name, "127.0.0.1", endpoint.port) for endpoint in endpoints.values()
+    )
+    found = [(wish, endpoint_of(config, wish, endpoints)) for wish in listen]
+    check_open_listeners(config, found)
+    return found
 
 
 def _explain(config: Config, error: OSError) -> str:

@@ -9,18 +9,20 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields, replace
+from dataclasses import Field, dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final
 
-T = TypeVar("T")
+from pentalog.security_settings import Principals, Secrets, SecuritySettings
+from pentalog.security_settings import setting as _setting
 
 _PREFIX: Final = "PENTALOG_"
 _PORT_MAX: Final = 65_535
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
+SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
 _TRUE: Final = frozenset({"true", "yes", "on", "1"})
 _FALSE: Final = frozenset({"false", "no", "off", "0"})
 
@@ -41,8 +43,17 @@ class Listen:
     """One `NAME=HOST:PORT`; port 0 picks a free one."""
 
     name: str
+    """Of the door, and what is demanded there: `kafka+sasl+tls`."""
     host: str
     port: int
+
+    @property
+    def door(self) -> str:
+        return self.name.partition("+")[0]
+
+    @property
+    def demands(self) -> frozenset[str]:
+        return frozenset(self.name.split("+")[1:])
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -59,26 +70,8 @@ class ConsoleAddress(str):
         return self != "off"
 
 
-class Secrets(tuple[str, ...]):
-    """Texts that are not shown."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return f"{len(self)}, not shown"
-
-    __str__ = __repr__
-
-
-def _setting(default: T, text: str, *, least: int = 0, most: int = _INT64_MAX) -> T:
-    metadata = {"text": text, "least": least, "most": most}
-    if isinstance(default, dict):
-        return cast("T", field(default_factory=dict, metadata=metadata))
-    return field(default=default, metadata=metadata)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
+class Config(SecuritySettings):
     data: Path = _setting(  # noqa: RUF009  # the path is never changed
         Path("pentalog-data"), "Directory that holds everything the broker keeps."
     )
@@ -238,8 +231,12 @@ class Config:
     console_pipelines: tuple[Path, ...] = _setting((), "Pipeline files the console shows.")
 
 
+_SECURITY: Final = {setting.name for setting in fields(SecuritySettings)}
 SETTINGS: Final[Mapping[str, Field[Any]]] = MappingProxyType(
-    {setting.name: setting for setting in fields(Config)}
+    {
+        setting.name: setting
+        for setting in sorted(fields(Config), key=lambda setting: setting.name in _SECURITY)
+    }
 )
 """Every setting by its name; `metadata["text"]` says what it is for."""
 
@@ -344,7 +341,8 @@ def _read(name: str, given: object, source: str) -> object:
     try:
         return _READERS[SETTINGS[name].type](given, SETTINGS[name].metadata)
     except _Unacceptable as flaw:
-        raise ConfigError(f"setting {name} {source} is {given!r}; accepted is {flaw}") from None
+        shown = "not shown" if SETTINGS[name].type == "Secrets" else repr(given)
+        raise ConfigError(f"setting {name} {source} is {shown}; accepted is {flaw}") from None
 
 
 class _Unacceptable(Exception):
@@ -453,6 +451,25 @@ def _read_secrets(given: object, _: Mapping[str, Any]) -> Secrets:
     return Secrets(text for entry in entries if (text := str(entry).strip()))
 
 
+def _read_text(given: object, _: Mapping[str, Any]) -> str:
+    if not isinstance(given, str) or not given.isprintable():
+        raise _Unacceptable("one line of text")
+    return given.strip()
+
+
+def _read_texts(given: object, _: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(_read_secrets(given, {}))
+
+
+def _read_principals(given: object, _: Mapping[str, Any]) -> Principals:
+    accepted = "KIND:NAME, several separated by semicolons, for example User:admin;User:ops"
+    entries = given.split(";") if isinstance(given, str) else _entries(given, accepted)
+    found = Principals(str(entry).strip() for entry in entries if str(entry).strip())
+    if not all(principal.partition(":")[0] and principal.partition(":")[2] for principal in found):
+        raise _Unacceptable(accepted)
+    return found
+
+
 def _read_topic_defaults(given: object, _: Mapping[str, Any]) -> Mapping[str, str]:
     accepted = 'settings by Kafka\'s names, for example "retention.ms=1000,segment.bytes=1048576"'
     if isinstance(given, Mapping):
@@ -500,10 +517,14 @@ _READERS: Final[Mapping[Any, Callable[[object, Mapping[str, Any]], object]]] = {
     "LogFormat": _read_log_format,
     "ConsoleAddress": _read_console,
     "tuple[Path, ...]": _read_paths,
+    "Principals": _read_principals,
+    "str": _read_text,
+    "tuple[str, ...]": _read_texts,
 }
 
 
 def _check_together(config: Config) -> None:
+    _check_security(config)
     names = [listen.name for listen in config.listen]
     for name in names:
         if names.count(name) > 1:
@@ -530,3 +551,28 @@ def _check_together(config: Config) -> None:
             "accepted is less than consumer_session_timeout_ms, "
             f"{config.consumer_session_timeout_ms}"
         )
+
+
+def _check_security(config: Config) -> None:
+    for listener, principal in config.listener_principals.items():
+        if not (principal.partition(":")[0] and principal.partition(":")[2]):
+            raise ConfigError(
+                f"setting listener_principals says {principal!r} for {listener}; "
+                "accepted is NAME=KIND:NAME, for example rustlog=User:edge"
+            )
+    if config.tls_client_authentication not in ("none", "requested", "required"):
+        raise ConfigError(
+            f"setting tls_client_authentication is {config.tls_client_authentication!r}; "
+            "accepted is none, requested or required"
+        )
+    if config.tls_client_authentication != "none" and not config.tls_client_ca:
+        raise ConfigError(
+            f"setting tls_client_authentication is {config.tls_client_authentication}, which "
+            "needs tls_client_ca: the file with whoever may sign certificates of clients"
+        )
+    for mechanism in config.sasl_mechanisms:
+        if mechanism not in SASL_MECHANISMS:
+            raise ConfigError(
+                f"setting sasl_mechanisms names {mechanism!r}; "
+                f"accepted are {', '.join(SASL_MECHANISMS)}"
+            )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from pentalog.broker.security import Access
 from pentalog.metrics import Metrics, Traffic
 from pentalog.model.errors import BrokerError
 from pentalog.model.types import Piece
@@ -57,6 +58,12 @@ class Replies(Protocol):
 
     def mute(self, delay_ms: int) -> None:
         """Be full for a while, whatever is queued: the peer is over its quota.  Answers leave."""
+
+    def hold(self) -> Callable[[], None]:
+        """Be full, whatever is queued, until the function returned is called; answers leave.
+
+        For what must be known before anything else is served: whether a password is right.
+        """
 
 
 class Session(Protocol):
@@ -107,6 +114,10 @@ class Context:
     """Who is at the other end; the session writes it."""
     observation: Observation | None = None
     """What the server knows of all connections."""
+    demands: frozenset[str] = frozenset()
+    """What the listener's name says is demanded there: `tls`, `sasl`, ..."""
+    access: Access = field(default_factory=Access)
+    """Who the peer is, and what it may do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +142,10 @@ class Endpoint:
     """Name of the protocol, where that is not the endpoint's name."""
     inspector: Callable[[], Inspector] | None = None
     """Reads the frames of a connection for those who watch it; they begin with a u32 length."""
+    demands: frozenset[str] = frozenset()
+    """What listeners may demand by their name, besides `tls`, which every one may."""
+    authenticates: bool = False
+    """Nobody is served before he has logged in, whatever the listener demands."""
 
 
 @dataclass(frozen=True, slots=True)

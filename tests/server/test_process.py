@@ -102,7 +102,9 @@ def test_clients_are_told_the_advertised_address(tmp_path: Path) -> None:
 
 def test_everywhere_means_the_address_the_client_reached(tmp_path: Path) -> None:
     with (
-        BrokerProcess(tmp_path / "data", listen="0.0.0.0:0") as broker,
+        BrokerProcess(
+            tmp_path / "data", "--allow-open-listeners", "true", listen="0.0.0.0:0"
+        ) as broker,
         connect(broker.port, "127.0.0.2") as client,
     ):
         client.sendall(request(METADATA, 1, 1, struct.pack(">i", 0)))
@@ -127,8 +129,14 @@ def test_a_broken_request_harms_nobody_else(tmp_path: Path) -> None:
         (["--listen", "fluvio=127.0.0.1:0"], ["'fluvio'", "this broker has: kafka"]),
         (["--listen", "nonsense=127.0.0.1:0"], ["'nonsense'", "this broker has: kafka"]),
         (["--listen", "kafka"], ["NAME=HOST:PORT"]),
-        (["--listen", "kafka=no.such.host.invalid:0"], ["no.such.host.invalid", "unknown"]),
-        (["--listen", "kafka=203.0.113.1:0"], ["203.0.113.1", "does not have that address"]),
+        (
+            ["--listen", "kafka=no.such.host.invalid:0", "--allow-open-listeners", "true"],
+            ["no.such.host.invalid", "unknown"],
+        ),
+        (
+            ["--listen", "kafka=203.0.113.1:0", "--allow-open-listeners", "true"],
+            ["203.0.113.1", "does not have that address"],
+        ),
         (["--flush-interval-ms", "soon"], ["flush_interval_ms", "'soon'", "whole number"]),
         (["--config", "/no/such/file.toml"], ["/no/such/file.toml", "No such file"]),
         (["--topic-defaults", "colour=red"], ["colour"]),

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tests.support.runtimes import SteppedRuntime
 
+from pentalog.broker.attempts import LocalAttempts
 from pentalog.broker.groups import LocalGroups
 from pentalog.broker.log import LocalLog
 from pentalog.broker.port import Broker, TopicSpec
 from pentalog.broker.producers import LocalProducers
+from pentalog.broker.security import Access
 from pentalog.broker.state import FILE_NAME, State
 from pentalog.broker.subscriptions import LocalSubscriptions
 from pentalog.broker.topics import LocalTopics
@@ -159,7 +162,7 @@ class Connection:
     def __init__(self, broker: BlipBroker, peer: str, full_bytes: int) -> None:
         self.broker = broker
         self.ended = False
-        self.muted_ms = 0
+        self.held = False
         self.full_bytes = full_bytes
         self._line: list[_Place | bytes] = []
         self._taken = bytearray()
@@ -172,13 +175,16 @@ class Connection:
             peer=peer,
             listener="blipmq",
             advertised=lambda endpoint: Address("host.example", 5555),
+            access=Access(
+                broker.broker.rules, host="127.0.0.1", attempts=LocalAttempts(broker.runtime)
+            ),
         )
         self.session = BlipmqSession(context, self)
 
     @property
     def full(self) -> bool:
         size = sum(len(entry) for entry in self._line if isinstance(entry, bytes))
-        return size > self.full_bytes or len(self._line) >= 1000
+        return self.held or size > self.full_bytes or len(self._line) >= 1000
 
     def send(self, *pieces: Piece) -> None:
         for piece in pieces:
@@ -193,8 +199,15 @@ class Connection:
     def hang_up(self) -> None:
         self.ended = True
 
-    def mute(self, delay_ms: int) -> None:
-        self.muted_ms = delay_ms
+    def mute(self, delay_ms: int) -> None: ...
+
+    def hold(self) -> Callable[[], None]:
+        assert not self.held, "held already"
+        self.held = True
+        return self._let_go
+
+    def _let_go(self) -> None:
+        self.held = False
 
     def when_room(self, run: Any) -> None:
         self.broker.runtime.soon(run)

@@ -38,6 +38,9 @@ class Meter(Protocol):
     def read(self, size_bytes: int) -> int:
         """0: counted, send them.  Otherwise the milliseconds to be quiet for; send nothing."""
 
+    def sent(self, size_bytes: int) -> int:
+        """Count bytes that are sent in any case; milliseconds to be quiet for, or 0."""
+
     @property
     def read_bytes_max(self) -> int | None:
         """Most that one answer should carry; None: no limit."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
+from pentalog.broker.credentials import NOBODY, TOKENLESS, TRUSTLESS, Bearers, Tokens, Users
 from pentalog.broker.deliveries import UNSUBSCRIBED, Subscriptions
 from pentalog.broker.membership import UNPLANNED, Consumers
 from pentalog.broker.membership import Beat as Beat
@@ -19,6 +20,7 @@ from pentalog.broker.membership import Beaten as Beaten
 from pentalog.broker.membership import ConsumersView as ConsumersView
 from pentalog.broker.membership import ConsumerView as ConsumerView
 from pentalog.broker.operation import FIXED, UNLIMITED, GroupSettings, Quotas, Settings
+from pentalog.broker.security import UNGUARDED, Rules
 from pentalog.broker.sourcing import UNSOURCED, Sourcing
 from pentalog.broker.transformation import UNTRANSFORMED, SmartModules
 from pentalog.kernels import Facts
@@ -545,3 +547,7 @@ class Broker:
     sourcing: Sourcing = field(default=UNSOURCED, kw_only=True)
     subscriptions: Subscriptions = field(default=UNSUBSCRIBED, kw_only=True)
     smart_modules: SmartModules = field(default=UNTRANSFORMED, kw_only=True)
+    rules: Rules = field(default=UNGUARDED, kw_only=True)
+    users: Users = field(default=NOBODY, kw_only=True)
+    tokens: Tokens = field(default=TOKENLESS, kw_only=True)
+    bearers: Bearers = field(default=TRUSTLESS, kw_only=True)

@@ -158,6 +158,13 @@ class LocalMeter:
         rate.record(size_bytes, now_s)
         return 0
 
+    def sent(self, size_bytes: int) -> int:
+        if self._read is None:
+            return 0
+        now_s = self._runtime.monotonic()
+        self._read.rate.record(size_bytes, now_s)
+        return self._read.rate.delay_ms(self._read.limit, now_s)
+
     @property
     def read_bytes_max(self) -> int | None:
         if self._read is None:

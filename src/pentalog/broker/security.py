@@ -6,7 +6,7 @@ answers are kept per connection until a rule changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
@@ -194,27 +194,144 @@ class Unguarded:
 
 UNGUARDED: Final = Unguarded()
 
-Denied = Callable[[Principal, str, Operation, Kind, str, Verdict], None]
 _KEPT_MAX: Final = 10_000
 
 
+class Audit(Protocol):
+    """Where it is written down who did what, and who was not let."""
+
+    def denied(
+        self,
+        access: Access,
+        operation: Operation,
+        kind: Kind,
+        name: str,
+        verdict: Verdict,
+    ) -> None: ...
+
+    def acted(self, access: Access, action: str, what: str, outcome: str) -> None:
+        """Somebody administered something: `action` in our own words, `what` names it."""
+
+    def logged_in(self, access: Access, mechanism: str) -> None: ...
+
+    def turned_away(self, access: Access, mechanism: str, name: str, reason: str) -> None:
+        """Somebody claimed to be `name` and did not prove it."""
+
+
+class Unaudited:
+    """Nothing is written down."""
+
+    def denied(
+        self, access: Access, operation: Operation, kind: Kind, name: str, verdict: Verdict
+    ) -> None: ...
+
+    def acted(self, access: Access, action: str, what: str, outcome: str) -> None: ...
+
+    def logged_in(self, access: Access, mechanism: str) -> None: ...
+
+    def turned_away(self, access: Access, mechanism: str, name: str, reason: str) -> None: ...
+
+
+class Attempts(Protocol):
+    """How often somebody at an address failed to log in, and how long he waits for that."""
+
+    def delay_ms(self, host: str) -> int:
+        """How long this address has to wait before its next attempt is looked at."""
+
+    def failed(self, host: str) -> int:
+        """One more; returns how long the refusal is to be held back."""
+
+    def succeeded(self, host: str) -> None: ...
+
+
+class Untiring:
+    """Attempts that are not counted."""
+
+    def delay_ms(self, host: str) -> int:
+        return 0
+
+    def failed(self, host: str) -> int:
+        return 0
+
+    def succeeded(self, host: str) -> None: ...
+
+
+UNAUDITED: Final = Unaudited()
+UNTIRING: Final = Untiring()
+
+
 class Access:
-    """What one connection may do; asked by every handler of every protocol."""
+    """Who is at the other end of one connection, and what he may do.
 
-    __slots__ = ("_denied", "_host", "_kept", "_rules", "_version", "who")
+    Asked by every handler of every protocol.
+    """
 
-    def __init__(self, rules: Rules, who: Principal, host: str, denied: Denied) -> None:
+    __slots__ = (
+        "_attempts",
+        "_audit",
+        "_kept",
+        "_rules",
+        "_version",
+        "by_token",
+        "host",
+        "listener",
+        "who",
+    )
+
+    def __init__(
+        self,
+        rules: Rules = UNGUARDED,
+        who: Principal = ANONYMOUS,
+        host: str = "",
+        *,
+        listener: str = "",
+        audit: Audit = UNAUDITED,
+        attempts: Attempts = UNTIRING,
+    ) -> None:
         self.who = who
+        self.host = host
+        """The peer's address, without its port."""
+        self.listener = listener
+        self.by_token = False
+        """Logged in by a delegation token, which must not make others."""
         self._rules = rules
-        self._host = host
-        self._denied = denied
+        self._audit = audit
+        self._attempts = attempts
         self._version = rules.version
         self._kept: dict[tuple[Operation, Kind, str], bool] = {}
 
-    def become(self, who: Principal) -> None:
+    @property
+    def guarded(self) -> bool:
+        """Is there any rule at all?  If not, nothing need be asked."""
+        return self._rules.enforced
+
+    @property
+    def stamp(self) -> object:
+        """Answers given to one stamp may be given again to an equal one; None: to everybody."""
+        rules = self._rules
+        return (self.who, self.host, rules.version) if rules.enforced else None
+
+    def become(self, who: Principal, mechanism: str, *, by_token: bool = False) -> None:
         """The connection has logged in."""
         self.who = who
+        self.by_token = by_token
         self._kept.clear()
+        self._attempts.succeeded(self.host)
+        self._audit.logged_in(self, mechanism)
+
+    def turned_away(self, mechanism: str, name: str, reason: str) -> int:
+        """A login failed; returns for how long the refusal is to be held back, in ms."""
+        self._audit.turned_away(self, mechanism, name, reason)
+        return self._attempts.failed(self.host)
+
+    @property
+    def login_delay_ms(self) -> int:
+        """How long the next login must wait, for those that failed before it."""
+        return self._attempts.delay_ms(self.host)
+
+    def record(self, action: str, what: str, outcome: str = "done") -> None:
+        """Write down something administrative that was done."""
+        self._audit.acted(self, action, what, outcome)
 
     def allows(self, operation: Operation, kind: Kind, name: str = CLUSTER_NAME) -> bool:
         """May it?  A denial is written to the audit, once per question and rule book."""
@@ -226,10 +343,10 @@ class Access:
         question = (operation, kind, name)
         kept = self._kept.get(question)
         if kept is None:
-            verdict = self._rules.judge(self.who, self._host, operation, kind, name)
+            verdict = self._rules.judge(self.who, self.host, operation, kind, name)
             kept = verdict.allowed
             if not kept:
-                self._denied(self.who, self._host, operation, kind, name, verdict)
+                self._audit.denied(self, operation, kind, name, verdict)
             if len(self._kept) >= _KEPT_MAX:
                 self._kept.clear()
             self._kept[question] = kept
@@ -237,15 +354,18 @@ class Access:
 
     def sees(self, kind: Kind, name: str) -> bool:
         """May it know that this is there?  Asked by listings, so a no is not worth a line."""
+        return self.could(Operation.DESCRIBE, kind, name)
+
+    def could(self, operation: Operation, kind: Kind, name: str = CLUSTER_NAME) -> bool:
+        """May it, if it wanted to?  Nothing is written down."""
         if not self._rules.enforced:
             return True
-        verdict = self._rules.judge(self.who, self._host, Operation.DESCRIBE, kind, name)
-        return verdict.allowed
+        return self._rules.judge(self.who, self.host, operation, kind, name).allowed
 
     def allows_any(self, operation: Operation, kind: Kind) -> bool:
         """May it do this with any resource of this kind at all?"""
         return not self._rules.enforced or self._rules.judge_any(
-            self.who, self._host, operation, kind
+            self.who, self.host, operation, kind
         )
 
     def check(self, operation: Operation, kind: Kind, name: str = CLUSTER_NAME) -> None:

@@ -176,6 +176,14 @@ def _create_group_settings(database: sqlite3.Connection) -> None:
     )
 
 
+def _create_tokens(database: sqlite3.Connection) -> None:
+    database.execute(
+        "CREATE TABLE tokens (token_id TEXT PRIMARY KEY, owner TEXT NOT NULL,"
+        " requester TEXT NOT NULL, renewers TEXT NOT NULL, issued_ms INTEGER NOT NULL,"
+        " expires_ms INTEGER NOT NULL, expires_ms_max INTEGER NOT NULL) WITHOUT ROWID"
+    )
+
+
 MIGRATIONS: Final[tuple[Callable[[sqlite3.Connection], None], ...]] = (
     _create_first_tables,
     _create_group_tables,
@@ -188,6 +196,7 @@ MIGRATIONS: Final[tuple[Callable[[sqlite3.Connection], None], ...]] = (
     _create_sourcing_tables,
     _create_smart_modules,
     _create_group_settings,
+    _create_tokens,
 )
 """Step n brings a file from version n to n + 1.  Steps are never changed once released."""
 

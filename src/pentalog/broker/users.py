@@ -10,12 +10,12 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Collection, Mapping
-from enum import Enum
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
 from scramp import ScramException, ScramMechanism  # type: ignore[import-untyped]
 
+from pentalog.broker.credentials import KeyView, Mechanism, Verifier
 from pentalog.broker.state import State
 from pentalog.model.errors import BrokerError, InvalidConfig, UserNotFound
 from pentalog.model.later import Later
@@ -32,77 +32,7 @@ _KEY_PREFIX: Final = "pk_"
 _SALT_BYTES: Final = 16
 _SALT_BYTES_MIN: Final = 12
 
-
-class Mechanism(Enum):
-    """How a password is turned into a verifier."""
-
-    SHA_256 = "SCRAM-SHA-256"
-    SHA_512 = "SCRAM-SHA-512"
-
-    @property
-    def digest(self) -> str:
-        return "sha256" if self is Mechanism.SHA_256 else "sha512"
-
-    @property
-    def digest_bytes(self) -> int:
-        return 32 if self is Mechanism.SHA_256 else 64
-
-
-class Verifier(NamedTuple):
-    """Checks a password without knowing it."""
-
-    salt: bytes
-    stored_key: bytes
-    server_key: bytes
-    iterations: int
-
-
-class KeyView(NamedTuple):
-    """A key, for those who list them."""
-
-    user: str
-    label: str
-    created_ms: int
-    fingerprint: str
-    """The first characters of its hash: enough to tell keys apart, of no use to log in."""
-
-
-class Users(Protocol):
-    version: int
-    """Grows with every change."""
-
-    def names(self) -> Collection[str]: ...
-
-    def mechanisms(self, name: str) -> Mapping[Mechanism, int]:
-        """The iterations of each verifier of a user; raises `UserNotFound`."""
-
-    def verifier(self, name: str, mechanism: Mechanism) -> Verifier | None: ...
-
-    def verify(self, name: str, password: str) -> Later[bool]:
-        """Is this the user's password?  Takes as long for users that do not exist."""
-
-    def set_password(self, name: str, password: str) -> Later[None]:
-        """Make the user, or change its password; ready when it is on the disk."""
-
-    def set_verifier(self, name: str, mechanism: Mechanism, verifier: Verifier) -> None:
-        """Take a verifier that somebody else made of the password; durable with `settle`."""
-
-    def drop_verifier(self, name: str, mechanism: Mechanism) -> None:
-        """Raises `UserNotFound`.  A user without verifiers and keys is gone."""
-
-    def drop(self, name: str) -> None: ...
-
-    def add_key(self, name: str, label: str) -> str:
-        """A new key of a user; this is the only time it can be seen."""
-
-    def drop_key(self, fingerprint: str) -> None: ...
-
-    def keys(self) -> Collection[KeyView]: ...
-
-    def owner_of_key(self, key: bytes) -> str | None: ...
-
-    def settle(self) -> Later[None]:
-        """Ready as soon as every change made so far is on the disk."""
+__all__ = ["ITERATIONS", "KeyView", "LocalUsers", "Mechanism", "Verifier", "digest_of"]
 
 
 class LocalUsers:
@@ -133,6 +63,10 @@ class LocalUsers:
 
     def verifier(self, name: str, mechanism: Mechanism) -> Verifier | None:
         return self._verifiers.get(name, {}).get(mechanism)
+
+    def decoy(self, name: str, mechanism: Mechanism) -> Verifier:
+        salt = hmac.digest(self._nobody, name.encode(), "sha256")
+        return Verifier(salt, secrets.token_bytes(mechanism.digest_bytes), salt, ITERATIONS)
 
     def verify(self, name: str, password: str) -> Later[bool]:
         found = self._verifiers.get(name, {})
@@ -258,12 +192,13 @@ class LocalUsers:
 
 def make_verifiers(password: str) -> dict[Mechanism, Verifier]:
     """What is kept of a password; takes milliseconds."""
-    return {
-        mechanism: Verifier(
-            *ScramMechanism(mechanism.value).make_auth_info(password, iteration_count=ITERATIONS)
-        )
-        for mechanism in Mechanism
-    }
+    return {mechanism: make_verifier(mechanism, password) for mechanism in Mechanism}
+
+
+def make_verifier(mechanism: Mechanism, password: str) -> Verifier:
+    return Verifier(
+        *ScramMechanism(mechanism.value).make_auth_info(password, iteration_count=ITERATIONS)
+    )
 
 
 def digest_of(key: bytes) -> str:

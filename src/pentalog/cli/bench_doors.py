@@ -21,6 +21,7 @@ from pentalog.clients.blipmq import exchanges as blipmq
 from pentalog.clients.kafka import connection as kafka
 from pentalog.clients.kafka import fetch, messages
 from pentalog.clients.kafka.errors import KafkaFailed
+from pentalog.clients.reconnection import ConnectionLost
 from pentalog.clients.rustlog.calls import BinaryCalls
 from pentalog.model import batch
 from pentalog.model.types import Partition, Record
@@ -293,7 +294,7 @@ class BlipMQ:
 def _blipmq_frame(wire: Wire) -> blipmq.Frame:
     data = wire.frame()
     if len(data) < 9:
-        raise blipmq.ConnectionLost("this is not a BlipMQ broker")
+        raise ConnectionLost("this is not a BlipMQ broker")
     return blipmq.Frame(data[0], int.from_bytes(data[1:9], "big"), bytes(data[9:]))
 
 

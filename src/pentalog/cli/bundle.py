@@ -18,7 +18,8 @@ from typing import Any, Final
 from pentalog.cli import http
 from pentalog.cli.checkup import Finding
 from pentalog.cli.output import Refused
-from pentalog.config import SETTINGS, Loaded, Secrets, plain
+from pentalog.config import SETTINGS, Loaded, plain
+from pentalog.security_settings import Secrets
 
 _LOG_BYTES: Final = 1 << 20
 _SECRET: Final = re.compile(r"password|secret|token|passwd|api.?key|authorization", re.IGNORECASE)

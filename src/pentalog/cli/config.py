@@ -24,6 +24,10 @@ _METAVARS: Final = {
     "ConsoleAddress": "HOST:PORT|off",
     "tuple[Path, ...]": "FILE,FILE",
     "Secrets": "KEY,KEY",
+    "Principals": "KIND:NAME;KIND:NAME",
+    "Mapping[str, str]": "NAME=VALUE,NAME=VALUE",
+    "str": "TEXT",
+    "tuple[str, ...]": "TEXT,TEXT",
 }
 
 ConfigFile = Annotated[

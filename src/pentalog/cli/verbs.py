@@ -34,6 +34,10 @@ VERBS: Final = {
     "table": "pentalog.cli.table:app",
     "sql": "pentalog.cli.sql:sql",
     "verify": "pentalog.cli.verify:verify",
+    "user": "pentalog.cli.user:app",
+    "acl": "pentalog.cli.acl:app",
+    "token": "pentalog.cli.token:app",
+    "quota": "pentalog.cli.quota:app",
 }
 
 

@@ -17,7 +17,8 @@ from enum import IntFlag
 from typing import Final, cast
 
 from pentalog.broker.port import Broker
-from pentalog.config import Config
+from pentalog.broker.security import ANONYMOUS, Access, Attempts, Audit, Principal
+from pentalog.config import Config, Listen
 from pentalog.metrics import Metrics, Traffic
 from pentalog.observation import Peer
 from pentalog.runtime import Runtime, Turns
@@ -56,13 +57,16 @@ class Door:
 
     loop: asyncio.AbstractEventLoop
     endpoint: Endpoint
+    listener: Listen
     broker: Broker
     runtime: Runtime
     config: Config
     metrics: Metrics
     limits: Limits
-    advertised: Callable[[str, str], Address]
-    """Endpoint name and the host this client reached us at, to the address it is told."""
+    advertised: Callable[[str, Listen, str], Address]
+    """Endpoint name, listener and the host this client reached us at, to the address it is told."""
+    audit: Audit
+    attempts: Attempts
     connections: set[Connection]
     turns: Turns
     costly_turns: Turns
@@ -80,6 +84,7 @@ class Connection(asyncio.BufferedProtocol):
         "_outbox",
         "_paused",
         "_peer_done",
+        "_reached_at",
         "_session",
         "_swept_bytes",
         "_tap",
@@ -104,6 +109,7 @@ class Connection(asyncio.BufferedProtocol):
         self._offered = 0
         self._paused = _Pause(0)
         self._peer_done = False
+        self._reached_at = ""
         self._session: Session | None = None
         self._swept_bytes = 0
         self._tap: Tap | None = None
@@ -168,8 +174,20 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
             return
         self._host = name[0]
+        self._reached_at = own[0]
         self._buffer = ReceiveBuffer()
-        self._outbox = outbox = Outbox(
+        self._outbox = outbox = self._make_outbox(way_out)
+        outbox.room = self._go_on
+        outbox.ended = self._hang_up
+        outbox.failed = self._fail
+        self.since_ms = door.runtime.now_ms()
+        self.number = door.observation.next_number()
+        door.connections.add(self)
+        self._admitted()
+
+    def _make_outbox(self, way_out: socket.socket) -> Outbox:
+        door = self._door
+        return Outbox(
             door.loop,
             way_out,
             self.traffic,
@@ -177,26 +195,41 @@ class Connection(asyncio.BufferedProtocol):
             memory_bytes_max=door.config.connection_reply_bytes_max,
             places_max=door.endpoint.in_flight_max,
         )
-        outbox.room = self._go_on
-        outbox.ended = self._hang_up
-        outbox.failed = self._fail
-        self.since_ms = door.runtime.now_ms()
-        self.number = door.observation.next_number()
-        door.connections.add(self)
+
+    def _admitted(self) -> None:
+        """The connection counts; what it is to be asked first, if anything, is asked here."""
+        self._open_session(ANONYMOUS)
+
+    def _open_session(self, who: Principal) -> None:
+        door = self._door
+        listen = door.listener
+        told = door.config.listener_principals.get(listen.name)
+        if told is not None and who == ANONYMOUS:
+            who = Principal.parse(told)
+        access = Access(
+            door.broker.rules,
+            who,
+            self._host or "",
+            listener=listen.name,
+            audit=door.audit,
+            attempts=door.attempts,
+        )
         context = Context(
             broker=door.broker,
             runtime=door.runtime,
             config=door.config,
             metrics=self.traffic,
             peer=self.peer,
-            listener=door.endpoint.name,
-            advertised=lambda endpoint: door.advertised(endpoint, own[0]),
+            listener=listen.name,
+            advertised=lambda endpoint: door.advertised(endpoint, listen, self._reached_at),
+            demands=listen.demands,
+            access=access,
             totals=door.metrics,
             known=self.known,
             observation=door.observation,
         )
         try:
-            self._session = door.endpoint.open(context, outbox)
+            self._session = door.endpoint.open(context, self._outbox)
         except Exception:
             self._blame_ourselves()
 

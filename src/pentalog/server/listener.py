@@ -9,13 +9,17 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from pentalog.broker.attempts import LocalAttempts
 from pentalog.broker.port import Broker
+from pentalog.broker.security import UNAUDITED, Audit
 from pentalog.config import Config, Listen
 from pentalog.metrics import Metrics
 from pentalog.runtime import Runtime, Turns
+from pentalog.server.certificates import Certificates
 from pentalog.server.connection import COSTLY_PER_TURN, SERVED_PER_TURN, Connection, Door
 from pentalog.server.limits import Limits
 from pentalog.server.observation import LocalObservation
+from pentalog.server.tls import connections_with_tls
 from pentalog.session import Address, Endpoint
 
 _BACKLOG: Final = 1024
@@ -38,7 +42,14 @@ class Listeners:
         runtime: Runtime,
         config: Config,
         metrics: Metrics,
+        certificates: Certificates | None = None,
+        audit: Audit = UNAUDITED,
     ) -> None:
+        """`certificates` are needed where a listener demands TLS."""
+        self._certificates = certificates
+        self._audit = audit
+        self._attempts = LocalAttempts(runtime)
+        self._listen: list[Listen] = []
         self._loop = loop
         self._broker = broker
         self._runtime = runtime
@@ -63,22 +74,22 @@ class Listeners:
 
     async def open(self, listen: Sequence[tuple[Listen, Endpoint]]) -> None:
         """Open all of them or none."""
-        opened: list[tuple[Endpoint, socket.socket]] = []
+        opened: list[tuple[Listen, Endpoint, socket.socket]] = []
         try:
             for wish, endpoint in listen:
                 sockets = _bind(wish)
-                opened.extend((endpoint, bound) for bound in sockets)
+                opened.extend((wish, endpoint, bound) for bound in sockets)
                 port = sockets[0].getsockname()[1]
                 self._addresses[wish.name] = Address(wish.host, port)
+                self._listen.append(wish)
         except ListenFailed:
-            for _, bound in opened:
+            for _, _, bound in opened:
                 bound.close()
             raise
-        for endpoint, bound in opened:
-            door = self._door(endpoint)
+        for wish, endpoint, bound in opened:
             self._servers.append(
                 await self._loop.create_server(
-                    lambda door=door: Connection(door),  # type: ignore[misc]
+                    self._connections_of(self._door(wish, endpoint)),
                     sock=bound,
                     backlog=_ACCEPTED_AT_ONCE,
                 )
@@ -134,27 +145,46 @@ class Listeners:
     def _empty(self) -> bool:
         return not self._connections
 
-    def _door(self, endpoint: Endpoint) -> Door:
+    def _connections_of(self, door: Door) -> Callable[[], Connection]:
+        if "tls" not in door.listener.demands:
+            return lambda: Connection(door)
+        assert self._certificates is not None, "a TLS listener has certificates"
+        plain_allowed = door.endpoint.name == "cursus" and self._config.cursus_tls_accepts_plaintext
+        return connections_with_tls(door, self._certificates, plain_allowed=plain_allowed)
+
+    def _door(self, wish: Listen, endpoint: Endpoint) -> Door:
         return Door(
             loop=self._loop,
             endpoint=endpoint,
+            listener=wish,
             broker=self._broker,
             runtime=self._runtime,
             config=self._config,
             metrics=self._metrics,
             limits=self._limits,
             advertised=self._advertised,
+            audit=self._audit,
+            attempts=self._attempts,
             connections=self._connections,
             turns=self._turns,
             costly_turns=self._costly_turns,
             observation=self.observation,
         )
 
-    def _advertised(self, name: str, reached_at: str) -> Address:
+    def _advertised(self, door: str, came_through: Listen, reached_at: str) -> Address:
+        name = self._like(door, came_through)
         told = self._config.advertise.get(name)
         if told is not None:
             return Address(told.host, told.port or self._addresses[name].port)
         return Address(reached_at, self._addresses[name].port)
+
+    def _like(self, door: str, came_through: Listen) -> str:
+        """The listener of a door that demands what the one a client came through does."""
+        if door == came_through.door:
+            return came_through.name
+        of_door = [listen for listen in self._listen if listen.door == door]
+        same = [listen for listen in of_door if listen.demands == came_through.demands]
+        return (same or of_door)[0].name
 
 
 def _bind(wish: Listen) -> list[socket.socket]:

@@ -74,6 +74,7 @@ class Outbox:
         "_ending",
         "_file_bytes",
         "_gave_up",
+        "_held",
         "_in_order",
         "_line",
         "_loop",
@@ -128,6 +129,7 @@ class Outbox:
         self._closed = False
         self._ending = False
         self._gave_up = False
+        self._held = False
         self._muted: asyncio.TimerHandle | None = None
         self._patient: deque[Callable[[], None]] = deque()
         self._scheduled = False
@@ -136,6 +138,7 @@ class Outbox:
     def full(self) -> bool:
         return (
             self._muted is not None
+            or self._held
             or self._memory_bytes > self._memory_bytes_max
             or self._places >= self._places_max
             or self._file_bytes > _FILE_BYTES_MAX
@@ -219,6 +222,11 @@ class Outbox:
             self._muted.cancel()
         self._muted = self._loop.call_at(until, self._unmute)
 
+    def hold(self) -> Callable[[], None]:
+        assert not self._held, "held already"
+        self._held = True
+        return self._let_go
+
     def when_room(self, run: Callable[[], None]) -> None:
         if self._ending or self._closed:
             return
@@ -235,8 +243,7 @@ class Outbox:
     def flush(self) -> None:
         """Send what can be sent now; the rest follows by itself."""
         if self._ready and not self._armed and not self._drain():
-            self._armed = True
-            self._loop.add_writer(self._socket.fileno(), self._writable)
+            self._arm()
 
     def end(self) -> None:
         """Tell the peer that nothing more comes; it may still be read from."""
@@ -277,6 +284,7 @@ class Outbox:
     def _has_room(self) -> bool:
         return (
             self._muted is None
+            and not self._held
             and self._memory_bytes * 2 <= self._memory_bytes_max
             and self._places * 2 <= self._places_max
             and self._file_bytes * 2 <= _FILE_BYTES_MAX
@@ -285,6 +293,11 @@ class Outbox:
     def _unmute(self) -> None:
         self._muted = None
         self._tell_room()
+
+    def _let_go(self) -> None:
+        self._held = False
+        if not self._closed:
+            self._schedule()
 
     def _schedule(self) -> None:
         # Answers that become ready in the same turn (one sync serves many) leave in one call.
@@ -297,6 +310,10 @@ class Outbox:
         if not self._closed:
             self.flush()
             self._tell_room()
+
+    def _arm(self) -> None:
+        self._armed = True
+        self._loop.add_writer(self._socket.fileno(), self._writable)
 
     def _writable(self) -> None:
         if self._drain():
@@ -326,6 +343,8 @@ class Outbox:
             while ready:
                 head = ready[0]
                 if isinstance(head, _End):
+                    if not self._handed_over():
+                        return False
                     ready.clear()
                     self.ended()
                 elif budget <= 0:
@@ -344,12 +363,20 @@ class Outbox:
             self.failed(error.strerror or type(error).__name__)
         return True
 
+    def _handed_over(self) -> bool:
+        """Has everything that was sent been taken by the socket?"""
+        return True
+
     def _send_file(self, piece: FilePiece, budget: int) -> int:
         sent = os.sendfile(
             self._socket.fileno(), piece.file.fd, piece.position, min(piece.length, budget)
         )
         if sent == 0:
-            raise _short(piece)
+            raise file_too_short(piece)
+        self._file_sent(piece, sent)
+        return sent
+
+    def _file_sent(self, piece: FilePiece, sent: int) -> None:
         if sent == piece.length:
             self._ready.popleft()
         else:
@@ -358,7 +385,6 @@ class Outbox:
         self._metrics.sent_bytes += sent
         if self.tap is not None:
             self.tap.sent_file(sent, drained=not self._ready)
-        return sent
 
     def _send_memory(self) -> tuple[int, bool]:
         pieces, size, flags = self._gather()
@@ -406,13 +432,13 @@ class Outbox:
     def _read(self, piece: FilePiece) -> bytes:
         data = os.pread(piece.file.fd, piece.length, piece.position)
         if len(data) != piece.length:
-            raise _short(piece)
+            raise file_too_short(piece)
         self._file_bytes -= piece.length
         self._memory_bytes += piece.length
         return data
 
 
-def _short(piece: FilePiece) -> OSError:
+def file_too_short(piece: FilePiece) -> OSError:
     # What was promised to the peer cannot be sent any more: the answer would be torn.
     return OSError(0, f"the file is shorter than {piece.position + piece.length} bytes")
 

@@ -19,6 +19,7 @@ from pentalog.broker.security import (
     Operation,
     Principal,
     Rule,
+    Unaudited,
     Verdict,
 )
 from pentalog.broker.state import State
@@ -177,7 +178,12 @@ def test_any_topic(rules: LocalRules) -> None:
 
 def test_a_connection_asks_once_until_the_rules_change(rules: LocalRules) -> None:
     denied: list[tuple[object, ...]] = []
-    access = Access(rules, ALICE, "h", lambda *about: denied.append(about))
+
+    class Noted(Unaudited):
+        def denied(self, access: Access, *about: object) -> None:
+            denied.append((access.who, access.host, *about))
+
+    access = Access(rules, ALICE, "h", audit=Noted())
     for _ in range(3):
         assert not access.allows(Operation.READ, Kind.TOPIC, "orders")
     verdict = Verdict(False, "no rule allows it")
@@ -185,7 +191,7 @@ def test_a_connection_asks_once_until_the_rules_change(rules: LocalRules) -> Non
     rules.add([rule()])
     access.check(Operation.READ, Kind.TOPIC, "orders")
     assert access.sees(Kind.TOPIC, "orders")
-    access.become(BOB)
+    access.become(BOB, "PLAIN")
     with pytest.raises(Unauthorized, match=r"User:bob may not read topic 'orders'"):
         access.check(Operation.READ, Kind.TOPIC, "orders")
 

@@ -13,6 +13,7 @@ from echo_bench import Bench, Run
 
 from pentalog.broker.operation import UNLIMITED, Quotas
 from pentalog.broker.port import Broker
+from pentalog.broker.security import UNGUARDED
 from pentalog.config import Config, Listen
 from pentalog.log.files import RealFiles
 from pentalog.server import lifecycle
@@ -42,7 +43,7 @@ def serve(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Run]:
             bench.file = RealFiles().open(path, writable=False)
         runtime = AsyncioRuntime(loop)
         # The echo protocol asks nothing of a broker; the server asks who has a quota.
-        broker = cast("Broker", SimpleNamespace(quotas=quotas))
+        broker = cast("Broker", SimpleNamespace(quotas=quotas, rules=UNGUARDED))
         bench.listeners = Listeners(loop, broker, runtime, config, bench.metrics)
         door = Endpoint("echo", 0, bench.open_session, **bench.endpoint_settings)
 

@@ -1,14 +1,49 @@
-"""Who may come in: API keys of the configuration, or one for development on this machine."""
+"""Who may come in: keys and tokens of users, API keys of the configuration, or one for development.
+
+The development key is good on this machine only, and only while the configuration has no keys.
+"""
 
 from __future__ import annotations
 
+import base64
 import hmac
 import ipaddress
 from typing import Final
 
+from pentalog.broker.port import Broker
+from pentalog.broker.security import ANONYMOUS, Principal
 from pentalog.config import Config
+from pentalog.session import Context
 
 DEVELOPMENT_KEY: Final = "dev-key"
+CONFIGURED: Final = Principal("User", "blipmq")
+"""Whoever comes with a key of the configuration, unless a certificate or the listener says more."""
+
+
+def owner(key: str, context: Context) -> Principal | None:
+    """Whose key is this?  None: nobody's."""
+    found = _of_user(key, context.broker)
+    if found is not None:
+        return found
+    if not accepted(key, context.config, context.peer):
+        return None
+    if context.access.who != ANONYMOUS or not context.config.blipmq_api_keys:
+        return context.access.who
+    return CONFIGURED
+
+
+def _of_user(key: str, broker: Broker) -> Principal | None:
+    name = broker.users.owner_of_key(key.encode())
+    if name is not None:
+        return Principal("User", name)
+    if not broker.tokens.enabled:
+        return None
+    try:
+        secret = base64.b64decode(key, validate=True)
+    except ValueError:
+        return None
+    token = broker.tokens.by_secret(secret)
+    return None if token is None else token.owner
 
 
 def accepted(key: str, config: Config, peer: str) -> bool:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from pentalog.broker.port import Topics, TopicSpec
+from pentalog.broker.security import Access
 from pentalog.model.errors import TopicNotFound
 from pentalog.model.types import Partition
-from pentalog.protocols.blipmq.frames import FRAME_BYTES_MAX
+from pentalog.protocols.blipmq import rights
+from pentalog.protocols.blipmq.frames import FRAME_BYTES_MAX, FrameType
 from pentalog.protocols.blipmq.messages import Nack
 
 BATCH_BYTES_MAX: Final = 1_000_000
@@ -21,23 +23,28 @@ TOPIC_SETTINGS: Final = {"max.message.bytes": str(FRAME_BYTES_MAX + _OVERHEAD_BY
 class Routes:
     """Topics as one connection names them; it keeps to one partition of each, so order holds."""
 
-    def __init__(self, topics: Topics, *, create: bool, number: int) -> None:
+    def __init__(self, topics: Topics, access: Access, *, create: bool, number: int) -> None:
         self._topics = topics
+        self._access = access
         self._create = create
         self._number = number
         self._version = topics.version
         self._known: dict[bytes, Partition] = {}
 
     def find(self, name: bytes) -> Partition:
+        """Where to write what is published; refuses what may not be written."""
         if self._version != self._topics.version:
             self._known.clear()
             self._version = self._topics.version
         at = self._known.get(name)
-        if at is None:
+        if at is not None:
+            rights.check(self._access, FrameType.PUBLISH, at.topic)
+        else:
             try:
                 topic = str(name, "utf-8")
             except UnicodeDecodeError:
                 raise Nack(400, "invalid PUBLISH payload") from None
+            rights.check(self._access, FrameType.PUBLISH, topic)
             partitions = self.require(topic)
             at = Partition(topic, self._number % partitions)
             if len(self._known) >= _ROUTES_MAX:
@@ -53,8 +60,11 @@ class Routes:
         except TopicNotFound:
             if not self._create:
                 raise
+        rights.check_creation(self._access, topic)
         spec = TopicSpec(name=topic, settings=TOPIC_SETTINGS)
-        return self._topics.create(spec).partitions
+        partitions = self._topics.create(spec).partitions
+        self._access.record("create topic", topic)
+        return partitions
 
     def batch_bytes_max(self, at: Partition) -> int:
         return self._topics.get(at.topic).settings.message_bytes_max

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from pentalog import kernels
@@ -18,7 +19,7 @@ from pentalog.kernels import NumberRun, PublishRun
 from pentalog.model.errors import BrokerError, RecordTooLarge
 from pentalog.model.later import Later
 from pentalog.model.types import Ack, Appended, Horizon
-from pentalog.protocols.blipmq import frames, keys, messages
+from pentalog.protocols.blipmq import frames, keys, messages, rights
 from pentalog.protocols.blipmq.door import door_of
 from pentalog.protocols.blipmq.errors import (
     UNAUTHENTICATED,
@@ -41,8 +42,6 @@ _PARKED_MAX: Final = 64
 """Runs of polls that may wait; further ones find nothing."""
 _SYNC_TIMEOUT_MS: Final = 1_000
 """How long a poll waits for what is being written; after that there is nothing for it."""
-_WRONG_KEYS_MAX: Final = 3
-_WRONG_KEY_DELAY_MS: Final = 1_000
 
 
 class _Parked:
@@ -73,13 +72,13 @@ class BlipmqSession:
         self._subscriptions = context.broker.subscriptions
         self._routes = Routes(
             context.broker.topics,
+            context.access,
             create=context.config.auto_create_topics,
             number=next(door_of(context.broker).numbers),
         )
         self._frame_bytes_max = min(FRAME_BYTES_MAX, context.config.frame_bytes_max)
         self._greeted = False
         self._authenticated = False
-        self._wrong_keys = 0
         self._ended = False
         self._parked: deque[_Parked] = deque()
 
@@ -163,17 +162,39 @@ class BlipmqSession:
         if self._authenticated:
             raise Nack(400, "already authenticated")
         key = messages.read_auth(frame.payload)
-        if not keys.accepted(key, self._context.config, self._context.peer):
-            self._wrong_keys += 1
-            if self._wrong_keys >= _WRONG_KEYS_MAX:
-                self._replies.mute(_WRONG_KEY_DELAY_MS)
-            raise Nack(401, "invalid API key")
-        self._authenticated = True
-        self._replies.send(frames.ack(frame.correlation, 0))
+        access = self._context.access
+        self._hold_back(access.login_delay_ms, lambda: self._log_in(frame.correlation, key))
+
+    def _log_in(self, correlation: bytes, key: str) -> None:
+        access = self._context.access
+        who = keys.owner(key, self._context)
+        if who is not None:
+            self._authenticated = True
+            access.become(who, "API key")
+            self._replies.send(frames.ack(correlation, 0))
+            return
+        delay_ms = access.turned_away("API key", "", "unknown key")
+        self._hold_back(delay_ms, lambda: self._refuse(correlation, 401, "invalid API key"))
+
+    def _hold_back(self, delay_ms: int, run: Callable[[], None]) -> None:
+        """Go on after a while, in which nothing is served."""
+        if not delay_ms:
+            run()
+            return
+        release = self._replies.hold()
+
+        def go_on() -> None:
+            # What is held is served in a later turn, so behind this.
+            release()
+            if not self._ended:
+                run()
+
+        self._context.runtime.after(delay_ms, go_on)
 
     def _subscribe(self, frame: Frame) -> None:
         asked = messages.read_subscribe(frame.payload)
         try:
+            rights.check(self._context.access, frame.kind, asked.topic)
             self._routes.require(asked.topic)
             later = self._subscriptions.open(asked.topic, leased=asked.qos == 1)
         except BrokerError as refusal:
@@ -245,6 +266,8 @@ class BlipmqSession:
         subscription = self._subscriptions.get(run.subscription)
         unknown = run.correlations
         if subscription is not None:
+            if not self._may(FrameType.ACK, subscription, run.correlations):
+                return
             if 0 < len(self._parked) < _PARKED_MAX:
                 self._park(subscription, FrameType.ACK, run.correlations)
                 return
@@ -252,11 +275,20 @@ class BlipmqSession:
         if unknown:
             self._refuse(unknown, 404, UNKNOWN_TAG)
 
+    def _may(self, kind: FrameType, subscription: Subscription, correlations: bytes) -> bool:
+        """May this still be done with a subscription?  If not, that is answered."""
+        try:
+            rights.check(self._context.access, kind, subscription.topic)
+        except BrokerError as refusal:
+            self._refuse(correlations, code_of(refusal), str(refusal))
+            return False
+        return True
+
     def _poll(self, run: NumberRun) -> int:
         """How many of the polls are answered, or will be."""
         subscription = self._subscriptions.get(run.subscription)
         asked = len(run.correlations) // ID_BYTES
-        if subscription is None:
+        if subscription is None or not self._may(FrameType.POLL, subscription, run.correlations):
             return asked
         if self._parked:
             if len(self._parked) < _PARKED_MAX:

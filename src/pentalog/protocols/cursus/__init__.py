@@ -19,6 +19,7 @@ PROTOCOL: Final = WireProtocol(
             in_order=True,
             in_flight_max=1000,
             inspector=CursusInspector,
+            demands=frozenset({"auth"}),
         ),
     ),
     error_codes=ERROR_CODES,

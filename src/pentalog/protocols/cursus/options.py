@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pentalog.broker.port import Topic
+from pentalog.broker.security import ANONYMOUS, ANY, Principal
 from pentalog.protocols.cursus.errors import Refused, quoted
 from pentalog.protocols.cursus.messages import Command, truth, whole_number
 
@@ -33,14 +34,18 @@ class Options:
     read_acl: str = ""
     write_acl: str = ""
 
-    @property
-    def writable(self) -> bool:
-        """Nobody can prove who he is yet, so a list of names lets nobody in."""
-        return self.auth_policy in ("open", "deny_read")
+    def writable(self, who: Principal) -> bool:
+        """Where no rules are asked, this door keeps to the topic's own policy."""
+        return self.auth_policy in ("open", "deny_read") or self._lists(self.write_acl, who)
 
-    @property
-    def readable(self) -> bool:
-        return self.auth_policy in ("open", "deny_write")
+    def readable(self, who: Principal) -> bool:
+        return self.auth_policy in ("open", "deny_write") or self._lists(self.read_acl, who)
+
+    def _lists(self, names: str, who: Principal) -> bool:
+        listed = names.split(",")
+        return self.auth_policy == "acl" and (
+            who.name in listed or (ANY in listed and who != ANONYMOUS)
+        )
 
 
 def options_of(kept: Mapping[str, str]) -> Options:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from pentalog.kernels import CursusFrame, cursus_batches
 from pentalog.model.later import Later
 from pentalog.model.types import Ack, Appended, Identity
-from pentalog.protocols.cursus import records
+from pentalog.protocols.cursus import records, rights
 from pentalog.protocols.cursus.calls import Call
 from pentalog.protocols.cursus.door import Route
 from pentalog.protocols.cursus.errors import REFUSALS, Refused, quoted, shown
@@ -50,10 +50,11 @@ def serve_batch(call: Call, data: memoryview, read: CursusFrame) -> None:
         if read.flaw:
             reason = quoted(records.FLAWS.get(read.flaw, "cannot be read"))
             raise Refused(f"batch_decode_failed reason={reason}")
+        rights.check_batch(call, read.topic)
         ack = records.ack_of(read.acks)
         call.waivable = ack is Ack.NONE
         route = call.door.route(read.topic, read.partition)
-        check_writable(route)
+        check_writable(call, route)
         if not read.records:
             raise Refused('broker_error reason="empty batch messages"')
 
@@ -127,10 +128,11 @@ def append(
     return call.broker.log.append(route.at, memoryview(batches), facts)
 
 
-def check_writable(route: Route) -> None:
+def check_writable(call: Call, route: Route) -> None:
     if route.at.topic.startswith(_INTERNAL):
         raise Refused(f"internal_topic_write_forbidden topic={shown(route.at.topic)}")
-    if not route.options.writable:
+    access = call.session.context.access
+    if not access.guarded and not route.options.writable(access.who):
         raise Refused(f"NOT_AUTHORIZED_FOR_TOPIC operation=write topic={shown(route.at.topic)}")
 
 
@@ -227,7 +229,7 @@ def publish(call: Call) -> None:
         raise Refused(f"invalid_is_idempotent value={command.get('isIdempotent')}")
     key = encoded(command.get("key"))
     route = chosen_route(call, topic, index, key)
-    check_writable(route)
+    check_writable(call, route)
     data, read = records.single(
         producer=encoded(producer), seq=seq, epoch=epoch, key=key, payload=encoded(message)
     )

@@ -7,6 +7,7 @@ import re
 from typing import Final, NamedTuple
 
 from pentalog.broker.port import Opened
+from pentalog.broker.security import Kind, Operation
 from pentalog.kernels import CursusPage, cursus_page
 from pentalog.model.errors import TopicNotFound
 from pentalog.model.types import Horizon, Marks, Offset, Partition
@@ -24,7 +25,7 @@ GROUP_DEFAULT: Final = "default-group"
 _READ_BYTES_MIN: Final = 64 << 10
 _READ_BYTES_PER_MESSAGE: Final = 512
 _ISOLATIONS: Final = {"read_committed": Horizon.STABLE, "read_uncommitted": Horizon.DURABLE}
-_WILD: Final = re.compile(r"[*?]")
+WILD: Final = re.compile(r"[*?]")
 
 
 class Reading(NamedTuple):
@@ -81,7 +82,8 @@ def reading_of(call: Call) -> Reading:
         reason = f"partition {index} out of range for topic '{topic}' (0-{partitions - 1})"
         raise Refused(f"command_failed reason={quoted(reason)}")
     route = call.door.route(encoded(topic), index)
-    if not route.options.readable:
+    access = call.session.context.access
+    if not access.guarded and not route.options.readable(access.who):
         raise Refused(f"NOT_AUTHORIZED_FOR_TOPIC operation=read topic={shown(topic)}")
     messages_max = MESSAGES_MAX
     if "batch" in command.parameters:
@@ -98,14 +100,19 @@ def group_of(command: Command) -> str:
 
 def topic_named(call: Call, name: str) -> str:
     """The topic, also by a pattern; of several that match it, the one the group has joined."""
-    if _WILD.search(name) is None:
+    if WILD.search(name) is None:
         try:
             return call.broker.topics.get(name).name
         except TopicNotFound:
             reason = f"topic '{name[:260]}' does not exist"
             raise Refused(f"command_failed reason={quoted(reason)}") from None
     pattern = re.compile(fnmatch.translate(name[:249].replace("[", "[[]")))
-    matching = [topic.name for topic in call.broker.topics.all() if pattern.match(topic.name)]
+    access = call.session.context.access
+    matching = [
+        topic.name
+        for topic in call.broker.topics.all()
+        if pattern.match(topic.name) and access.could(Operation.READ, Kind.TOPIC, topic.name)
+    ]
     if not matching:
         reason = f"no topics match pattern '{name[:260]}'"
         raise Refused(f"command_failed reason={quoted(reason)}")

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 from pentalog.broker.port import Waiting
 from pentalog.kernels import CursusFrame, read_cursus
 from pentalog.model.errors import BrokerError
-from pentalog.protocols.cursus import frames, publishing, records
+from pentalog.protocols.cursus import frames, publishing, records, rights
 from pentalog.protocols.cursus.calls import Call
 from pentalog.protocols.cursus.door import door_of
 from pentalog.protocols.cursus.errors import REFUSALS, Refused, explain, quoted
+from pentalog.protocols.cursus.login import Login
 from pentalog.protocols.cursus.messages import Command, parse
 from pentalog.protocols.cursus.reads import Reads
-from pentalog.protocols.cursus.verbs import VERBS
+from pentalog.protocols.cursus.verbs import REFUSED, VERBS
 from pentalog.session import Context, Replies
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class CursusSession:
         self.context = context
         self.replies = replies
         self.door = door_of(context.broker)
+        self.login = Login(context, replies)
         self.reads = Reads(replies)
         self.waits: set[Waiting] = set()
         self.wanted = 0
@@ -158,11 +160,12 @@ class CursusSession:
         if self.stream is not None and command.verb != "STREAM":
             return
         call = Call(self, command)
+        call.refused = REFUSED.get(command.verb)
         serve = VERBS.get(command.verb)
         try:
             if serve is None:
                 raise Refused(f"unknown_command command={quoted(command.text[:_COMMAND_SHOWN])}")
-            serve(call)
+            self.login.admit(call, _serve_command)
         except REFUSALS as refusal:
             call.refuse(refusal)
 
@@ -177,3 +180,8 @@ class CursusSession:
             Refused(f"message_too_large size={length} max={self._frame_bytes_max}")
         )
         self.hang_up()
+
+
+def _serve_command(call: Call) -> None:
+    rights.check(call)
+    VERBS[call.command.verb](call)

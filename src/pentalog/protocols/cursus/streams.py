@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pentalog.broker.port import Opened, Waiting
+from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import BrokerError
 from pentalog.model.later import Later
 from pentalog.protocols.cursus.calls import Call
@@ -102,6 +103,10 @@ class Stream:
         log = self._session.context.broker.log
         if self._session.replies.full:
             self._session.replies.when_room(self._push)
+            return
+        access = self._session.context.access
+        if not access.allows(Operation.READ, Kind.TOPIC, reading.at.topic):
+            self.end("not_authorized")
             return
         try:
             marks = log.marks(reading.at)

@@ -69,17 +69,16 @@ class Door:
             return self._known
         return self._modules if label == objects.SMART_MODULE else _NOTHING
 
-    def snapshot(self, label: str, version: int, *, summary: bool) -> bytearray:
+    def snapshot(self, label: str, seen: Objects, version: int, *, summary: bool) -> bytearray:
         """An update that says everything.  The SPU is not among it: it looks different to each."""
         body = Writer(version).i64(self._epoch).u32(0)
-        self.write_all(body, label, self.seen(label), summary=summary)
+        self.write_all(body, label, seen, summary=summary)
         return body.out
 
     def difference(
-        self, label: str, seen: Objects, version: int, *, summary: bool
+        self, label: str, seen: Objects, current: Objects, version: int, *, summary: bool
     ) -> bytearray | None:
         """An update that leads from what was seen to what there is; None if that is the same."""
-        current = self.seen(label)
         if seen is current:
             return None
         told = self._told.get(label)

@@ -7,14 +7,15 @@ from functools import partial
 from typing import Final
 
 from pentalog.broker.port import Opened
-from pentalog.model.errors import BrokerError, OffsetOutOfRange
+from pentalog.broker.security import Kind
+from pentalog.model.errors import BrokerError, OffsetOutOfRange, Unauthorized
 from pentalog.model.later import Later
 from pentalog.model.types import Horizon, Marks, Offset, Partition
-from pentalog.protocols.fluvio import errors, messages, records, streams
+from pentalog.protocols.fluvio import errors, messages, records, rights, streams
 from pentalog.protocols.fluvio.codec import Writer
 from pentalog.protocols.fluvio.errors import WireError
 from pentalog.protocols.fluvio.messages import Fetch, PartitionFetch
-from pentalog.protocols.fluvio.session import Answer, Call, FluvioSession
+from pentalog.protocols.fluvio.session import Answer, Call
 
 _LENGTH: Final = struct.Struct(">i")
 _NO_MARKS: Final = Marks(0, 0, 0, 0)
@@ -51,6 +52,7 @@ class Reading:
         for part in self._parts:
             at = Partition(part.topic, part.partition)
             try:
+                rights.check(self._call, rights.SPU, part.topic)
                 if part.offset != log.marks(at).at(self._horizon):
                     return None
             except BrokerError:
@@ -82,6 +84,7 @@ class Reading:
             at = Partition(part.topic, part.partition)
             bytes_max = max(1, min(part.bytes_max, self._bytes_left))
             try:
+                rights.check(self._call, rights.SPU, part.topic)
                 opened = self._call.context.broker.log.open(
                     at, part.offset, bytes_max=bytes_max, horizon=self._horizon
                 )
@@ -167,21 +170,23 @@ def serve_offsets(call: Call) -> None:
     for name, indexes in topics:
         body.text(name).u32(len(indexes))
         for index in indexes:
-            _write_marks(body, call.session, Partition(name, index), consumer_id)
+            _write_marks(body, call, Partition(name, index), consumer_id)
     call.answer(body)
 
 
-def _write_marks(
-    body: Writer, session: FluvioSession, at: Partition, consumer_id: str | None
-) -> None:
-    broker = session.context.broker
+def _write_marks(body: Writer, call: Call, at: Partition, consumer_id: str | None) -> None:
+    broker = call.context.broker
     try:
+        rights.check(call, rights.SPU, at.topic)
         marks = broker.log.marks(at)
+    except Unauthorized:
+        body.i16(errors.PERMISSION_DENIED).u32(at.index).i64(0).i64(0)
+        return
     except BrokerError:
         body.i16(errors.PARTITION_NOT_LEADER).u32(at.index).i64(0).i64(0)
         return
     start = marks.start
-    if consumer_id is not None:
+    if consumer_id is not None and call.context.access.sees(Kind.GROUP, consumer_id):
         kept = broker.groups.offsets.committed(consumer_id, [at]).get(at)
         start = start if kept is None else kept.offset
     body.i16(errors.NONE).u32(at.index).i64(start).i64(marks.end)

@@ -9,10 +9,11 @@ from __future__ import annotations
 from functools import partial
 
 from pentalog.broker.port import Committed, Fence
-from pentalog.model.errors import BrokerError
+from pentalog.broker.security import Kind
+from pentalog.model.errors import BrokerError, Unauthorized
 from pentalog.model.later import Later
 from pentalog.model.types import Offset, Partition
-from pentalog.protocols.fluvio import errors
+from pentalog.protocols.fluvio import errors, rights
 from pentalog.protocols.fluvio.codec import Writer
 from pentalog.protocols.fluvio.errors import WireError
 from pentalog.protocols.fluvio.session import Answer, Call
@@ -33,10 +34,14 @@ def fetch(call: Call) -> None:
     sizes = {topic.name: topic.partitions for topic in broker.topics.all()}
     offsets = broker.groups.offsets
     groups = sorted(offsets.groups()) if consumer_id is None else [consumer_id]
+    access = call.context.access
     found: list[tuple[str, Partition, Committed]] = []
     for group in groups:
+        if not access.sees(Kind.GROUP, group):
+            continue
         for where, kept in offsets.committed(group, None if at is None else [at]).items():
-            if where.index < sizes.get(where.topic, 0):
+            known = where.index < sizes.get(where.topic, 0)
+            if known and access.sees(Kind.TOPIC, where.topic):
                 found.append((group, where, kept))
     body = call.writer().i16(errors.NONE)
     body.many(found, lambda entry: _write(body, *entry))
@@ -64,7 +69,11 @@ def update(call: Call) -> None:
     kept = Committed(max(0, offset + 1))
     groups = call.context.broker.groups
     try:
+        rights.check(call, rights.SPU, stream.at.topic, stream.consumer_id)
         settled = groups.commit(stream.consumer_id, Fence(), {stream.at: kept})
+    except Unauthorized as refusal:
+        _answer_update(call, None, offset, errors.error_of(refusal))
+        return
     except BrokerError as refusal:
         _answer_update(call, None, offset, errors.other(str(refusal)))
         return
@@ -98,6 +107,11 @@ def delete(call: Call) -> None:
     at = Partition(reader.text(), reader.u32())
     consumer_id = reader.text()
     reader.finish()
+    try:
+        rights.check(call, rights.SPU, at.topic, consumer_id)
+    except Unauthorized as refusal:
+        _answer_delete(call, None, errors.error_of(refusal))
+        return
     offsets = call.context.broker.groups.offsets
     if not offsets.committed(consumer_id, [at]):
         call.answer(call.writer().i16(errors.NONE))

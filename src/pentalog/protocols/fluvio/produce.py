@@ -11,7 +11,7 @@ from pentalog.kernels import Malformed
 from pentalog.model.errors import BrokerError, PartitionNotFound, TopicNotFound
 from pentalog.model.later import Later
 from pentalog.model.types import Ack, Appended, Partition
-from pentalog.protocols.fluvio import errors, messages, records, transforms
+from pentalog.protocols.fluvio import errors, messages, records, rights, transforms
 from pentalog.protocols.fluvio.codec import Writer
 from pentalog.protocols.fluvio.errors import WireError
 from pentalog.protocols.fluvio.messages import Produce
@@ -175,6 +175,7 @@ class Transforming:
     def _open(self, entry: Entry, batches: list[tuple[int, int]]) -> None:
         broker = self._call.context.broker
         try:
+            rights.check(self._call, rights.SPU, entry.at.topic)
             found = records.sections(
                 self._call.reader.data,
                 batches,
@@ -253,6 +254,7 @@ def _take(writing: Writing, at: Partition, batches: list[tuple[int, int]]) -> En
     entry = Entry(at)
     broker = writing.call.context.broker
     try:
+        rights.check(writing.call, rights.SPU, at.topic)
         translated = _translate(broker, writing.call, at, batches)
         if translated:
             writing.settle(entry, broker.log.append(at, memoryview(translated)))

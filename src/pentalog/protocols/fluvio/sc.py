@@ -10,7 +10,7 @@ from pentalog.broker.port import TopicSpec
 from pentalog.broker.transformation import SmartModule
 from pentalog.model.errors import BrokerError, SmartModuleInvalid
 from pentalog.model.later import Later
-from pentalog.protocols.fluvio import errors, objects
+from pentalog.protocols.fluvio import errors, objects, rights
 from pentalog.protocols.fluvio.codec import Reader, Undecodable, Writer
 from pentalog.protocols.fluvio.errors import WireError
 from pentalog.protocols.fluvio.session import Answer, Api, Call, FluvioSession
@@ -112,13 +112,21 @@ def create(call: Call) -> None:
         reader.finish()
         _carry_out(call, name, lambda: _create_module(call, name, module, dry_run=dry_run))
     else:
-        text = f"{label} objects cannot be made here; topics and SmartModules can"
-        call.answer(_status(call, name, errors.other(text), text))
+        _carry_out(call, name, lambda: _make_nothing(call, label, name))
+
+
+def _make_nothing(call: Call, label: str, name: str) -> Later[None]:
+    rights.check(call, rights.SC, label, name)
+    text = f"{label} objects cannot be made here; topics and SmartModules can"
+    raise Refused(errors.other(text), text)
 
 
 def _create_module(
     call: Call, name: str, wish: objects.ModuleWish, *, dry_run: bool
 ) -> Later[None]:
+    rights.check(call, rights.SC, objects.SMART_MODULE, name)
+    if not dry_run:
+        call.context.access.record("create SmartModule", name)
     modules = call.context.broker.smart_modules
     return modules.create(SmartModule(name, wish.wasm, wish.package), dry_run=dry_run)
 
@@ -126,6 +134,7 @@ def _create_module(
 def _create_topic(
     call: Call, name: str, wish: objects.TopicWish, *, dry_run: bool
 ) -> Later[None] | None:
+    rights.check(call, rights.SC, objects.TOPIC, name)
     _check_topic(name, wish)
     settings: dict[str, str] = {}
     if wish.retention_s is not None:
@@ -139,7 +148,10 @@ def _create_topic(
     topics = call.context.broker.topics
     spec = TopicSpec(name=name, partitions=wish.partitions, settings=settings)
     topics.create(spec, dry_run=dry_run)
-    return None if dry_run else topics.settle()
+    if dry_run:
+        return None
+    call.context.access.record("create topic", name)
+    return topics.settle()
 
 
 def _check_topic(name: str, wish: objects.TopicWish) -> None:
@@ -194,9 +206,11 @@ def delete(call: Call) -> None:
 
 
 def _delete(call: Call, label: str, name: str) -> Later[None] | None:
+    rights.check(call, rights.SC, label, name)
     broker = call.context.broker
     if label == objects.SMART_MODULE:
         broker.smart_modules.delete(name)
+        call.context.access.record("delete SmartModule", name)
         return broker.smart_modules.settle()
     if label == objects.TOPIC:
         if name == objects.OFFSETS_TOPIC:
@@ -204,6 +218,7 @@ def _delete(call: Call, label: str, name: str) -> Later[None] | None:
                 errors.texts(errors.SYSTEM_DELETION, "topic", name), f"{name} is a system topic"
             )
         broker.topics.delete(name)
+        call.context.access.record("delete topic", name)
         return broker.topics.settle()
     if label == objects.PARTITION:
         text = "partitions cannot be deleted; delete their topic"
@@ -230,7 +245,7 @@ def list_objects(call: Call) -> None:
         is_split = label in (objects.TOPIC, objects.PARTITION)
         found = {
             name: entry
-            for name, entry in door.seen(label).items()
+            for name, entry in rights.visible(call.context.access, label, door.seen(label)).items()
             if (not is_split or not system) and _matches(filters, name)
         }
         shown = system and _matches(filters, objects.OFFSETS_TOPIC)
@@ -260,8 +275,7 @@ def update(call: Call) -> None:
     label, reader = _unwrap(call.reader)
     name = reader.text()
     if label != objects.TOPIC:
-        text = f"{label} objects cannot be changed here; topics can get more partitions"
-        call.answer(_status(call, name, errors.other(text), text))
+        _carry_out(call, name, lambda: _change_nothing(call, label, name))
         return
     action = reader.u8()
     count = 0
@@ -271,7 +285,14 @@ def update(call: Call) -> None:
     _carry_out(call, name, lambda: _grow(call, name, action, count))
 
 
+def _change_nothing(call: Call, label: str, name: str) -> Later[None]:
+    rights.check(call, rights.SC, label, name)
+    text = f"{label} objects cannot be changed here; topics can get more partitions"
+    raise Refused(errors.other(text), text)
+
+
 def _grow(call: Call, name: str, action: int, count: int) -> Later[None]:
+    rights.check(call, rights.SC, objects.TOPIC, name)
     topics = call.context.broker.topics
     if name == objects.OFFSETS_TOPIC:
         raise Refused(
@@ -281,6 +302,7 @@ def _grow(call: Call, name: str, action: int, count: int) -> Later[None]:
         text = "mirrors are not kept here; accepted is adding partitions"
         raise Refused(errors.other(text), text)
     topics.grow(name, topics.get(name).partitions + count)
+    call.context.access.record("add partitions", name)
     return topics.settle()
 
 

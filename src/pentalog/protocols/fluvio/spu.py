@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Final
 
-from pentalog.model.errors import PartitionNotFound, TopicNotFound
+from pentalog.model.errors import PartitionNotFound, TopicNotFound, Unauthorized
 from pentalog.model.types import Horizon, Marks, Partition
-from pentalog.protocols.fluvio import errors, fetch, frames, messages, offsets, produce
+from pentalog.protocols.fluvio import (
+    errors,
+    fetch,
+    frames,
+    messages,
+    offsets,
+    produce,
+    rights,
+)
 from pentalog.protocols.fluvio.errors import WireError
 from pentalog.protocols.fluvio.session import Api, Call, FluvioSession
 from pentalog.protocols.fluvio.streams import STREAMS_MAX, Stream, frame_body
@@ -21,9 +29,13 @@ def stream_fetch(call: Call) -> None:
     session = call.session
     at = Partition(wish.topic, wish.partition)
     try:
+        rights.check(call, rights.SPU, wish.topic, wish.consumer_id or "")
         topic = call.context.broker.topics.get(wish.topic)
         if wish.partition >= topic.partitions:
             raise PartitionNotFound(f"partition {wish.partition} of {wish.topic}")
+    except Unauthorized as refusal:
+        _refuse_stream(call, at, errors.error_of(refusal))
+        return
     except (TopicNotFound, PartitionNotFound):
         _refuse_stream(call, at, WireError(errors.NOT_LEADER))
         return

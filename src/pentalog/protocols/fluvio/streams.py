@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final
 
 from pentalog.broker.port import Opened, Topic, Waiting
+from pentalog.broker.security import Kind, Operation
 from pentalog.broker.transformation import Chain, Transformed
 from pentalog.model.errors import (
     BrokerError,
@@ -101,6 +102,7 @@ class Stream:
                 self._session.replies.when_room(self._go_on)
                 return
             try:
+                self._session.context.access.check(Operation.READ, Kind.TOPIC, self.at.topic)
                 self._check_topic()
                 opened = self._session.context.broker.log.open(
                     self.at, self._offset, bytes_max=self._bytes_max, horizon=self._horizon

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from pentalog.protocols.fluvio import frames, objects
+from pentalog.protocols.fluvio import frames, objects, rights
 from pentalog.protocols.fluvio.codec import Writer
+from pentalog.protocols.fluvio.door import Objects
 from pentalog.protocols.fluvio.session import Call, FluvioSession
 from pentalog.session import Address
 
@@ -22,7 +23,7 @@ class Watch:
         self._correlation_id = call.head.correlation_id
         self._version = call.version
         self._summary = summary
-        self._seen = call.session.door.seen(label)
+        self._seen = self._visible()
         self._waiting = False
 
     def open(self) -> None:
@@ -32,7 +33,7 @@ class Watch:
             objects.write_spu(body, spu_address(self._session))
             self._send(body.out)
         else:
-            self._send(door.snapshot(self.label, self._version, summary=self._summary))
+            self._send(door.snapshot(self.label, self._seen, self._version, summary=self._summary))
         door.watch(self)
 
     def tell(self) -> None:
@@ -44,10 +45,17 @@ class Watch:
             self._session.replies.when_room(self._go_on)
             return
         door = self._session.door
-        body = door.difference(self.label, self._seen, self._version, summary=self._summary)
+        seen, current = self._seen, self._visible()
+        if self._session.context.access.guarded and seen == current:
+            return
+        body = door.difference(self.label, seen, current, self._version, summary=self._summary)
         if body is not None:
-            self._seen = door.seen(self.label)
+            self._seen = current
             self._send(body)
+
+    def _visible(self) -> Objects:
+        session = self._session
+        return rights.visible(session.context.access, self.label, session.door.seen(self.label))
 
     def _go_on(self) -> None:
         self._waiting = False

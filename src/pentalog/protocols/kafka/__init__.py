@@ -21,6 +21,7 @@ PROTOCOL: Final = WireProtocol(
             in_flight_max=1000,
             costly=costly,
             inspector=KafkaInspector,
+            demands=frozenset({"sasl"}),
         ),
     ),
     error_codes=ERROR_CODES,

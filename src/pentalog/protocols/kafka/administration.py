@@ -13,10 +13,6 @@ from pentalog.protocols.kafka.errors import code_of
 from pentalog.protocols.kafka.messages import Call
 
 OPERATIONS_NOT_ASKED: Final = -(1 << 31)
-TOPIC_OPERATIONS: Final = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
-"""Read, write, create, delete, alter, describe, describe configs, alter configs."""
-CLUSTER_OPERATIONS: Final = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
-"""Create, alter, describe, cluster action, describe configs, alter configs, idempotent write."""
 
 
 def error_fields(flaw: Exception | None) -> dict[str, Any]:

@@ -12,7 +12,9 @@ from typing import Any, Final, NamedTuple
 
 from pentalog.broker.operation import Layer
 from pentalog.broker.port import Setting
+from pentalog.broker.security import Kind, Operation
 from pentalog.protocols.kafka.administration import answer_settled, error_fields, repeated
+from pentalog.protocols.kafka.authorization import demand
 from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused
 from pentalog.protocols.kafka.messages import Call
 
@@ -135,6 +137,17 @@ def check_alterable(resource: Any, keys: Iterable[str]) -> None:
         raise Refused(ErrorCode.invalid_request, f"setting {key!r} is named twice: name it once")
 
 
+def demand_settings(call: Call, resource: Any, operation: Operation) -> None:
+    """Raise unless the settings of this resource may be seen, or changed."""
+    kind, name = resource.resource_type, resource.resource_name
+    if kind == Resource.TOPIC:
+        demand(call.access, operation, Kind.TOPIC, name)
+    elif kind == Resource.GROUP:
+        demand(call.access, operation, Kind.GROUP, name)
+    else:
+        demand(call.access, operation, Kind.CLUSTER)
+
+
 def alter(call: Call, alter_one: Callable[[Call, Any], None]) -> None:
     """Change each resource of a request by `alter_one` and answer when that is on the disk."""
     resources = call.body.resources
@@ -145,6 +158,7 @@ def alter(call: Call, alter_one: Callable[[Call, Any], None]) -> None:
         try:
             if (resource.resource_type, resource.resource_name) in twice:
                 raise Refused(ErrorCode.invalid_request, "a resource is named twice: name it once")
+            demand_settings(call, resource, Operation.ALTER_SETTINGS)
             alter_one(call, resource)
         except REFUSALS as refusal:
             flaw = refusal

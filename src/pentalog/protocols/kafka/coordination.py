@@ -15,8 +15,6 @@ T = TypeVar("T")
 
 CONSUMER: Final = "consumer"
 """Protocol type of members whose metadata is a subscription; others are not understood."""
-GROUP_OPERATIONS: Final = sum(1 << code for code in (3, 6, 8, 10, 11))
-"""Read, delete, describe, describe configs, alter configs."""
 _TOPICS_MAX: Final = 100_000
 _SIZE: Final = struct.Struct(">h")
 _HEAD: Final = struct.Struct(">hi")

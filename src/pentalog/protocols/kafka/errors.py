@@ -11,7 +11,7 @@ from typing import Final
 from pentalog.model import errors
 from pentalog.model.kio_schemas import ErrorCode
 
-__all__ = ["ERROR_CODES", "REFUSALS", "ErrorCode", "Refused", "code_of"]
+__all__ = ["ERROR_CODES", "REFUSALS", "Denied", "ErrorCode", "Refused", "code_of"]
 
 ERROR_CODES: Final[Mapping[type[errors.BrokerError], ErrorCode]] = {
     errors.TopicNotFound: ErrorCode.unknown_topic_or_partition,
@@ -72,13 +72,21 @@ class Refused(Exception):
         self.code = code
 
 
+class Denied(errors.Unauthorized):
+    """A rule refuses; the code says what kind of thing it protects."""
+
+    def __init__(self, code: ErrorCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
 REFUSALS: Final = (errors.BrokerError, Refused)
 """What may come out of serving one partition or topic, to be caught."""
 
 
 def code_of(refusal: Exception) -> int:
     """The code of a refusal."""
-    if isinstance(refusal, Refused):
+    if isinstance(refusal, Refused | Denied):
         return int(refusal.code)
     return int(_CODES.get(type(refusal), ErrorCode.unknown_server_error))
 

@@ -27,6 +27,14 @@ def costly(data: memoryview) -> bool:
     return len(data) > 5 and data[5] in _COSTLY and data[4] == 0
 
 
+KEY_END: Final = 6
+
+
+def key_of(data: memoryview) -> int:
+    """Which request what was received begins with; at least `KEY_END` bytes of it."""
+    return int.from_bytes(data[4:KEY_END], "big", signed=True)
+
+
 class Header(NamedTuple):
     key: int
     version: int

@@ -18,6 +18,7 @@ from pentalog.session import Context, Place
 
 if TYPE_CHECKING:
     from pentalog.broker.port import Waiting
+    from pentalog.broker.security import Access
     from pentalog.model.later import Later
     from pentalog.model.types import Piece
     from pentalog.protocols.kafka.door import Door
@@ -74,6 +75,11 @@ class Call:
     """What the client may use; None while nobody has a quota."""
     throttle_ms: int = 0
     """How long it is muted for what it used before, or to send this request."""
+
+    @property
+    def access(self) -> Access:
+        """Who asks, and what he may do."""
+        return self.context.access
 
     def field(self, name: str, default: Any) -> Any:
         """A field of the request that some versions lack."""

@@ -14,10 +14,12 @@ from pentalog.broker.port import Waiting
 from pentalog.kernels import Frames, ProduceRun
 from pentalog.model.errors import BrokerError
 from pentalog.model.types import FilePiece, Piece
-from pentalog.protocols.kafka import codec, frames
+from pentalog.protocols.kafka import codec, frames, login
 from pentalog.protocols.kafka.api import APIS, k00_produce, k18_api_versions
 from pentalog.protocols.kafka.door import door_of
 from pentalog.protocols.kafka.entities import Undecodable
+from pentalog.protocols.kafka.login import Login
+from pentalog.protocols.kafka.login import Session as LoggedIn
 from pentalog.protocols.kafka.messages import Call, Line
 from pentalog.protocols.kafka.throttling import Allowance, ThrottledLine
 from pentalog.session import Context, Place, Replies
@@ -47,8 +49,25 @@ class KafkaSession:
         # What was already split but not served, positions counted from the next read's start:
         # runs are moved together in the buffer, so it cannot be split a second time.
         self._left: Frames | None = None
+        self._login: Login | None = None
+        self._logged_in: LoggedIn | None = None
+        self._expires_s = 0.0
+        """When the login is good no more, by the clock that never goes back; 0: never."""
+        if login.DEMAND in context.demands:
+            self._login = self._new_login()
 
     def receive(self, data: memoryview) -> int:
+        used = 0
+        if self._login is not None:
+            used = self._log_in(data)
+            if self._login is not None or self._ended or used == len(data):
+                return used
+            data = data[used:]
+        if self._expires_s and self._left is None and not self._still_good(data):
+            return used + (len(data) if self._ended else 0)
+        return used + self._receive_metered(data)
+
+    def _receive_metered(self, data: memoryview) -> int:
         if not self._quotas.active:
             return self._receive(data)
         if self._left is None:
@@ -80,6 +99,8 @@ class KafkaSession:
     def close(self) -> None:
         self._ended = True
         self._left = None
+        if self._login is not None:
+            self._login.close()
         waits = list(self.waits)
         self.waits.clear()
         for waiting in waits:
@@ -119,13 +140,17 @@ class KafkaSession:
                         return self._keep(split, number, item.start)
                     line = self._metered(item)
                 context.metrics.requests += len(item.requests) >> 3
-                if not k00_produce.serve_run(item, data, context.broker.log, self._door, line):
+                if not k00_produce.serve_run(
+                    item, data, context.broker.log, self._door, line, context.access
+                ):
                     self._violation("a Produce without acks was refused")
             else:
                 if self._replies.full:
                     return self._keep(split, number, item[0] - 4)
                 context.metrics.requests += 1
                 self._serve_frame(data, *item)
+                if self._login is not None and number + 1 < len(split.items):
+                    self._violation("requests behind the beginning of a login")
             if self._ended:
                 return -1
         if split.refused:
@@ -155,6 +180,9 @@ class KafkaSession:
             header = frames.read_header(data, start, end)
             key, version, correlation_id, client_id, position = header
             self._context.known.client = client_id or ""
+            if key == login.HANDSHAKE and self._logged_in is not None:
+                self._log_in_again(data, start, end)
+                return
             api = APIS.get(key)
             if api is None:
                 self._violation(f"request {key}; it is not served")
@@ -191,6 +219,57 @@ class KafkaSession:
             api.serve(call)
         except BrokerError as refusal:
             self._violation(f"{api.name}: {refusal}")
+
+    def _new_login(self) -> Login:
+        return Login(self._context, self._replies, self._known, self._serve_open, self._logged_in)
+
+    def _log_in(self, data: memoryview) -> int:
+        """Bytes of a connection that nothing else may be served to; how many were used."""
+        under_way = self._login
+        assert under_way is not None
+        used = under_way.receive(data)
+        self.wanted = under_way.wanted
+        self._flush()
+        if under_way.over and self._login is under_way:
+            # It ended badly.
+            self._ended = True
+            return len(data)
+        return used
+
+    def _serve_open(self, data: memoryview, start: int, end: int) -> None:
+        """The one request that is served to everybody."""
+        self._serve_frame(data, start, end)
+        self._flush()
+
+    def _log_in_again(self, data: memoryview, start: int, end: int) -> None:
+        self._flush()
+        self._login = self._new_login()
+        self._login.serve(data, start, end)
+        if self._login is not None and self._login.over:
+            self._ended = True
+
+    def _known(self, session: LoggedIn) -> None:
+        """A login went well: from now on everything is served."""
+        who = session.known.who
+        self._login = None
+        self._logged_in = session
+        self._context.access.become(who, session.mechanism, by_token=session.known.by_token)
+        self._allowance.become(who.name)
+        self._expires_s = 0.0
+        if session.lifetime_ms:
+            now_s = self._context.runtime.monotonic()
+            self._expires_s = now_s + session.lifetime_ms / 1000
+
+    def _still_good(self, data: memoryview) -> bool:
+        """A login whose time is over lets only those in who begin another one."""
+        if self._context.runtime.monotonic() < self._expires_s:
+            return True
+        if len(data) < frames.KEY_END:
+            return False
+        if frames.key_of(data) == login.HANDSHAKE:
+            return True
+        self._violation("its login is good no more")
+        return False
 
     def _violation(self, text: str) -> None:
         self._context.metrics.request_errors += 1

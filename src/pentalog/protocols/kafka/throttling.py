@@ -20,9 +20,9 @@ from pentalog.session import Context, Place, Replies
 if TYPE_CHECKING:
     from pentalog.broker.port import Waiting
 
-ANONYMOUS: Final = "ANONYMOUS"
 _PRODUCE: Final = 0
 _FETCH: Final = 1
+_API_VERSIONS: Final = 18
 _PRODUCE_FLEXIBLE: Final = 9
 _HEADER_BYTES: Final = 14
 """Length, key, version, correlation id, and the size of the client id."""
@@ -34,7 +34,7 @@ class Allowance:
     __slots__ = ("_client", "_meter", "_quotas", "_replies", "_runtime", "_version", "user")
 
     def __init__(self, context: Context, replies: Replies) -> None:
-        self.user = ANONYMOUS
+        self.user = context.access.who.name
         self._quotas = context.broker.quotas
         self._runtime = context.runtime
         self._replies = replies
@@ -56,6 +56,11 @@ class Allowance:
         if client != self._client:
             self._client = client
             self._meter = None
+
+    def become(self, user: str) -> None:
+        """The connection has logged in."""
+        self.user = user
+        self._meter = None
 
     @property
     def meter(self) -> Meter:
@@ -155,7 +160,7 @@ def _mark_produce(pieces: tuple[Piece, ...], version: int, delay_ms: int) -> byt
 
 @lru_cache(maxsize=1024)
 def _position(key: int, version: int) -> int:
-    """Where in an answer the time stands; 0 if it is not told, or not at a fixed place."""
+    """Where in an answer the time stands, from its end if below 0; 0 if it is not told."""
     schema: Any = load_response_schema(key, version)
     position = 9 if schema.__header_schema__.__flexible__ else 8
     for field in fields(schema):
@@ -164,4 +169,7 @@ def _position(key: int, version: int) -> int:
         if field.metadata.get("kafka_type") != "error_code":
             break
         position += 2
-    return 0
+    last = fields(schema)[-1]
+    if key == _API_VERSIONS or last.name != "throttle_time":
+        return 0
+    return -5 if schema.__flexible__ else -4

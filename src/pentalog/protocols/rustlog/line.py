@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
+from pentalog.broker.port import Topic
 from pentalog.model.errors import BrokerError
 from pentalog.model.later import Later
 from pentalog.model.types import Appended, Partition
+from pentalog.protocols.rustlog import rights
 from pentalog.protocols.rustlog.door import Door
 from pentalog.protocols.rustlog.messages import Request
 from pentalog.protocols.rustlog.replies import Dialect
@@ -47,11 +49,15 @@ class Line:
         self.door.sent_bytes += len(frames)
         place.fill(frames)
 
+    def visible(self) -> Sequence[Topic]:
+        """The topics the peer may know of."""
+        return rights.visible(self.context.access, self.context.broker.topics)
+
     def refuse(
         self, dialect: Dialect, request: Request | None, refusal: Exception, place: Place | None
     ) -> None:
         self.context.metrics.request_errors += 1
-        frame = dialect.refusal(request, refusal, self.context.broker.topics)
+        frame = dialect.refusal(request, refusal, self.visible)
         if place is None:
             self.say(frame)
         else:

@@ -8,22 +8,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from pentalog.broker.port import Broker
+from pentalog.broker.security import Kind
 from pentalog.metrics import Metrics
 from pentalog.model.errors import BrokerError
 from pentalog.protocols.rustlog.door import Door
+from pentalog.session import Context
 
 _PERCENTILES: Final = (50, 95, 99)
 _LAGS_MAX: Final = 10_000
 
 
-def text(door: Door, broker: Broker, metrics: Metrics) -> str:
+def text(door: Door, context: Context) -> str:
     lines: list[str] = []
-    for name, kind, meaning, value in _values(door, metrics):
+    for name, kind, meaning, value in _values(door, context.totals):
         lines += [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}", f"{name} {value}"]
     lines.append("# HELP consumer_lag Records between a group's committed offset and the end.")
     lines.append("# TYPE consumer_lag gauge")
-    lines += _lags(broker)
+    lines += _lags(context)
     return "\n".join(lines) + "\n"
 
 
@@ -63,10 +64,15 @@ def _values(door: Door, metrics: Metrics) -> Iterator[tuple[str, str, str, int]]
             yield name, gauge, f"Nanoseconds a {kind} took, {percent} % of the latest.", value
 
 
-def _lags(broker: Broker) -> Iterator[str]:
+def _lags(context: Context) -> Iterator[str]:
+    broker, access = context.broker, context.access
     left = _LAGS_MAX
     for group in sorted(broker.groups.offsets.groups()):
+        if not access.sees(Kind.GROUP, group):
+            continue
         for at, committed in sorted(broker.groups.offsets.committed(group).items()):
+            if not access.sees(Kind.TOPIC, at.topic):
+                continue
             try:
                 end = broker.log.marks(at).end
             except BrokerError:

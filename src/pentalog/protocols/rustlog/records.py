@@ -20,6 +20,7 @@ from pentalog.model.errors import (
 )
 from pentalog.model.later import Later
 from pentalog.model.types import Ack, Appended, Horizon, Offset, Partition
+from pentalog.protocols.rustlog import rights
 from pentalog.protocols.rustlog.door import Route
 from pentalog.protocols.rustlog.frames import FRAME_BYTES_MAX, LENGTH, decode_produce
 from pentalog.protocols.rustlog.line import Line
@@ -58,6 +59,9 @@ class Writing:
         line = self._line
         route = line.door.routes.peek(data, start, end)
         if route is None:
+            return start
+        access = line.context.access
+        if access.guarded and not rights.may_write(access, route.at.topic):
             return start
         run = kernels.rustlog_run(
             data,
@@ -99,6 +103,7 @@ class Writing:
 
         Raises what stands against its topic or partition.
         """
+        rights.check(self._line.context.access, request)
         route = self._line.door.routes.find(request.topic, request.partition)
         if self._gathered and (
             route is not self._route or self._gathered_bytes + size > _RUN_BYTES_MAX
@@ -160,7 +165,7 @@ class Writing:
                 asked = Produce(at.topic, at.index, [])
                 requests = len(counts) // _COUNT_BYTES
                 line.context.metrics.request_errors += requests
-                frames = dialect.refusal(asked, refusal, line.context.broker.topics) * requests
+                frames = dialect.refusal(asked, refusal, line.visible) * requests
             else:
                 line.door.produced += facts.records
                 line.door.produce_latencies.note(line.context.runtime.monotonic() - started_s)

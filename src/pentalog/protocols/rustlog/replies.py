@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
 from pentalog import kernels
-from pentalog.broker.port import Topics
+from pentalog.broker.port import Topic
 from pentalog.model.errors import (
     BrokerError,
     InvalidPartitions,
@@ -41,6 +41,10 @@ _TEXT_BYTES_MAX: Final = 0xFFFF
 _ENCODER: Final = msgspec.json.Encoder()
 
 
+Listed: TypeAlias = Callable[[], Sequence[Topic]]
+"""Asked for the topics the peer may know of, where a refusal names some."""
+
+
 class Bounds(NamedTuple):
     """One partition as it is described."""
 
@@ -68,7 +72,7 @@ class Dialect(Protocol):
     def partition(self, name: str, bounds: Bounds) -> bytes: ...
     def metrics(self, text: str) -> bytes: ...
     def bad_frame(self, size: int, size_max: int) -> bytes: ...
-    def refusal(self, request: Request | None, refusal: Exception, topics: Topics) -> bytes: ...
+    def refusal(self, request: Request | None, refusal: Exception, topics: Listed) -> bytes: ...
 
 
 class JsonDialect:
@@ -113,7 +117,7 @@ class JsonDialect:
         said = f"Frame of {size} bytes; 1 to {size_max} are accepted"
         return _error(errors.INVALID, said, None)
 
-    def refusal(self, request: Request | None, refusal: Exception, topics: Topics) -> bytes:
+    def refusal(self, request: Request | None, refusal: Exception, topics: Listed) -> bytes:
         details: Mapping[str, Any] | None = None
         said = str(refusal)
         if isinstance(refusal, Invalid):
@@ -124,12 +128,12 @@ class JsonDialect:
             return self.refusal(request, Invalid(name_flaw(_topic_of(request))), topics)
         elif isinstance(refusal, TopicNotFound):
             said = f"Topic '{_topic_of(request)}' not found"
-            names = [topic.name for topic in topics.all()[:_LISTED_TOPICS_MAX]]
+            names = [topic.name for topic in topics()[:_LISTED_TOPICS_MAX]]
             details = {"available_topics": names}
         elif isinstance(refusal, PartitionNotFound):
             name = _topic_of(request)
             said = f"Partition {_partition_of(request)} not found in topic '{name}'"
-            counts = [topic.partitions for topic in topics.all() if topic.name == name]
+            counts = [topic.partitions for topic in topics() if topic.name == name]
             # Of a topic that was deleted meanwhile there are none.
             details = {"partition_count": sum(counts)}
         elif isinstance(refusal, OffsetOutOfRange):
@@ -194,7 +198,7 @@ class PackedDialect:
             said = "invalid protocol: zero-length frame"
         return _failure(errors.BAD_FRAME, f"Frame error: {said}")
 
-    def refusal(self, request: Request | None, refusal: Exception, topics: Topics) -> bytes:
+    def refusal(self, request: Request | None, refusal: Exception, topics: Listed) -> bytes:
         if isinstance(refusal, Undecodable):
             return _failure(errors.UNDECODABLE, f"Decode error: {refusal}")
         return _failure(*_packed_refusal(request, refusal))

@@ -14,7 +14,7 @@ from pentalog.model.errors import (
 )
 from pentalog.model.later import Later
 from pentalog.model.types import Partition
-from pentalog.protocols.rustlog import prometheus
+from pentalog.protocols.rustlog import prometheus, rights
 from pentalog.protocols.rustlog.errors import Invalid
 from pentalog.protocols.rustlog.frames import FRAME_BYTES_MAX
 from pentalog.protocols.rustlog.line import Line
@@ -46,6 +46,7 @@ _TOPIC_BYTES_MAX: Final = 249
 def serve(line: Line, dialect: Dialect, request: Request) -> None:
     """Answer a request now or later."""
     try:
+        rights.check(line.context.access, request)
         _SERVED[type(request)](line, dialect, request)
     except REFUSALS as refusal:
         line.refuse(dialect, request, refusal, None)
@@ -143,13 +144,14 @@ def _create(
 ) -> None:
     topics = line.context.broker.topics
     partitions = topics.create(spec).partitions
+    line.context.access.record("create topic", spec.name)
     line.answer_later(
         dialect, request, topics.settle(), lambda _: dialect.created(partitions), place
     )
 
 
 def _list_topics(line: Line, dialect: Dialect, _: ListTopics) -> None:
-    listed = line.context.broker.topics.all()
+    listed = rights.visible(line.context.access, line.context.broker.topics)
     line.say(dialect.topics([(topic.name, topic.partitions) for topic in listed]))
 
 
@@ -172,7 +174,7 @@ def _bounds(line: Line, at: Partition) -> Bounds:
 
 def _metrics_fetch(line: Line, dialect: Dialect, _: MetricsFetch) -> None:
     context = line.context
-    line.say(dialect.metrics(prometheus.text(line.door, context.broker, context.totals)))
+    line.say(dialect.metrics(prometheus.text(line.door, context)))
 
 
 _SERVED: Final[Mapping[type, Callable[[Line, Dialect, Any], None]]] = {

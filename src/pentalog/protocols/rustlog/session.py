@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from pentalog.protocols.rustlog import frames, messages
+from pentalog.protocols.rustlog import frames, messages, rights
 from pentalog.protocols.rustlog.door import door_of
 from pentalog.protocols.rustlog.errors import Invalid, NotJson
 from pentalog.protocols.rustlog.frames import FRAME_BYTES_MAX, LENGTH, OBJECT, PRODUCE, Undecodable
@@ -126,12 +126,13 @@ class RustLogSession:
         line = self._line
         request, count = frames.decode_produce(payload)
         try:
+            rights.check(self._context.access, request)
             route = self._door.routes.find(request.topic, request.partition)
             end = self._context.broker.log.marks(route.at).end
         except REFUSALS as refusal:
             line.refuse(PACKED, request, refusal, None)
             return
-        assert count == 0, "what has records is taken by the fast path"
+        assert count == 0, "what has records and may be written is taken by the fast path"
         line.say(PACKED.produced(bytes(4), end))
 
     def _refuse_frame(self, size: int) -> None:

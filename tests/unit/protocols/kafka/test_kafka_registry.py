@@ -10,9 +10,11 @@ from kio.schema.index import api_key_map, schema_name_map
 from kio.static.constants import EntityType
 
 import pentalog.protocols.kafka as door
+from pentalog.broker.security import OPERATIONS
 from pentalog.model import errors
 from pentalog.model.errors import BrokerError
 from pentalog.protocols.kafka.api import APIS
+from pentalog.protocols.kafka.authorization import NEEDS
 
 FOLDER = Path(door.__file__).parent
 ROW = re.compile(r"\| (\d+) \| (\w+) \| (\d+)(?:-(\d+))? \| `api/(\w+)\.py` \|")
@@ -25,6 +27,8 @@ KAFKA = {
     34: (1, 2), 35: (1, 5), 37: (0, 3), 42: (0, 2), 43: (0, 2), 44: (0, 1), 45: (0, 1),
     46: (0, 0), 47: (0, 0), 48: (0, 1), 49: (0, 1), 57: (0, 2), 60: (0, 2), 68: (0, 1), 69: (0, 1),
     74: (0, 1), 75: (0, 0),
+    17: (0, 1), 29: (1, 3), 30: (1, 3), 31: (1, 3), 36: (0, 2), 38: (1, 3), 39: (1, 2),
+    40: (1, 2), 41: (1, 3), 50: (0, 0), 51: (0, 0),
 }  # fmt: skip
 
 
@@ -50,6 +54,13 @@ def test_versions_are_those_of_kafka() -> None:
         assert (lowest, api.version_max) == KAFKA[key]
         for version in range(api.version_min, api.version_max + 1):
             assert EntityType.response in schema_name_map[api_key_map[key]][version]
+
+
+def test_every_request_says_what_it_needs() -> None:
+    assert APIS.keys() == NEEDS.keys()
+    for needs in NEEDS.values():
+        for operation, kind in needs:
+            assert operation in OPERATIONS[kind]
 
 
 def all_subclasses(kind: type) -> set[type]:

@@ -76,5 +76,7 @@ VERBS: Final[Mapping[str, Callable[[Call], None]]] = {
     ),
 }
 
+REFUSED: Final[Mapping[str, Callable[[str], bytes]]] = {"READ_STREAM": event_streams.stream_refused}
+"""How refusals are told by commands whose clients read no line of text."""
 _REFUSING: Final = (negotiation.clusterless, negotiation.internal)
 HELPED: Final = tuple(verb for verb, serve in VERBS.items() if serve not in _REFUSING)

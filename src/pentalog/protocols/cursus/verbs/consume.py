@@ -6,7 +6,7 @@ from functools import partial
 from typing import Final
 
 from pentalog.broker.port import Opened
-from pentalog.protocols.cursus import records
+from pentalog.protocols.cursus import records, rights
 from pentalog.protocols.cursus.calls import Call
 from pentalog.protocols.cursus.errors import Refused
 from pentalog.protocols.cursus.reading import Reading, check_range, reading_of
@@ -31,6 +31,7 @@ def consume(call: Call) -> None:
 
 def _give(call: Call, wait_ms: int, reading: Reading) -> None:
     log = call.broker.log
+    rights.check_read(call, reading.at.topic)
     marks = log.marks(reading.at)
     check_range(reading, marks)
     if reading.offset < marks.at(reading.horizon):

@@ -27,7 +27,7 @@ _VERSION_MAX: Final = (1 << 62) - 1
 def append_stream(call: Call) -> None:
     command = call.command
     route, key = _aggregate(call)
-    check_writable(route)
+    check_writable(call, route)
     version = _version(call)
     message = command.need("message")
     schema = 1
@@ -77,7 +77,7 @@ def stream_version(call: Call) -> None:
 
 def save_snapshot(call: Call) -> None:
     route, key = _aggregate(call)
-    check_writable(route)
+    check_writable(call, route)
     version = _version(call)
     payload = encoded(call.command.need("message"))
     try:
@@ -113,11 +113,13 @@ def read_snapshot(call: Call) -> None:
     call.session.reads.take_turn(call, read)
 
 
+def stream_refused(text: str) -> bytes:
+    """What READ_STREAM answers instead of a line of text."""
+    return json.dumps({"error": plain(text), "status": "ERROR"}, separators=(",", ":")).encode()
+
+
 def read_stream(call: Call) -> None:
     """Two frames, an envelope and a batch; one if it is refused."""
-    call.refused = lambda text: json.dumps(
-        {"error": plain(text), "status": "ERROR"}, separators=(",", ":")
-    ).encode()
     route, key = _aggregate(call)
     version = 1
     if "from_version" in call.command.parameters:

@@ -6,6 +6,7 @@ import json
 from datetime import UTC, datetime
 
 from pentalog.broker.port import Committed
+from pentalog.broker.security import Kind
 from pentalog.broker.sourcing import Share
 from pentalog.model.errors import (
     BrokerError,
@@ -108,7 +109,12 @@ def status(call: Call) -> None:
 def list_groups(call: Call) -> None:
     names = {group for group, _ in call.broker.sourcing.rosters.all()}
     names |= set(call.broker.groups.offsets.groups())
-    told = sorted(name for name in names if shown(name) == name and "," not in name)
+    access = call.session.context.access
+    told = sorted(
+        name
+        for name in names
+        if shown(name) == name and "," not in name and access.sees(Kind.GROUP, name)
+    )
     call.reply(f"OK count={len(told)} groups={','.join(told)}")
 
 

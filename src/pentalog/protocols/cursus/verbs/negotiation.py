@@ -77,10 +77,8 @@ def _names(text: str) -> set[str]:
 
 
 def authenticate(call: Call) -> None:
-    """Nobody is known here yet, so nobody can prove to be somebody."""
-    if not call.command.get("principal") or not call.command.get("token"):
-        raise Refused("invalid_auth command=AUTH")
-    raise Refused("authentication_failed mechanism=PLAIN")
+    """AUTH."""
+    call.session.login.authenticate(call)
 
 
 def leave(call: Call) -> None:

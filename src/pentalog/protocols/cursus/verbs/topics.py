@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from pentalog.broker.port import Topic, TopicSpec
+from pentalog.broker.security import Kind
 from pentalog.model.errors import InvalidPartitions, TopicNotFound
 from pentalog.model.types import Partition
 from pentalog.protocols.cursus.calls import Call
@@ -13,12 +15,14 @@ from pentalog.protocols.cursus.errors import Refused, quoted, shown
 from pentalog.protocols.cursus.options import (
     MESSAGE_BYTES_MAX,
     PARTITIONS_DEFAULT,
+    Options,
     Wish,
     check_name,
     options_of,
     policy_words,
     wish_of,
 )
+from pentalog.protocols.cursus.policies import POLICY, change_policy, policy_of
 
 
 def create(call: Call) -> None:
@@ -54,7 +58,8 @@ def _make(call: Call, wish: Wish) -> None:
     kept = dict(wish.kept)
     kept |= {"idempotent": "true"} if wish.idempotent else {}
     kept |= {"event_sourcing": "true"} if wish.event_sourcing else {}
-    call.broker.sourcing.options.set(wish.topic, kept)
+    _keep(call, wish.topic, kept)
+    call.session.context.access.record("create topic", wish.topic)
 
 
 def _change(call: Call, topic: Topic, wish: Wish) -> None:
@@ -67,7 +72,7 @@ def _change(call: Call, topic: Topic, wish: Wish) -> None:
         )
         raise Refused(f"create_topic_failed topic={topic.name} reason={quoted(reason)}")
     compacts = "compact" in (wish.settings.get("cleanup.policy") or "")
-    options = options_of(call.broker.sourcing.options.get(topic.name))
+    options = _options(call, topic.name)
     if compacts and options.event_sourcing:
         raise Refused(
             "invalid_topic_policy field=cleanup_policy "
@@ -77,7 +82,28 @@ def _change(call: Call, topic: Topic, wish: Wish) -> None:
         call.broker.topics.grow(topic.name, wanted)
     if wish.settings:
         call.broker.topics.configure(topic.name, wish.settings)
-    call.broker.sourcing.options.set(topic.name, wish.kept)
+    _keep(call, topic.name, wish.kept)
+    if wish.settings or wish.kept or (wanted is not None and wanted > topic.partitions):
+        call.session.context.access.record("change topic", topic.name)
+
+
+def _keep(call: Call, topic: str, kept: Mapping[str, str]) -> None:
+    """Remember options; where rules are asked, those about access become rules."""
+    policy: dict[str, str] = {}
+    if call.session.context.access.guarded:
+        policy = {name: value for name, value in kept.items() if name in POLICY}
+    if policy:
+        change_policy(call.broker.rules, topic, policy)
+        call.session.context.access.record("change rules", f"topic {topic}")
+    others = {name: value for name, value in kept.items() if name not in policy}
+    call.broker.sourcing.options.set(topic, others)
+
+
+def _options(call: Call, topic: str) -> Options:
+    kept = dict(call.broker.sourcing.options.get(topic))
+    if call.session.context.access.guarded:
+        kept |= policy_of(call.broker.rules, topic)
+    return options_of(kept)
 
 
 def delete(call: Call) -> None:
@@ -86,6 +112,7 @@ def delete(call: Call) -> None:
         raise Refused('missing_topic expected="DELETE topic=<name>"')
     topic = found(call, name)
     call.broker.topics.delete(topic.name)
+    call.session.context.access.record("delete topic", topic.name)
     call.door.forget()
     done = f"OK topic={topic.name} deleted=true"
     call.after(call.broker.topics.settle(), lambda _: call.reply(done))
@@ -97,7 +124,12 @@ def list_topics(call: Call) -> None:
         topic = found(call, name)
         call.reply(f"OK count=1 topics={topic.name} partitions={topic.partitions}")
         return
-    names = [topic.name for topic in call.broker.topics.all() if _listed(topic)]
+    access = call.session.context.access
+    names = [
+        topic.name
+        for topic in call.broker.topics.all()
+        if _listed(topic) and access.sees(Kind.TOPIC, topic.name)
+    ]
     call.reply(f"OK count={len(names)} topics={','.join(names)}")
 
 
@@ -130,7 +162,7 @@ def describe(call: Call) -> None:
                 "hwm": marks.durable,
             }
         )
-    words = policy_words(topic, options_of(call.broker.sourcing.options.get(topic.name)))
+    words = policy_words(topic, _options(call, topic.name))
     policy: dict[str, Any] = {
         word: words[word] for word in ("cleanup_policy", "partitioner", "auth_policy")
     }
@@ -196,5 +228,5 @@ def found(call: Call, name: str) -> Topic:
 
 
 def _policy(call: Call, topic: Topic) -> str:
-    words = policy_words(topic, options_of(call.broker.sourcing.options.get(topic.name)))
+    words = policy_words(topic, _options(call, topic.name))
     return " ".join(f"{name}={value}" for name, value in words.items())

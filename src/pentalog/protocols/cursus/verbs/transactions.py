@@ -86,7 +86,7 @@ def publish(call: Call) -> None:
     view, open_one = _open(call, name)
     key = encoded(command.get("key"))
     route = chosen_route(call, topic, index, key)
-    check_writable(route)
+    check_writable(call, route)
     data, read = records.single(
         producer=encoded(_producer(name)),
         seq=seq,

@@ -14,6 +14,7 @@ import struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pentalog import kernels
+from pentalog.broker.security import Kind, Operation
 from pentalog.kernels import ProduceRun
 from pentalog.model.errors import (
     BrokerError,
@@ -24,6 +25,7 @@ from pentalog.model.errors import (
 from pentalog.model.later import Later
 from pentalog.model.types import Ack, Appended, Identity, Partition
 from pentalog.protocols.kafka import records
+from pentalog.protocols.kafka.authorization import demand, find
 from pentalog.protocols.kafka.codec import uvarint
 from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused, code_of
 from pentalog.protocols.kafka.frames import Walk
@@ -31,6 +33,7 @@ from pentalog.protocols.kafka.messages import Api, Call, Line
 
 if TYPE_CHECKING:
     from pentalog.broker.port import Log
+    from pentalog.broker.security import Access
     from pentalog.protocols.kafka.door import Door
 
 _FLEXIBLE: Final = 9
@@ -44,7 +47,9 @@ _PARTITION: Final = struct.Struct(">ihqqq")
 _PARTITION_3: Final = struct.Struct(">ihqq")
 
 
-def serve_run(run: ProduceRun, data: memoryview, log: Log, door: Door, line: Line) -> bool:
+def serve_run(
+    run: ProduceRun, data: memoryview, log: Log, door: Door, line: Line, access: Access
+) -> bool:
     """Append a run by one call; False if the connection must end (a refusal without acks)."""
     version, acks, topic, partition, start, end, requests, facts = run
     try:
@@ -53,16 +58,17 @@ def serve_run(run: ProduceRun, data: memoryview, log: Log, door: Door, line: Lin
         refusal = records.rules(facts, len(requests) // _ENTRY_BYTES, version)
         if refusal is not None:
             raise refusal
-        at = door.routes.find(topic, partition, by_id=version >= _BY_ID)
+        by_id = version >= _BY_ID
+        at = find(access, door, topic, partition, Operation.WRITE, by_id=by_id)
         if acks < 0:
             door.routes.check_copies(at)
         appended = log.append(at, data[start:end], facts)
         if appended.duplicate and len(requests) > _ENTRY_BYTES:
             # The first life of these batches need not have been one run.
-            return _serve_singly(run, data, log, door, line)
+            return _serve_singly(run, data, log, door, line, access)
     except REFUSALS as refused:
         if len(requests) > _ENTRY_BYTES:
-            return _serve_singly(run, data, log, door, line)
+            return _serve_singly(run, data, log, door, line, access)
         if acks == 0:
             return False
         line.send(_run_refused(run, refused))
@@ -78,12 +84,14 @@ def serve_run(run: ProduceRun, data: memoryview, log: Log, door: Door, line: Lin
     return True
 
 
-def _serve_singly(run: ProduceRun, data: memoryview, log: Log, door: Door, line: Line) -> bool:
+def _serve_singly(
+    run: ProduceRun, data: memoryview, log: Log, door: Door, line: Line, access: Access
+) -> bool:
     """A run is taken whole or not at all: find out which of its requests are at fault."""
     for entry, start, end in records.single_requests(data, run.start, run.requests):
         facts = kernels.check_batches(data, start, end)
         single = run._replace(start=start, end=end, requests=entry, facts=facts)
-        if not serve_run(single, data, log, door, line):
+        if not serve_run(single, data, log, door, line, access):
             return False
     return True
 
@@ -136,16 +144,14 @@ class Produce(NamedTuple):
 
     acks: int
     topics: list[tuple[bytes, list[Part]]]
-    transactional: bool = False
-    """A transactional id was given."""
+    transactional_id: str | None = None
 
 
 def decode(version: int, body: memoryview) -> Produce:
     walk = Walk(body, 0, len(body))
     flexible = version >= _FLEXIBLE
     size = walk.size(flexible=flexible, wide=False)
-    if size >= 0:
-        walk.take(size)
+    transactional_id = str(walk.take(size), "utf-8", "replace") if size >= 0 else None
     acks = walk.int16()
     walk.int32()  # the timeout bounds waiting for replicas, of which there are none
     topics: list[tuple[bytes, list[Part]]] = []
@@ -166,7 +172,7 @@ def decode(version: int, body: memoryview) -> Produce:
             walk.tags()
     if flexible:
         walk.tags()
-    return Produce(acks, topics, size >= 0)
+    return Produce(acks, topics, transactional_id)
 
 
 class _Answer:
@@ -264,12 +270,12 @@ def _count(out: bytearray, length: int, flexible: bool) -> None:
 
 def serve(call: Call) -> None:
     """A request that was no run: several partitions, or something to be refused."""
-    acks, topics, transactional = call.body
+    acks, topics, transactional_id = call.body
     answer = _Answer(call)
     for name, parts in topics:
         for part in parts:
             try:
-                answer.add(_append(call, acks, name, part, transactional=transactional))
+                answer.add(_append(call, acks, name, part, transactional_id))
             except REFUSALS as refusal:
                 answer.add(refusal)
     # The answer may come when the receive buffer holds something else.
@@ -282,22 +288,24 @@ def serve(call: Call) -> None:
 
 
 def _append(
-    call: Call, acks: int, name: bytes, part: Part, *, transactional: bool
+    call: Call, acks: int, name: bytes, part: Part, transactional_id: str | None
 ) -> Later[Appended]:
     ack = _ACKS.get(acks)
     if ack is None:
         raise _invalid_acks(acks)
-    at = call.door.routes.find(name, part.number, by_id=call.version >= _BY_ID)
+    by_id = call.version >= _BY_ID
+    at = find(call.access, call.door, name, part.number, Operation.WRITE, by_id=by_id)
     if ack is Ack.DURABLE:
         call.door.routes.check_copies(at)
     batches = part.batches if part.batches is not None else memoryview(b"")
     facts = records.judge(batches, 0, len(batches), call.version)
     if facts.attributes_any & records.TRANSACTIONAL:
-        if not transactional:
+        if transactional_id is None:
             raise Refused(
                 ErrorCode.transactional_id_authorization_failed,
                 "a transactional batch without a transactional id: name the id as well",
             )
+        demand(call.access, Operation.WRITE, Kind.TRANSACTION, transactional_id)
         if facts.producer_id < 0:
             raise InvalidRecord("a transactional batch without a producer id: ask for one first")
         _admit(call, Identity(facts.producer_id, facts.producer_epoch), at)

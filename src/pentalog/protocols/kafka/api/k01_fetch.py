@@ -12,10 +12,12 @@ from functools import partial
 from typing import Final
 
 from pentalog.broker.port import Waiting
+from pentalog.broker.security import Operation
 from pentalog.model.errors import BrokerError
 from pentalog.model.later import Later
 from pentalog.model.types import Horizon, Offset, Partition, Piece, Slice
 from pentalog.protocols.kafka import fetch_answers
+from pentalog.protocols.kafka.authorization import find
 from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, code_of
 from pentalog.protocols.kafka.fetch_answers import Outcome
 from pentalog.protocols.kafka.fetch_requests import FetchRequest, decode
@@ -113,7 +115,8 @@ class Fetching:
 
     def _ask(self, cursor: Cursor) -> Later[Slice] | None:
         call = self._call
-        at = call.door.routes.find(cursor.topic, cursor.index, by_id=call.version >= _BY_ID)
+        by_id = call.version >= _BY_ID
+        at = find(call.access, call.door, cursor.topic, cursor.index, Operation.READ, by_id=by_id)
         if cursor.leader_epoch > 0:
             return None
         later = call.context.broker.log.read(

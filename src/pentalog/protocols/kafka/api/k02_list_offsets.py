@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from pentalog.broker.security import Operation
 from pentalog.model.types import Edge, Horizon, Partition
+from pentalog.protocols.kafka.authorization import find
 from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused, code_of
 from pentalog.protocols.kafka.messages import Api, Call
 
@@ -54,7 +56,14 @@ def _partition(call: Call, topic: str, asked: Any, horizon: Horizon) -> dict[str
         "leader_epoch": -1,
     }
     try:
-        at = call.door.routes.find(topic.encode(), asked.partition_index, by_id=False)
+        at = find(
+            call.access,
+            call.door,
+            topic.encode(),
+            asked.partition_index,
+            Operation.DESCRIBE,
+            by_id=False,
+        )
         if getattr(asked, "current_leader_epoch", -1) > 0:
             raise Refused(ErrorCode.unknown_leader_epoch, "the only leader epoch is 0")
         offset, timestamp = _locate(call, at, asked.timestamp, horizon)

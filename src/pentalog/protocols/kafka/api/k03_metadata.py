@@ -11,16 +11,16 @@ from typing import Any, Final
 from uuid import UUID
 
 from pentalog.broker.port import Topic, TopicSpec
+from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import BrokerError, TopicExists, TopicNotFound
 from pentalog.model.later import Later
 from pentalog.protocols.kafka import codec
+from pentalog.protocols.kafka.administration import OPERATIONS_NOT_ASKED
+from pentalog.protocols.kafka.authorization import cluster_operations, operations_on
 from pentalog.protocols.kafka.errors import ErrorCode, code_of
 from pentalog.protocols.kafka.messages import Api, Call
 from pentalog.protocols.kafka.names import kafka_name_flaw
 
-TOPIC_OPERATIONS: Final = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
-CLUSTER_OPERATIONS: Final = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
-OPERATIONS_NOT_ASKED: Final = -(1 << 31)
 _UNKNOWN: Final = int(ErrorCode.unknown_topic_or_partition)
 _KEPT_TOPICS_MAX: Final = 1000
 """An answer to a longer list is not kept: the list would be kept with it."""
@@ -70,6 +70,9 @@ def _create_missing(
         try:
             context.broker.topics.get(name)
         except TopicNotFound:
+            if not _may_create(call, name):
+                outcome[name] = int(ErrorCode.topic_authorization_failed)
+                continue
             try:
                 context.broker.topics.create(TopicSpec(name=name))
                 outcome[name] = _UNKNOWN
@@ -78,6 +81,14 @@ def _create_missing(
             except BrokerError as refusal:
                 outcome[name] = code_of(refusal)
     return outcome
+
+
+def _may_create(call: Call, name: str) -> bool:
+    access = call.access
+    return access.could(Operation.CREATE, Kind.CLUSTER) or (
+        access.allows(Operation.DESCRIBE, Kind.TOPIC, name)
+        and access.allows(Operation.CREATE, Kind.TOPIC, name)
+    )
 
 
 def _settled(
@@ -104,7 +115,7 @@ def _answer(
         call.field("include_cluster_authorized_operations", False),
     )
     address = call.context.advertised("kafka")
-    key = (call.version, asked, operations, address)
+    key = (call.version, asked, operations, address, call.access.stamp)
     rest = answers.get(key) if not created else None
     if rest is None:
         frame = codec.encode(3, call.version, 0, _fields(call, asked, created))
@@ -125,40 +136,45 @@ def _fields(
     address = context.advertised("kafka")
     node_id = context.config.node_id
     topics = context.broker.topics
-    operations = OPERATIONS_NOT_ASKED
-    if call.field("include_topic_authorized_operations", False):
-        operations = TOPIC_OPERATIONS
-    cluster_operations = OPERATIONS_NOT_ASKED
+    on_cluster = OPERATIONS_NOT_ASKED
     if call.field("include_cluster_authorized_operations", False):
-        cluster_operations = CLUSTER_OPERATIONS
+        on_cluster = cluster_operations(call.access)
     if asked is None:
-        listed = [_topic(topic, node_id, operations) for topic in topics.all(internal=True)]
+        sees = call.access.sees
+        every = topics.all(internal=True)
+        listed = [_topic(call, topic) for topic in every if sees(Kind.TOPIC, topic.name)]
     else:
-        listed = [_named(call, name, created.get(name, 0), operations) for name in asked]
+        listed = [_named(call, name, created.get(name, 0)) for name in asked]
     return {
         "brokers": [{"node_id": node_id, "host": address.host, "port": address.port, "rack": None}],
         "cluster_id": context.broker.cluster_id,
         "controller_id": node_id,
         "topics": listed,
-        "cluster_authorized_operations": cluster_operations,
+        "cluster_authorized_operations": on_cluster,
     }
 
 
-def _named(call: Call, name: str | UUID | None, error: int, operations: int) -> dict[str, Any]:
+def _named(call: Call, name: str | UUID | None, error: int) -> dict[str, Any]:
     topics = call.context.broker.topics
+    denied = int(ErrorCode.topic_authorization_failed)
     if isinstance(name, UUID):
         try:
-            return _topic(topics.by_id(name), call.context.config.node_id, operations)
+            topic = topics.by_id(name)
         except TopicNotFound:
             return _missing(None, name, int(ErrorCode.unknown_topic_id))
+        if not call.access.allows(Operation.DESCRIBE, Kind.TOPIC, topic.name):
+            return _missing(None, name, denied)
+        return _topic(call, topic)
     if name is None:
         # A name is neither given nor replaced by an id: only possible from version 10 on.
         empty = None if call.version >= 12 else ""
         return _missing(empty, None, int(ErrorCode.invalid_request))
     if error:
         return _missing(name, None, error)
+    if not call.access.allows(Operation.DESCRIBE, Kind.TOPIC, name):
+        return _missing(name, None, denied)
     try:
-        return _topic(topics.get(name), call.context.config.node_id, operations)
+        return _topic(call, topics.get(name))
     except TopicNotFound as refusal:
         if kafka_name_flaw(name) is not None:
             return _missing(name, None, int(ErrorCode.invalid_topic_exception))
@@ -169,8 +185,12 @@ def _missing(name: str | None, topic_id: UUID | None, error: int) -> dict[str, A
     return {"error_code": error, "name": name, "topic_id": topic_id, "partitions": ()}
 
 
-def _topic(topic: Topic, node_id: int, operations: int) -> dict[str, Any]:
+def _topic(call: Call, topic: Topic) -> dict[str, Any]:
+    node_id = call.context.config.node_id
     nodes = (node_id,)
+    operations = OPERATIONS_NOT_ASKED
+    if call.field("include_topic_authorized_operations", False):
+        operations = operations_on(call.access, Kind.TOPIC, topic.name)
     return {
         "error_code": 0,
         "name": topic.name,

@@ -10,9 +10,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 from pentalog.broker.port import Committed, Fence
+from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import BrokerError
 from pentalog.model.later import Later
 from pentalog.model.types import Partition
+from pentalog.protocols.kafka.authorization import find, refusal_of
 from pentalog.protocols.kafka.codec import milliseconds
 from pentalog.protocols.kafka.commits import decode, encode
 from pentalog.protocols.kafka.coordination import group_code
@@ -28,6 +30,7 @@ def serve(call: Call) -> None:
     offsets: dict[Partition, Committed] = {}
     topics: list[dict[str, Any]] = []
     taken: list[dict[str, Any]] = []
+    denied = refusal_of(call.access, Operation.READ, Kind.GROUP, body.group_id)
     for topic in body.topics:
         by_id = call.version >= 10
         wire = (topic.topic_id.bytes if topic.topic_id else bytes(16)) if by_id else None
@@ -36,8 +39,12 @@ def serve(call: Call) -> None:
         for partition in topic.partitions:
             result = {"partition_index": partition.partition_index, "error_code": 0}
             partitions.append(result)
+            if denied:
+                result["error_code"] = denied
+                continue
+            index = partition.partition_index
             try:
-                at = call.door.routes.find(wire, partition.partition_index, by_id=by_id)
+                at = find(call.access, call.door, wire, index, Operation.READ, by_id=by_id)
             except REFUSALS as refusal:
                 result["error_code"] = code_of(refusal)
                 continue

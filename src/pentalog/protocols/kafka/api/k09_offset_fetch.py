@@ -13,8 +13,10 @@ from typing import Any, Final
 from uuid import UUID
 
 from pentalog.broker.port import Committed, Fence
+from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import BrokerError, TopicNotFound
 from pentalog.model.types import Partition
+from pentalog.protocols.kafka.authorization import demand, refusal_of
 from pentalog.protocols.kafka.coordination import group_code
 from pentalog.protocols.kafka.errors import ErrorCode
 from pentalog.protocols.kafka.messages import Api, Call
@@ -50,6 +52,7 @@ def serve(call: Call) -> None:
 def _group(call: Call, group: str, asked: Any, fence: Fence) -> dict[str, Any]:
     groups = call.context.broker.groups
     try:
+        demand(call.access, Operation.DESCRIBE, Kind.GROUP, group)
         groups.check_fetch(group, fence)
     except BrokerError as refusal:
         return {"group_id": group, "topics": [], "error_code": group_code(refusal)}
@@ -63,6 +66,8 @@ def _all(call: Call, group: str) -> list[dict[str, Any]]:
         by_topic[at.topic].append(_partition(call, group, at, committed))
     found = []
     for name, partitions in by_topic.items():
+        if not call.access.sees(Kind.TOPIC, name):
+            continue
         topic_id: UUID | None = None
         if call.version >= 10:
             try:
@@ -82,6 +87,9 @@ def _topic(call: Call, group: str, asked: Any) -> dict[str, Any]:
             name = call.context.broker.topics.by_id(topic_id or UUID(int=0)).name
         except TopicNotFound:
             return _refused([asked], int(ErrorCode.unknown_topic_id))[0]
+    denied = refusal_of(call.access, Operation.DESCRIBE, Kind.TOPIC, name)
+    if denied:
+        return _refused([asked], denied)[0]
     places = [Partition(name, index) for index in asked.partition_indexes]
     committed = call.context.broker.groups.offsets.committed(group, places)
     return {

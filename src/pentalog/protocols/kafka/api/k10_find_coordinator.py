@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from pentalog.broker.security import Kind, Operation
+from pentalog.protocols.kafka.authorization import refusal_of
 from pentalog.protocols.kafka.errors import ErrorCode
 from pentalog.protocols.kafka.messages import Api, Call
 
@@ -35,6 +37,17 @@ def _coordinator(call: Call, key: str, kind: int) -> dict[str, Any]:
             "port": -1,
             "error_code": int(ErrorCode.invalid_request),
             "error_message": f"keys of kind {kind}; accepted are 0 (group) and 1 (transaction)",
+        }
+    what = Kind.GROUP if kind == _GROUP else Kind.TRANSACTION
+    denied = refusal_of(call.access, Operation.DESCRIBE, what, key)
+    if denied:
+        return {
+            "key": key,
+            "node_id": -1,
+            "host": "",
+            "port": -1,
+            "error_code": denied,
+            "error_message": f"a rule is needed to describe this {what.value}",
         }
     address = call.context.advertised("kafka")
     return {

@@ -10,8 +10,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 from pentalog.broker.port import Joined, Joining, Proposal
+from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import BrokerError, GroupFull, MemberIdRequired
 from pentalog.model.later import Later
+from pentalog.protocols.kafka.authorization import demand
 from pentalog.protocols.kafka.codec import milliseconds
 from pentalog.protocols.kafka.coordination import (
     answer_when_there,
@@ -25,6 +27,7 @@ from pentalog.protocols.kafka.messages import Api, Call
 def serve(call: Call) -> None:
     body = call.body
     try:
+        demand(call.access, Operation.READ, Kind.GROUP, body.group_id)
         later = call.context.broker.groups.join(body.group_id, _joining(call))
     except BrokerError as refusal:
         call.answer(_refused(call, refusal))

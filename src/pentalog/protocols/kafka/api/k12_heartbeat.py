@@ -8,7 +8,9 @@ from __future__ import annotations
 from typing import Final
 
 from pentalog.broker.port import Fence
+from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import BrokerError
+from pentalog.protocols.kafka.authorization import demand
 from pentalog.protocols.kafka.coordination import group_code
 from pentalog.protocols.kafka.messages import Api, Call
 
@@ -17,6 +19,7 @@ def serve(call: Call) -> None:
     body = call.body
     fence = Fence(body.member_id, body.generation_id, call.field("group_instance_id", None))
     try:
+        demand(call.access, Operation.READ, Kind.GROUP, body.group_id)
         call.context.broker.groups.heartbeat(body.group_id, fence)
     except BrokerError as refusal:
         call.answer({"error_code": group_code(refusal)})

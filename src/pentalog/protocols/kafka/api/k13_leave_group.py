@@ -9,13 +9,19 @@ from __future__ import annotations
 from typing import Final
 
 from pentalog.broker.port import Leaving
+from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import BrokerError
+from pentalog.protocols.kafka.authorization import refusal_of
 from pentalog.protocols.kafka.coordination import group_code
 from pentalog.protocols.kafka.messages import Api, Call
 
 
 def serve(call: Call) -> None:
     body = call.body
+    denied = refusal_of(call.access, Operation.READ, Kind.GROUP, body.group_id)
+    if denied:
+        call.answer({"error_code": denied, "members": []})
+        return
     if call.version < 3:
         leaving = [Leaving(body.member_id)]
     else:

@@ -8,8 +8,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 from pentalog.broker.port import Fence, Synced
+from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import BrokerError
 from pentalog.model.later import Later
+from pentalog.protocols.kafka.authorization import demand
 from pentalog.protocols.kafka.coordination import answer_when_there, group_code
 from pentalog.protocols.kafka.messages import Api, Call
 
@@ -17,6 +19,7 @@ from pentalog.protocols.kafka.messages import Api, Call
 def serve(call: Call) -> None:
     body = call.body
     try:
+        demand(call.access, Operation.READ, Kind.GROUP, body.group_id)
         later = call.context.broker.groups.sync(
             body.group_id,
             Fence(body.member_id, body.generation_id, call.field("group_instance_id", None)),

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from pentalog.model.errors import BrokerError, GroupNotFound
+from pentalog.broker.security import Kind, Operation
+from pentalog.model.errors import BrokerError, GroupNotFound, Unauthorized
 from pentalog.protocols.kafka.administration import OPERATIONS_NOT_ASKED
-from pentalog.protocols.kafka.coordination import GROUP_OPERATIONS, group_code
+from pentalog.protocols.kafka.authorization import demand, operations_on
+from pentalog.protocols.kafka.coordination import group_code
 from pentalog.protocols.kafka.messages import Api, Call
 
 
 def serve(call: Call) -> None:
-    operations = OPERATIONS_NOT_ASKED
-    if call.field("include_authorized_operations", False):
-        operations = GROUP_OPERATIONS
-    groups = [_group(call, name) for name in call.body.groups]
-    call.answer({"groups": [{**group, "authorized_operations": operations} for group in groups]})
+    call.answer({"groups": [_group(call, name) for name in call.body.groups]})
 
 
 def _group(call: Call, name: str) -> dict[str, Any]:
     try:
+        demand(call.access, Operation.DESCRIBE, Kind.GROUP, name)
         view = call.context.broker.groups.view(name)
         if view.kind != "classic":
             raise GroupNotFound(
@@ -48,7 +47,14 @@ def _group(call: Call, name: str) -> dict[str, Any]:
             }
             for member in view.members
         ],
+        "authorized_operations": _operations(call, name),
     }
+
+
+def _operations(call: Call, name: str) -> int:
+    if not call.field("include_authorized_operations", False):
+        return OPERATIONS_NOT_ASKED
+    return operations_on(call.access, Kind.GROUP, name)
 
 
 def _refused(call: Call, name: str, refusal: BrokerError) -> dict[str, Any]:
@@ -61,6 +67,9 @@ def _refused(call: Call, name: str, refusal: BrokerError) -> dict[str, Any]:
         "protocol_type": "",
         "protocol_data": "",
         "members": [],
+        "authorized_operations": OPERATIONS_NOT_ASKED
+        if isinstance(refusal, Unauthorized)
+        else _operations(call, name),
     }
 
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from typing import Final
 
+from pentalog.broker.security import Kind, Operation
 from pentalog.protocols.kafka.messages import Api, Call
 
 
 def serve(call: Call) -> None:
     states = {state.lower() for state in call.field("states_filter", ())}
     kinds = {kind.lower() for kind in call.field("types_filter", ())}
+    sees_all = call.access.could(Operation.DESCRIBE, Kind.CLUSTER)
     listed = [
         {
             "group_id": view.name,
@@ -21,7 +23,9 @@ def serve(call: Call) -> None:
             "group_type": view.kind,
         }
         for view in call.context.broker.groups.all()
-        if (not states or view.state.lower() in states) and (not kinds or view.kind in kinds)
+        if (sees_all or call.access.sees(Kind.GROUP, view.name))
+        and (not states or view.state.lower() in states)
+        and (not kinds or view.kind in kinds)
     ]
     call.answer({"groups": listed})
 

@@ -13,9 +13,11 @@ from dataclasses import replace
 from typing import Any
 
 from pentalog.broker.port import Setting, Topic, TopicSpec
+from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import InvalidConfig, InvalidPartitions, InvalidTopic
 from pentalog.model.later import Later
 from pentalog.protocols.kafka.administration import answer_settled, error_fields, repeated
+from pentalog.protocols.kafka.authorization import demand
 from pentalog.protocols.kafka.configs import topic_entries
 from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused
 from pentalog.protocols.kafka.messages import Api, Call
@@ -60,6 +62,8 @@ def _create_all(call: Call, planned: Sequence[TopicSpec | dict[str, Any]]) -> No
 
 
 def _spec(call: Call, topic: Any) -> TopicSpec:
+    if not call.access.could(Operation.CREATE, Kind.CLUSTER):
+        demand(call.access, Operation.CREATE, Kind.TOPIC, topic.name)
     flaw = kafka_name_flaw(topic.name)
     if flaw is not None:
         raise InvalidTopic(flaw)
@@ -80,7 +84,11 @@ def _create(call: Call, spec: TopicSpec) -> dict[str, Any]:
         "replication_factor": 1,
         "configs": [],
     }
-    if call.version >= 5:
+    if not call.access.could(Operation.DESCRIBE_SETTINGS, Kind.TOPIC, spec.name):
+        code = int(ErrorCode.topic_authorization_failed)
+        hidden = {"num_partitions": -1, "replication_factor": -1, "topic_config_error_code": code}
+        result.update(hidden)
+    elif call.version >= 5:
         settings = [_overridden(setting, created) for setting in topics.defaults()]
         result["configs"] = [entry.fields() for entry in topic_entries(call, settings)]
     return result

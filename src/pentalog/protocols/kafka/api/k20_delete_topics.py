@@ -10,8 +10,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import TopicNotFound
 from pentalog.protocols.kafka.administration import answer_settled, error_fields, repeated
+from pentalog.protocols.kafka.authorization import demand
 from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused
 from pentalog.protocols.kafka.messages import Api, Call
 from pentalog.protocols.kafka.quotas import count_change
@@ -64,6 +66,7 @@ def _delete(call: Call, target: _Target, name: str | None) -> dict[str, Any]:
         raise Refused(ErrorCode.invalid_request, "neither name nor id is given: give one of them")
     if name is None:
         raise Refused(ErrorCode.unknown_topic_id, f"there is no topic with id {target.topic_id}")
+    demand(call.access, Operation.DELETE, Kind.TOPIC, name)
     topics = call.context.broker.topics
     topic = topics.get(name)
     count_change(call, topic.partitions)

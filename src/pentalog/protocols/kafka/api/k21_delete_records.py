@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import OffsetOutOfRange
 from pentalog.model.types import Partition
 from pentalog.protocols.kafka.administration import error_fields
+from pentalog.protocols.kafka.authorization import demand
 from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused
 from pentalog.protocols.kafka.messages import Api, Call
 
@@ -32,6 +34,7 @@ def _trimmed(call: Call, topic: str, asked: Any) -> dict[str, Any]:
     low_watermark = -1
     flaw: Exception | None = None
     try:
+        demand(call.access, Operation.DELETE, Kind.TOPIC, topic)
         low_watermark = _trim(call, Partition(topic, asked.partition_index), asked.offset)
     except REFUSALS as refusal:
         flaw = refusal

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import BrokerError
 from pentalog.model.later import Later
 from pentalog.model.types import Identity
+from pentalog.protocols.kafka.authorization import demand
 from pentalog.protocols.kafka.codec import milliseconds
 from pentalog.protocols.kafka.errors import ErrorCode
 from pentalog.protocols.kafka.messages import Api, Call
@@ -29,7 +31,9 @@ def serve(call: Call) -> None:
     def begin() -> Later[Identity]:
         broker = call.context.broker
         if name is None:
+            _check_idempotent(call)
             return broker.producers.identify()
+        demand(call.access, Operation.WRITE, Kind.TRANSACTION, name)
         return broker.transactions.identify(
             name,
             timeout_ms=milliseconds(call.body.transaction_timeout),
@@ -40,6 +44,15 @@ def serve(call: Call) -> None:
         return _refused(transaction_code(refusal, fenced=call.version >= _FENCED))
 
     answer_later(call, begin, _fields, refused)
+
+
+def _check_idempotent(call: Call) -> None:
+    """Whoever may write to anything may do it without repetitions."""
+    access = call.access
+    if not access.could(Operation.WRITE_IDEMPOTENTLY, Kind.CLUSTER) and not access.allows_any(
+        Operation.WRITE, Kind.TOPIC
+    ):
+        demand(access, Operation.WRITE_IDEMPOTENTLY, Kind.CLUSTER)
 
 
 def _fields(identity: Identity) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from pentalog.broker.security import Operation
+from pentalog.protocols.kafka.authorization import find
 from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused, code_of
 from pentalog.protocols.kafka.messages import Api, Call
 
@@ -35,7 +37,9 @@ def _partition(call: Call, topic: str, asked: Any) -> dict[str, Any]:
         "end_offset": -1,
     }
     try:
-        at = call.door.routes.find(topic.encode(), asked.partition, by_id=False)
+        at = find(
+            call.access, call.door, topic.encode(), asked.partition, Operation.DESCRIBE, by_id=False
+        )
         if asked.current_leader_epoch > 0:
             raise Refused(ErrorCode.unknown_leader_epoch, "the only leader epoch is 0")
         if asked.leader_epoch == 0:

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import BrokerError, TopicNotFound
 from pentalog.model.types import Identity, Partition
+from pentalog.protocols.kafka.authorization import demand, refusal_of
 from pentalog.protocols.kafka.errors import ErrorCode
 from pentalog.protocols.kafka.messages import Api, Call
 from pentalog.protocols.kafka.transactions import transaction_code
@@ -22,6 +24,10 @@ _ABORTABLE: Final = 5
 
 def serve(call: Call) -> None:
     if call.version >= _BATCHED:
+        denied = refusal_of(call.access, Operation.ADMINISTER, Kind.CLUSTER)
+        if denied:
+            call.answer({"error_code": denied, "results_by_transaction": []})
+            return
         results = [_transaction(call, asked) for asked in call.body.transactions]
         call.answer({"results_by_transaction": results})
         return
@@ -49,12 +55,12 @@ def _add(call: Call, name: str, who: Identity, topics: Sequence[Any]) -> Mapping
     named = _partitions(topics)
     if not name:
         return dict.fromkeys(named, int(ErrorCode.invalid_request))
-    unknown = {at for at in named if not _exists(call, at)}
-    if unknown:
-        # All or none: those that could be added are told that they were not tried.
-        missing, other = ErrorCode.unknown_topic_or_partition, ErrorCode.operation_not_attempted
-        return {at: int(missing if at in unknown else other) for at in named}
+    # All or none: those that could be added are told that they were not tried.
+    flaws = {at: code for at in named if (code := _flaw(call, at))}
+    if flaws:
+        return {at: flaws.get(at, int(ErrorCode.operation_not_attempted)) for at in named}
     try:
+        demand(call.access, Operation.WRITE, Kind.TRANSACTION, name)
         call.context.broker.transactions.enlist(name, who, named)
     except BrokerError as refusal:
         code = transaction_code(refusal, fenced=call.version >= _FENCED)
@@ -75,11 +81,16 @@ def _verify(call: Call, name: str, who: Identity, topics: Sequence[Any]) -> Mapp
     return codes
 
 
-def _exists(call: Call, at: Partition) -> bool:
+def _flaw(call: Call, at: Partition) -> int:
+    denied = refusal_of(call.access, Operation.WRITE, Kind.TOPIC, at.topic)
+    if denied and call.version < _BATCHED:
+        return denied
     try:
-        return 0 <= at.index < call.context.broker.topics.get(at.topic).partitions
+        if 0 <= at.index < call.context.broker.topics.get(at.topic).partitions:
+            return 0
     except TopicNotFound:
-        return False
+        pass
+    return int(ErrorCode.unknown_topic_or_partition)
 
 
 def _partitions(topics: Sequence[Any]) -> list[Partition]:

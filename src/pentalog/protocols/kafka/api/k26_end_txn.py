@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import BrokerError
 from pentalog.model.later import Later
 from pentalog.model.types import Identity
+from pentalog.protocols.kafka.authorization import demand
 from pentalog.protocols.kafka.errors import ErrorCode
 from pentalog.protocols.kafka.messages import Api, Call
 from pentalog.protocols.kafka.transactions import answer_later, transaction_code
@@ -26,6 +28,7 @@ def serve(call: Call) -> None:
         return
 
     def begin() -> Later[Identity]:
+        demand(call.access, Operation.WRITE, Kind.TRANSACTION, body.transactional_id)
         return call.context.broker.transactions.end(
             body.transactional_id,
             Identity(body.producer_id, body.producer_epoch),

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import BrokerError
 from pentalog.model.later import Later
 from pentalog.model.types import Identity, Partition
+from pentalog.protocols.kafka.authorization import demand
 from pentalog.protocols.kafka.errors import code_of
 from pentalog.protocols.kafka.messages import Api, Call
 
@@ -29,6 +31,8 @@ def serve(call: Call) -> None:
                 results.append(result)
                 at = Partition(topic.name, index)
                 try:
+                    if not call.access.could(Operation.ALTER, Kind.CLUSTER):
+                        demand(call.access, Operation.ADMINISTER, Kind.CLUSTER)
                     written = call.context.broker.transactions.mark(
                         who, at, commit=marker.transaction_result
                     )

@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pentalog.broker.port import Committed, Fence
-from pentalog.model.errors import BrokerError, TopicNotFound
+from pentalog.broker.security import Kind, Operation
+from pentalog.model.errors import BrokerError, TopicNotFound, Unauthorized
 from pentalog.model.later import Later
 from pentalog.model.types import Identity, Partition
+from pentalog.protocols.kafka.authorization import demand, refusal_of
 from pentalog.protocols.kafka.errors import ErrorCode, code_of
 from pentalog.protocols.kafka.messages import Api, Call
 from pentalog.protocols.kafka.transactions import answer_later
@@ -38,6 +40,8 @@ def serve(call: Call) -> None:
 
     def refused(refusal: BrokerError) -> dict[str, Any]:
         code = code_of(refusal)
+        if isinstance(refusal, Unauthorized):
+            return _answer(body.topics, dict.fromkeys(codes, code))
         return _answer(body.topics, codes | dict.fromkeys(offsets, code))
 
     answer_later(
@@ -49,9 +53,11 @@ def serve(call: Call) -> None:
 
 
 def _stage(call: Call, offsets: Mapping[Partition, Committed]) -> Later[None]:
+    body, broker = call.body, call.context.broker
+    demand(call.access, Operation.WRITE, Kind.TRANSACTION, body.transactional_id)
+    demand(call.access, Operation.READ, Kind.GROUP, body.group_id)
     if not offsets:
         return Later.now(None)
-    body, broker = call.body, call.context.broker
     fence = Fence(
         call.field("member_id", ""),
         call.field("generation_id", -1),
@@ -68,6 +74,9 @@ def _stage(call: Call, offsets: Mapping[Partition, Committed]) -> Later[None]:
 
 
 def _flaw(call: Call, at: Partition, part: Any) -> int:
+    denied = refusal_of(call.access, Operation.READ, Kind.TOPIC, at.topic)
+    if denied:
+        return denied
     if len((part.committed_metadata or "").encode()) > _METADATA_BYTES_MAX:
         return int(ErrorCode.offset_metadata_too_large)
     try:

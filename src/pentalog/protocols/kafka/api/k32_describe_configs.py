@@ -8,10 +8,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from pentalog.broker.security import Operation
 from pentalog.model.errors import InvalidTopic, TopicNotFound
 from pentalog.protocols.kafka.administration import error_fields
 from pentalog.protocols.kafka.broker_configs import broker_entries
-from pentalog.protocols.kafka.configs import Entry, Resource, topic_entries, unknown_resource
+from pentalog.protocols.kafka.configs import (
+    Entry,
+    Resource,
+    demand_settings,
+    topic_entries,
+    unknown_resource,
+)
 from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused
 from pentalog.protocols.kafka.group_configs import group_entries
 from pentalog.protocols.kafka.messages import Api, Call
@@ -26,6 +33,7 @@ def _describe(call: Call, resource: Any) -> dict[str, Any]:
     flaw: Exception | None = None
     entries: list[Entry] = []
     try:
+        demand_settings(call, resource, Operation.DESCRIBE_SETTINGS)
         entries = _entries(call, resource)
     except REFUSALS as refusal:
         flaw = refusal

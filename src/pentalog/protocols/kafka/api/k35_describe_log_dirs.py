@@ -10,13 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import BrokerError
 from pentalog.model.types import Partition
+from pentalog.protocols.kafka.authorization import refusal_of
 from pentalog.protocols.kafka.errors import code_of
 from pentalog.protocols.kafka.messages import Api, Call
 
 
 def serve(call: Call) -> None:
+    denied = refusal_of(call.access, Operation.DESCRIBE, Kind.CLUSTER)
+    if denied:
+        call.answer({"error_code": denied, "results": []})
+        return
     asked = call.body.topics
     topics = call.context.broker.topics.all(internal=True)
     wanted: dict[str, set[int] | None]

@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pentalog.broker.port import TopicSpec
+from pentalog.broker.security import Kind, Operation
 from pentalog.model.later import Later
 from pentalog.protocols.kafka.administration import answer_settled, error_fields, repeated
+from pentalog.protocols.kafka.authorization import demand
 from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused
 from pentalog.protocols.kafka.messages import Api, Call
 from pentalog.protocols.kafka.quotas import count_change
@@ -36,6 +38,7 @@ def serve(call: Call) -> None:
 
 
 def _prepare(call: Call, topic: Any) -> Sequence[Later[None]]:
+    demand(call.access, Operation.ALTER, Kind.TOPIC, topic.name)
     topics = call.context.broker.topics
     topics.grow(topic.name, topic.count, dry_run=True)
     count = topics.get(topic.name).partitions

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import BrokerError
+from pentalog.protocols.kafka.authorization import demand
 from pentalog.protocols.kafka.coordination import answer_when_there, group_code
 from pentalog.protocols.kafka.messages import Api, Call
 
@@ -17,6 +19,7 @@ def serve(call: Call) -> None:
     results = []
     for name in call.body.groups_names:
         try:
+            demand(call.access, Operation.DELETE, Kind.GROUP, name)
             groups.delete(name)
         except BrokerError as refusal:
             results.append({"group_id": name, "error_code": group_code(refusal)})

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import TopicNotFound
 from pentalog.protocols.kafka.administration import error_fields
+from pentalog.protocols.kafka.authorization import refusal_of
 from pentalog.protocols.kafka.errors import ErrorCode, Refused
 from pentalog.protocols.kafka.messages import Api, Call
 
@@ -21,6 +23,20 @@ def serve(call: Call) -> None:
         call.answer({"error_code": int(ErrorCode.invalid_request), "replica_election_results": []})
         return
     asked = call.body.topic_partitions
+    denied = refusal_of(call.access, Operation.ALTER, Kind.CLUSTER)
+    if denied:
+        refused = [
+            {
+                "topic": each.topic,
+                "partition_result": [
+                    {"partition_id": index, "error_code": denied, "error_message": None}
+                    for index in each.partitions
+                ],
+            }
+            for each in asked or ()
+        ]
+        call.answer({"error_code": denied, "replica_election_results": refused})
+        return
     # Asked about all partitions, Kafka names only those where something was to be done.
     results = [] if asked is None else [_result(call, each) for each in asked]
     call.answer({"error_code": 0, "replica_election_results": results})

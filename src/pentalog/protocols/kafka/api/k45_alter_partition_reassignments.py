@@ -7,13 +7,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import TopicNotFound
 from pentalog.protocols.kafka.administration import error_fields
-from pentalog.protocols.kafka.errors import ErrorCode, Refused
+from pentalog.protocols.kafka.authorization import demand
+from pentalog.protocols.kafka.errors import Denied, ErrorCode, Refused
 from pentalog.protocols.kafka.messages import Api, Call
 
 
 def serve(call: Call) -> None:
+    try:
+        demand(call.access, Operation.ALTER, Kind.CLUSTER)
+    except Denied as refusal:
+        call.answer({**error_fields(refusal), "responses": []})
+        return
     responses = []
     for topic in call.body.topics:
         parts = [

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import BrokerError
 from pentalog.model.later import Later
 from pentalog.model.types import Partition
+from pentalog.protocols.kafka.authorization import demand, find
 from pentalog.protocols.kafka.coordination import answer_when_there, group_code
 from pentalog.protocols.kafka.errors import REFUSALS, code_of
 from pentalog.protocols.kafka.messages import Api, Call
@@ -20,6 +22,7 @@ def serve(call: Call) -> None:
             codes[at] = _missing(call, at)
     groups = call.context.broker.groups
     try:
+        demand(call.access, Operation.DELETE, Kind.GROUP, call.body.group_id)
         there = [at for at, code in codes.items() if not code]
         for at, refusal in groups.forget(call.body.group_id, there).items():
             codes[at] = group_code(refusal)
@@ -31,7 +34,7 @@ def serve(call: Call) -> None:
 
 def _missing(call: Call, at: Partition) -> int:
     try:
-        call.door.routes.find(at.topic.encode(), at.index, by_id=False)
+        find(call.access, call.door, at.topic.encode(), at.index, Operation.READ, by_id=False)
     except REFUSALS as refusal:
         return code_of(refusal)
     return 0

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
+from pentalog.broker.security import Kind, Operation
 from pentalog.protocols.kafka.administration import error_fields, repeated
+from pentalog.protocols.kafka.authorization import demand
 from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused
 from pentalog.protocols.kafka.messages import Api, Call
 from pentalog.protocols.kafka.quotas import ENTITIES, NAMES, wire_entity
@@ -22,6 +24,7 @@ _Test: TypeAlias = Callable[[str | None], bool]
 
 def serve(call: Call) -> None:
     try:
+        demand(call.access, Operation.DESCRIBE_SETTINGS, Kind.CLUSTER)
         tests = _tests(call.body.components)
     except REFUSALS as refusal:
         call.answer({**error_fields(refusal), "entries": None})

@@ -8,8 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from pentalog.broker.operation import Quota
+from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import InvalidConfig
 from pentalog.protocols.kafka.administration import answer_settled, error_fields, repeated
+from pentalog.protocols.kafka.authorization import demand
 from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused
 from pentalog.protocols.kafka.messages import Api, Call
 from pentalog.protocols.kafka.quotas import QUOTAS, owner_of
@@ -20,6 +22,7 @@ def serve(call: Call) -> None:
     for entry in call.body.entries:
         flaw: Exception | None = None
         try:
+            demand(call.access, Operation.ALTER_SETTINGS, Kind.CLUSTER)
             _alter(call, entry)
         except InvalidConfig as refusal:
             flaw = Refused(ErrorCode.invalid_request, str(refusal))

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from pentalog.broker.security import Kind, Operation
 from pentalog.protocols.kafka.administration import error_fields
-from pentalog.protocols.kafka.errors import ErrorCode, Refused
+from pentalog.protocols.kafka.authorization import demand
+from pentalog.protocols.kafka.errors import Denied, ErrorCode, Refused
 from pentalog.protocols.kafka.features import FEATURES
 from pentalog.protocols.kafka.messages import Api, Call
 
@@ -17,6 +19,13 @@ _KINDS: Final = (1, 2, 3)
 
 
 def serve(call: Call) -> None:
+    try:
+        demand(call.access, Operation.ALTER, Kind.CLUSTER)
+    except Denied as refusal:
+        names = [update.feature for update in call.body.feature_updates]
+        denied = [{"feature": name, **error_fields(refusal)} for name in names]
+        call.answer({**error_fields(refusal), "results": denied})
+        return
     flaws = {update.feature: _flaw(update) for update in call.body.feature_updates}
     whole: Exception | None = None
     if not flaws:

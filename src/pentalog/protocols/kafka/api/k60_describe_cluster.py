@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Final
 
 from pentalog.protocols.kafka.administration import (
-    CLUSTER_OPERATIONS,
     OPERATIONS_NOT_ASKED,
     error_fields,
 )
+from pentalog.protocols.kafka.authorization import cluster_operations
 from pentalog.protocols.kafka.errors import ErrorCode, Refused
 from pentalog.protocols.kafka.messages import Api, Call
 
@@ -42,7 +42,9 @@ def serve(call: Call) -> None:
             "cluster_id": context.broker.cluster_id if flaw is None else "",
             "controller_id": context.config.node_id if flaw is None else -1,
             "brokers": brokers,
-            "cluster_authorized_operations": CLUSTER_OPERATIONS if asked else OPERATIONS_NOT_ASKED,
+            "cluster_authorized_operations": cluster_operations(call.access)
+            if asked
+            else OPERATIONS_NOT_ASKED,
         }
     )
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import BrokerError
 from pentalog.model.types import Partition
 from pentalog.protocols.kafka.administration import error_fields
+from pentalog.protocols.kafka.authorization import demand
 from pentalog.protocols.kafka.messages import Api, Call
 
 
@@ -25,6 +27,7 @@ def serve(call: Call) -> None:
 
 def _partition(call: Call, at: Partition) -> dict[str, Any]:
     try:
+        demand(call.access, Operation.READ, Kind.TOPIC, at.topic)
         writers = call.context.broker.transactions.writers(at)
     except BrokerError as refusal:
         return {"partition_index": at.index, **error_fields(refusal), "active_producers": []}

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any, Final
 
+from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import TransactionUnknown
+from pentalog.protocols.kafka.authorization import refusal_of
 from pentalog.protocols.kafka.errors import ErrorCode
 from pentalog.protocols.kafka.messages import Api, Call
 
@@ -16,12 +18,15 @@ def serve(call: Call) -> None:
 
 
 def _state(call: Call, name: str) -> dict[str, Any]:
+    error = refusal_of(call.access, Operation.DESCRIBE, Kind.TRANSACTION, name)
     try:
         view = call.context.broker.transactions.view(name)
     except TransactionUnknown:
-        error = ErrorCode.transactional_id_not_found if name else ErrorCode.invalid_request
+        unknown = ErrorCode.transactional_id_not_found if name else ErrorCode.invalid_request
+        error = error or int(unknown)
+    if error:
         return {
-            "error_code": int(error),
+            "error_code": error,
             "transactional_id": name,
             "transaction_state": "",
             "transaction_timeout": 0,
@@ -32,6 +37,8 @@ def _state(call: Call, name: str) -> dict[str, Any]:
         }
     topics: dict[str, list[int]] = defaultdict(list)
     for at in view.partitions:
+        if not call.access.sees(Kind.TOPIC, at.topic):
+            continue
         topics[at.topic].append(at.index)
     return {
         "error_code": 0,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from pentalog.broker.port import TransactionView
+from pentalog.broker.security import Kind
 from pentalog.model.errors import InvalidPattern
 from pentalog.protocols.kafka.errors import code_of
 from pentalog.protocols.kafka.messages import Api, Call
@@ -46,7 +47,8 @@ def serve(call: Call) -> None:
     found = [
         view
         for view in views
-        if (not states or view.phase in states)
+        if call.access.sees(Kind.TRANSACTION, view.name)
+        and (not states or view.phase in states)
         and (not producer_ids or view.who.producer_id in producer_ids)
         and (open_ms < 0 or 0 <= view.started_ms < before_ms)
     ]

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 from pentalog.broker.port import Beat, Beaten
+from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import BrokerError
 from pentalog.model.later import Later
+from pentalog.protocols.kafka.authorization import demand
 from pentalog.protocols.kafka.codec import milliseconds
 from pentalog.protocols.kafka.coordination import answer_when_there, client_host, group_code
 from pentalog.protocols.kafka.errors import ErrorCode, Refused, code_of
@@ -19,7 +21,10 @@ _AWAY: Final = -2
 def serve(call: Call) -> None:
     body = call.body
     try:
+        demand(call.access, Operation.READ, Kind.GROUP, body.group_id)
         _check(call, body)
+        for topic in body.subscribed_topic_names or ():
+            demand(call.access, Operation.DESCRIBE, Kind.TOPIC, topic)
         later = call.context.broker.consumers.beat(body.group_id, _beat(call, body))
     except (BrokerError, Refused) as refusal:
         call.answer(_refused(refusal))

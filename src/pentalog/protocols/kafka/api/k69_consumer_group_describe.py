@@ -7,9 +7,11 @@ from typing import Any, Final
 from uuid import UUID
 
 from pentalog.broker.port import ConsumerView, Topics
+from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import BrokerError, TopicNotFound
 from pentalog.protocols.kafka.administration import OPERATIONS_NOT_ASKED
-from pentalog.protocols.kafka.coordination import GROUP_OPERATIONS, group_code
+from pentalog.protocols.kafka.authorization import demand, operations_on
+from pentalog.protocols.kafka.coordination import group_code
 from pentalog.protocols.kafka.messages import Api, Call
 
 _CLASSIC: Final = 0
@@ -17,16 +19,19 @@ _CONSUMER: Final = 1
 
 
 def serve(call: Call) -> None:
-    operations = (
-        GROUP_OPERATIONS if call.body.include_authorized_operations else OPERATIONS_NOT_ASKED
-    )
-    call.answer({"groups": [_described(call, name, operations) for name in call.body.group_ids]})
+    call.answer({"groups": [_described(call, name) for name in call.body.group_ids]})
 
 
-def _described(call: Call, name: str, operations: int) -> dict[str, Any]:
+def _described(call: Call, name: str) -> dict[str, Any]:
     broker = call.context.broker
+    operations = OPERATIONS_NOT_ASKED
+    if call.body.include_authorized_operations:
+        operations = operations_on(call.access, Kind.GROUP, name)
     try:
+        demand(call.access, Operation.DESCRIBE, Kind.GROUP, name)
         group = broker.consumers.view(name)
+        for topic in sorted({topic for member in group.members for topic in member.topics}):
+            demand(call.access, Operation.DESCRIBE, Kind.TOPIC, topic)
     except BrokerError as refusal:
         return {
             "error_code": group_code(refusal),

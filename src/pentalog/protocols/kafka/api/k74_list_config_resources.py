@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, Final
 
+from pentalog.broker.security import Kind, Operation
+from pentalog.protocols.kafka.authorization import refusal_of
 from pentalog.protocols.kafka.configs import Resource
 from pentalog.protocols.kafka.errors import ErrorCode
 from pentalog.protocols.kafka.messages import Api, Call
@@ -19,6 +21,10 @@ _KINDS: Final = (*Resource, _LOGGERS, _METRICS)
 
 
 def serve(call: Call) -> None:
+    denied = refusal_of(call.access, Operation.DESCRIBE_SETTINGS, Kind.CLUSTER)
+    if denied:
+        call.answer({"error_code": denied, "config_resources": []})
+        return
     kinds = tuple(call.field("resource_types", ())) if call.version >= 1 else (_METRICS,)
     if not set(kinds) <= set(_KINDS):
         call.answer({"error_code": int(ErrorCode.unsupported_version), "config_resources": []})

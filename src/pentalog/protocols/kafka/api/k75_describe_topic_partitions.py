@@ -9,8 +9,10 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from pentalog.broker.port import Topic
+from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import TopicNotFound
-from pentalog.protocols.kafka.administration import OPERATIONS_NOT_ASKED, TOPIC_OPERATIONS
+from pentalog.protocols.kafka.administration import OPERATIONS_NOT_ASKED
+from pentalog.protocols.kafka.authorization import operations_on
 from pentalog.protocols.kafka.errors import ErrorCode
 from pentalog.protocols.kafka.messages import Api, Call
 from pentalog.protocols.kafka.names import kafka_name_flaw
@@ -26,6 +28,9 @@ def serve(call: Call) -> None:
     described = []
     for name, topic in _topics(call):
         if name < first:
+            continue
+        if call.body.topics and not call.access.allows(Operation.DESCRIBE, Kind.TOPIC, name):
+            described.append(_refused(name, ErrorCode.topic_authorization_failed))
             continue
         if topic is None:
             described.append(_unknown(name))
@@ -52,7 +57,9 @@ def _topics(call: Call) -> Iterable[tuple[str, Topic | None]]:
     """Names in order, each with its topic if there is one."""
     topics = call.context.broker.topics
     if not call.body.topics:
-        yield from ((topic.name, topic) for topic in topics.all(internal=True))
+        sees = call.access.sees
+        every = topics.all(internal=True)
+        yield from ((topic.name, topic) for topic in every if sees(Kind.TOPIC, topic.name))
         return
     for name in sorted({topic.name for topic in call.body.topics}):
         try:
@@ -80,13 +87,17 @@ def _known(call: Call, topic: Topic, indexes: range) -> dict[str, Any]:
             }
             for index in indexes
         ],
-        "topic_authorized_operations": TOPIC_OPERATIONS,
+        "topic_authorized_operations": operations_on(call.access, Kind.TOPIC, topic.name),
     }
 
 
 def _unknown(name: str) -> dict[str, Any]:
     invalid = kafka_name_flaw(name) is not None
     code = ErrorCode.invalid_topic_exception if invalid else ErrorCode.unknown_topic_or_partition
+    return _refused(name, code)
+
+
+def _refused(name: str, code: ErrorCode) -> dict[str, Any]:
     return {
         "error_code": int(code),
         "name": name,

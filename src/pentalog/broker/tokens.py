@@ -1,0 +1,154 @@
+"""Delegation tokens: let their holders log in as their owners, for a while.
+
+What a holder proves is computed from the token's id and the broker's secret, so that no copy of
+the state file is enough to log in.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import json
+import secrets
+from collections.abc import Collection, Sequence
+from functools import partial
+from typing import Final
+
+from pentalog.broker.credentials import Mechanism, TokenView, Verifier
+from pentalog.broker.security import Principal
+from pentalog.broker.state import State
+from pentalog.broker.users import LANE, make_verifier
+from pentalog.config import Config
+from pentalog.model.errors import Overloaded, UserNotFound
+from pentalog.model.later import Later
+from pentalog.runtime import Runtime
+
+TOKENS_MAX: Final = 100_000
+_ID_BYTES: Final = 16
+_COLUMNS: Final = "token_id, owner, requester, renewers, issued_ms, expires_ms, expires_ms_max"
+_SWEEP_INTERVAL_MS: Final = 3600 * 1000
+
+
+class LocalTokens:
+    def __init__(self, state: State, runtime: Runtime, config: Config) -> None:
+        self._state = state
+        self._runtime = runtime
+        self._config = config
+        self._master = ",".join(config.delegation_token_secret).encode()
+        self._tokens: dict[str, TokenView] = {}
+        self._swept_ms = runtime.now_ms()
+        self.enabled = bool(self._master)
+
+    def open(self) -> None:
+        for token_id, owner, requester, renewers, *times in self._state.rows(
+            f"SELECT {_COLUMNS} FROM tokens"
+        ):
+            self._tokens[token_id] = TokenView(
+                token_id,
+                Principal.parse(owner),
+                Principal.parse(requester),
+                tuple(Principal.parse(text) for text in json.loads(renewers)),
+                *times,
+            )
+
+    def create(
+        self,
+        owner: Principal,
+        requester: Principal,
+        renewers: Sequence[Principal],
+        lifetime_ms: int,
+    ) -> TokenView:
+        self._state.check()
+        self._sweep()
+        if len(self._tokens) >= TOKENS_MAX:
+            raise Overloaded(f"{TOKENS_MAX} delegation tokens are good: expire some of them")
+        longest_ms = self._config.delegation_token_lifetime_ms_max
+        lifetime_ms = longest_ms if lifetime_ms < 0 else min(lifetime_ms, longest_ms)
+        now_ms = self._runtime.now_ms()
+        token = TokenView(
+            base64.urlsafe_b64encode(secrets.token_bytes(_ID_BYTES)).rstrip(b"=").decode(),
+            owner,
+            requester,
+            tuple(renewers),
+            now_ms,
+            now_ms + min(lifetime_ms, self._config.delegation_token_expiry_ms),
+            now_ms + lifetime_ms,
+        )
+        self._keep(token)
+        return token
+
+    def secret(self, token_id: str) -> bytes:
+        return hmac.digest(self._master, token_id.encode(), "sha512")
+
+    def by_secret(self, secret: bytes) -> TokenView | None:
+        found = None
+        for token in self._tokens.values():
+            if hmac.compare_digest(self.secret(token.token_id), secret):
+                found = token
+        return found
+
+    def get(self, token_id: str) -> TokenView | None:
+        found = self._tokens.get(token_id)
+        return found if found is not None and self._good(found) else None
+
+    def all(self) -> Collection[TokenView]:
+        return [token for token in self._tokens.values() if self._good(token)]
+
+    def prolong(self, token_id: str, period_ms: int) -> TokenView:
+        token = self.get(token_id)
+        if token is None:
+            raise UserNotFound("there is no such token any more: make another one")
+        self._state.check()
+        if period_ms < 0:
+            period_ms = self._config.delegation_token_expiry_ms
+        expires_ms = min(token.expires_ms_max, self._runtime.now_ms() + period_ms)
+        token = token._replace(expires_ms=expires_ms)
+        self._keep(token)
+        return token
+
+    def drop(self, token_id: str) -> None:
+        self._state.check()
+        if self._tokens.pop(token_id, None) is not None:
+            self._state.write("DELETE FROM tokens WHERE token_id = ?", token_id)
+
+    def verifier(self, token_id: str, mechanism: Mechanism) -> Later[Verifier | None]:
+        if not self.enabled or self.get(token_id) is None:
+            return Later.now(None)
+        later: Later[Verifier | None] = Later()
+        password = base64.b64encode(self.secret(token_id)).decode()
+
+        def done(made: Verifier | None, error: BaseException | None) -> None:
+            later.fill(made)
+
+        self._runtime.offload(LANE, partial(make_verifier, mechanism, password), done)
+        return later
+
+    def settle(self) -> Later[None]:
+        return self._state.settle()
+
+    def _good(self, token: TokenView) -> bool:
+        return self._runtime.now_ms() < min(token.expires_ms, token.expires_ms_max)
+
+    def _keep(self, token: TokenView) -> None:
+        self._tokens[token.token_id] = token
+        marks = ", ".join("?" * 7)
+        self._state.write(
+            f"INSERT OR REPLACE INTO tokens ({_COLUMNS}) VALUES ({marks})",
+            token.token_id,
+            str(token.owner),
+            str(token.requester),
+            json.dumps([str(renewer) for renewer in token.renewers]),
+            token.issued_ms,
+            token.expires_ms,
+            token.expires_ms_max,
+        )
+
+    def _sweep(self) -> None:
+        """Forget those that are good no more, now and then."""
+        now_ms = self._runtime.now_ms()
+        if now_ms - self._swept_ms < _SWEEP_INTERVAL_MS and len(self._tokens) < TOKENS_MAX:
+            return
+        self._swept_ms = now_ms
+        for token in list(self._tokens.values()):
+            if not self._good(token):
+                self.drop(token.token_id)

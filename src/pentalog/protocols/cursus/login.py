@@ -1,0 +1,150 @@
+"""Who is at the other end of a Cursus connection: AUTH, and credentials inside of commands.
+
+Passwords and keys of users and delegation tokens are all taken for a token.  While one is being
+checked nothing else of the connection is served.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Callable
+from typing import Final
+
+from pentalog.broker.security import ANONYMOUS, Principal
+from pentalog.model.later import Later
+from pentalog.protocols.cursus.calls import Call
+from pentalog.protocols.cursus.errors import Refused
+from pentalog.session import Context, Replies
+
+_BEHIND: Final = re.compile(r" principal=(\S+) auth_token=(\S+)$")
+"""How some clients write credentials behind the message of a TXN_PUBLISH."""
+
+
+class Login:
+    def __init__(self, context: Context, replies: Replies) -> None:
+        self._context = context
+        self._replies = replies
+        self._proved: tuple[bytes, int] | None = None
+        """Hash of the credentials last accepted, and of which state of the users."""
+
+    def authenticate(self, call: Call) -> None:
+        """AUTH."""
+        name, token = call.command.get("principal"), call.command.get("token")
+        if not name or not token:
+            raise Refused("invalid_auth command=AUTH")
+        self._prove(
+            call, name, token, lambda: call.reply(f"OK principal={name} authenticated=true")
+        )
+
+    def admit(self, call: Call, serve: Callable[[Call], None]) -> None:
+        """Serve a command, after the credentials it carries have been found right."""
+        claim = self._claim(call)
+        if claim is None or self._known(*claim):
+            serve(call)
+        else:
+            self._prove(call, *claim, lambda: serve(call))
+
+    def _claim(self, call: Call) -> tuple[str, str] | None:
+        command = call.command
+        if command.verb == "AUTH" or not self._asked:
+            return None
+        name, token = command.get("principal"), command.get("auth_token")
+        if not name and not token and command.verb == "TXN_PUBLISH":
+            behind = _BEHIND.search(command.get("message"))
+            if behind is not None:
+                name, token = behind[1], behind[2]
+                told = command.get("message")[: behind.start()]
+                call.command = command._replace(parameters={**command.parameters, "message": told})
+        if not name and not token:
+            return None
+        if not name or not token:
+            raise Refused("invalid_auth reason=principal_and_auth_token_required")
+        return name, token
+
+    @property
+    def _asked(self) -> bool:
+        """Does it matter here who somebody is?  If not, he may say what he likes."""
+        return self._context.access.guarded or "auth" in self._context.demands
+
+    def _known(self, name: str, token: str) -> bool:
+        return self._proved == (_digest(name, token), self._context.broker.users.version)
+
+    def _prove(self, call: Call, name: str, token: str, proved: Callable[[], None]) -> None:
+        delay_ms = self._context.access.login_delay_ms
+        self._hold_back(call, delay_ms, lambda: self._look(call, name, token, proved))
+
+    def _look(self, call: Call, name: str, token: str, proved: Callable[[], None]) -> None:
+        who = self._by_key(name, token)
+        if who is not None:
+            self._accept(who, name, token)
+            proved()
+            return
+        later = self._context.broker.users.verify(name, token)
+
+        def verified(right: Later[bool]) -> None:
+            if right.value:
+                self._accept(Principal("User", name), name, token)
+                proved()
+            else:
+                self._refuse(call, name)
+
+        if later.ready:
+            verified(later)
+            return
+        call.keep_place()
+        release = self._replies.hold()
+
+        def arrived(right: Later[bool]) -> None:
+            # What is held is served in a later turn, so behind this.
+            release()
+            call.attempt(lambda: verified(right))
+
+        later.then(arrived)
+
+    def _by_key(self, name: str, token: str) -> Principal | None:
+        broker = self._context.broker
+        if broker.users.owner_of_key(token.encode("utf-8", "surrogateescape")) == name:
+            return Principal("User", name)
+        if not broker.tokens.enabled:
+            return None
+        try:
+            secret = base64.b64decode(token, validate=True)
+        except ValueError:
+            return None
+        found = broker.tokens.by_secret(secret)
+        if found is None or name not in (found.owner.name, found.token_id):
+            return None
+        return found.owner
+
+    def _accept(self, who: Principal, name: str, token: str) -> None:
+        self._proved = (_digest(name, token), self._context.broker.users.version)
+        self._context.access.become(who, "AUTH")
+
+    def _refuse(self, call: Call, name: str) -> None:
+        # Whoever fails to be somebody else is nobody.
+        self._proved = None
+        access = self._context.access
+        delay_ms = access.turned_away("AUTH", name[:100], "wrong token")
+        access.who = ANONYMOUS
+        refusal = Refused("authentication_failed mechanism=PLAIN")
+        self._hold_back(call, delay_ms, lambda: call.refuse(refusal))
+
+    def _hold_back(self, call: Call, delay_ms: int, run: Callable[[], None]) -> None:
+        """Go on after a while, in which nothing is served."""
+        if not delay_ms:
+            run()
+            return
+        call.keep_place()
+        release = self._replies.hold()
+
+        def go_on() -> None:
+            release()
+            call.attempt(run)
+
+        self._context.runtime.after(delay_ms, go_on)
+
+
+def _digest(name: str, token: str) -> bytes:
+    return hashlib.sha256(f"{name}\0{token}".encode("utf-8", "surrogateescape")).digest()

@@ -1,0 +1,58 @@
+"""AlterUserScramCredentials: make, change and remove verifiers of users' passwords.
+
+Passwords never come: clients salt them first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from pentalog.broker.security import ANONYMOUS, Kind, Operation
+from pentalog.model.errors import InvalidConfig
+from pentalog.protocols.kafka.administration import answer_settled, error_fields, repeated
+from pentalog.protocols.kafka.authorization import demand
+from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused
+from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.protocols.kafka.scram import mechanism_of, verifier_of
+
+
+def serve(call: Call) -> None:
+    body = call.body
+    changes = [*body.deletions, *body.upsertions]
+    twice = repeated((change.name, change.mechanism) for change in changes)
+    results = []
+    for name in dict.fromkeys(change.name for change in changes):
+        own = [change for change in changes if change.name == name]
+        flaw: Exception | None = None
+        try:
+            demand(call.access, Operation.ALTER, Kind.CLUSTER)
+            if any((name, change.mechanism) in twice for change in own):
+                raise Refused(
+                    ErrorCode.duplicate_resource,
+                    f"user {name[:249]!r} is changed twice for one mechanism: change it once",
+                )
+            _change(call, name, own)
+        except InvalidConfig as refusal:
+            flaw = Refused(ErrorCode.unacceptable_credential, str(refusal))
+        except REFUSALS as refusal:
+            flaw = refusal
+        results.append({"user": name, **error_fields(flaw)})
+    answer_settled(call, {"results": results}, results, changed=True)
+
+
+def _change(call: Call, name: str, changes: Sequence[Any]) -> None:
+    users = call.context.broker.users
+    if not name or name == ANONYMOUS.name:
+        raise InvalidConfig(f"user name {name!r} was refused: give another one")
+    for change in changes:
+        mechanism = mechanism_of(change.mechanism)
+        if hasattr(change, "salt"):
+            users.set_verifier(name, mechanism, verifier_of(mechanism, change))
+            call.access.record("set password", f"user {name} {mechanism.value}")
+        else:
+            users.drop_verifier(name, mechanism)
+            call.access.record("remove password", f"user {name} {mechanism.value}")
+
+
+API: Final = Api(51, "AlterUserScramCredentials", 0, 0, serve)

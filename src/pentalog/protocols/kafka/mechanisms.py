@@ -1,0 +1,219 @@
+"""The SASL mechanisms: what a client says and is told until it is known who it is.
+
+PLAIN        name and password, once
+SCRAM-SHA-*  two messages each way (RFC 5802); delegation tokens log in by it too
+OAUTHBEARER  a signed token, once (RFC 7628); a refusal takes a second message
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol
+
+from scramp import ScramException, ScramMechanism  # type: ignore[import-untyped]
+
+from pentalog.broker.credentials import Bearer, Mechanism, Verifier
+from pentalog.broker.port import Broker
+from pentalog.broker.security import Principal
+from pentalog.model.errors import BrokerError, Unauthorized
+from pentalog.model.later import Later
+
+_TOKEN_MARK: Final = "tokenauth=true"
+"""Kafka's extension: the name is a delegation token's id."""
+_REFUSED_TOKEN: Final = b'{"status":"invalid_token"}'
+_BEARER: Final = re.compile(
+    r"n,(?:a=(?P<name>[^,\x01]*))?,\x01(?:[A-Za-z]+=[^\x01]*\x01)*?"
+    r"auth=(?i:bearer) +(?P<token>[A-Za-z0-9._~+/=-]+)\x01"
+    r"(?:[A-Za-z]+=[^\x01]*\x01)*\x01"
+)
+
+
+class Known(NamedTuple):
+    """Who somebody turned out to be."""
+
+    who: Principal
+    expires_ms: int = -1
+    """When what he showed is good no more, in ms since 1970; -1: never."""
+    by_token: bool = False
+
+
+class Step(NamedTuple):
+    """What to tell the client, and who it is if that is known now."""
+
+    reply: bytes
+    known: Known | None = None
+
+
+class Conversation(Protocol):
+    """One login by one mechanism."""
+
+    claimed: str
+    """The name the client says it has; empty until it does."""
+
+    def hear(self, message: bytes) -> Later[Step]:
+        """The next message; refused with `Unauthorized` if it proves that the client lies."""
+
+
+def refused(text: str) -> Later[Step]:
+    later: Later[Step] = Later()
+    later.refuse(Unauthorized(text))
+    return later
+
+
+class Plain:
+    def __init__(self, broker: Broker) -> None:
+        self.claimed = ""
+        self._users = broker.users
+
+    def hear(self, message: bytes) -> Later[Step]:
+        try:
+            acts_as, name, password = message.decode().split("\0")
+        except ValueError:
+            return refused("a PLAIN message is not three texts separated by zeros")
+        self.claimed = name
+        if not name or not password:
+            return refused("a PLAIN message lacks the name or the password")
+        if acts_as not in ("", name):
+            return refused("a user may act as himself only")
+        later: Later[Step] = Later()
+
+        def verified(right: Later[bool]) -> None:
+            if right.value:
+                later.fill(Step(b"", Known(Principal("User", name))))
+            else:
+                later.refuse(Unauthorized("the name or the password is wrong"))
+
+        self._users.verify(name, password).then(verified)
+        return later
+
+
+class Scram:
+    def __init__(self, broker: Broker, mechanism: Mechanism) -> None:
+        self.claimed = ""
+        self._broker = broker
+        self._mechanism = mechanism
+        self._server: Any = None
+        self._known: Known | None = None
+
+    def hear(self, message: bytes) -> Later[Step]:
+        try:
+            text = message.decode()
+        except UnicodeDecodeError:
+            return refused("a SCRAM message is not UTF-8")
+        return self._first(text) if self._server is None else self._final(text)
+
+    def _first(self, text: str) -> Later[Step]:
+        parts = text.split(",")
+        if len(parts) < 4 or not parts[2].startswith("n="):
+            return refused("the first SCRAM message is not one")
+        # The library does not know words of several letters before the sign of equality.
+        plain = ",".join(part for part in parts if part != _TOKEN_MARK)
+        if _TOKEN_MARK not in parts:
+            return self._challenge(text, plain, self._verifier_of)
+        self.claimed = token_id = parts[2][2:]
+        later: Later[Step] = Later()
+        found = self._broker.tokens.verifier(token_id, self._mechanism)
+        found.then(partial(self._token_found, later, token_id, text, plain))
+        return later
+
+    def _verifier_of(self, name: str) -> Verifier:
+        self.claimed = name
+        users = self._broker.users
+        found = users.verifier(name, self._mechanism)
+        if found is None:
+            # Somebody who does not exist is asked for a proof like everybody else.
+            return users.decoy(name, self._mechanism)
+        self._known = Known(Principal("User", name))
+        return found
+
+    def _token_found(
+        self,
+        later: Later[Step],
+        token_id: str,
+        text: str,
+        plain: str,
+        found: Later[Verifier | None],
+    ) -> None:
+        verifier, token = found.value, self._broker.tokens.get(token_id)
+        if verifier is None or token is None:
+            verifier = self._broker.users.decoy(token_id, self._mechanism)
+        else:
+            self._known = Known(token.owner, token.expires_ms, by_token=True)
+        challenged = self._challenge(text, plain, lambda _: verifier)
+        challenged.then(partial(_pass_on, later))
+
+    def _challenge(
+        self, text: str, plain: str, verifier_of: Callable[[str], Verifier]
+    ) -> Later[Step]:
+        def look_up(name: str) -> tuple[bytes, bytes, bytes, int]:
+            return tuple(verifier_of(name))  # type: ignore[return-value]
+
+        server = ScramMechanism(self._mechanism.value).make_server(look_up)
+        try:
+            server.set_client_first(plain)
+            challenge: str = server.get_server_first()
+        except ScramException as flaw:
+            return refused(f"the first SCRAM message is refused: {flaw.args[0]}")
+        server.client_first_bare = text.split(",", 2)[2]
+        self._server = server
+        return Later.now(Step(challenge.encode()))
+
+    def _final(self, text: str) -> Later[Step]:
+        try:
+            self._server.set_client_final(text)
+            answer: str = self._server.get_server_final()
+        except ScramException:
+            return refused("the name or the password is wrong")
+        if self._known is None:
+            return refused("the name or the password is wrong")
+        return Later.now(Step(answer.encode(), self._known))
+
+
+class OAuthBearer:
+    def __init__(self, broker: Broker) -> None:
+        self.claimed = ""
+        self._bearers = broker.bearers
+        self._refusal = ""
+
+    def hear(self, message: bytes) -> Later[Step]:
+        if self._refusal:
+            return refused(self._refusal)
+        found = _BEARER.fullmatch(message.decode("utf-8", "replace"))
+        if found is None:
+            return refused("the message carries no bearer token")
+        later: Later[Step] = Later()
+        acts_as = found["name"] or ""
+
+        def verified(done: Later[Bearer]) -> None:
+            try:
+                bearer = done.value
+            except BrokerError as refusal:
+                # The client is told in words of the mechanism, and says that it has heard.
+                self._refusal = str(refusal)
+                later.fill(Step(_REFUSED_TOKEN))
+                return
+            self.claimed = bearer.who.name
+            if acts_as not in ("", bearer.who.name):
+                later.refuse(Unauthorized("a user may act as himself only"))
+            else:
+                later.fill(Step(b"", Known(bearer.who, bearer.expires_ms)))
+
+        self._bearers.verify(found["token"]).then(verified)
+        return later
+
+
+def _pass_on(later: Later[Step], done: Later[Step]) -> None:
+    try:
+        later.fill(done.value)
+    except BrokerError as refusal:
+        later.refuse(refusal)
+
+
+MECHANISMS: Final[Mapping[str, Callable[[Broker], Conversation]]] = {
+    "PLAIN": Plain,
+    "SCRAM-SHA-256": partial(Scram, mechanism=Mechanism.SHA_256),
+    "SCRAM-SHA-512": partial(Scram, mechanism=Mechanism.SHA_512),
+    "OAUTHBEARER": OAuthBearer,
+}

@@ -1,0 +1,149 @@
+"""Quotas at doors whose protocol does not know them: what a peer uses is counted here.
+
+What comes in counts as written, what goes out as read, the time it takes as work.  A peer over its
+quota is not read from, and not pushed to, for as long as it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from pentalog.broker.operation import Meter
+from pentalog.model.types import FilePiece, Piece
+from pentalog.session import Context, Endpoint, Place, Replies, Session
+
+
+def metered(endpoint: Endpoint) -> Endpoint:
+    """The same endpoint, with what its connections use counted."""
+
+    def open_metered(context: Context, replies: Replies) -> Session:
+        allowance = Allowance(context, replies, endpoint.name)
+        counted = CountedReplies(replies, allowance)
+        return MeteredSession(endpoint.open(context, counted), allowance)
+
+    return replace(endpoint, open=open_metered)
+
+
+class Allowance:
+    """What one connection may use; the name of its door stands for the client's."""
+
+    __slots__ = (
+        "_access",
+        "_client",
+        "_meter",
+        "_quotas",
+        "_replies",
+        "_runtime",
+        "_user",
+        "_version",
+    )
+
+    def __init__(self, context: Context, replies: Replies, client: str) -> None:
+        self._access = context.access
+        self._client = client
+        self._quotas = context.broker.quotas
+        self._replies = replies
+        self._runtime = context.runtime
+        self._meter: Meter | None = None
+        self._user = ""
+        self._version = -1
+
+    @property
+    def active(self) -> bool:
+        return self._quotas.active
+
+    def now_s(self) -> float:
+        return self._runtime.monotonic()
+
+    def received(self, size_bytes: int, started_s: float) -> None:
+        meter = self._current()
+        meter.worked(self._runtime.monotonic() - started_s)
+        delay_ms = meter.work_delay_ms
+        if size_bytes:
+            delay_ms = max(delay_ms, meter.written(size_bytes))
+        if delay_ms:
+            self._replies.mute(delay_ms)
+
+    def sent(self, pieces: tuple[Piece, ...]) -> None:
+        size_bytes = sum(
+            piece.length if isinstance(piece, FilePiece) else len(piece) for piece in pieces
+        )
+        delay_ms = self._current().sent(size_bytes) if size_bytes else 0
+        if delay_ms:
+            self._replies.mute(delay_ms)
+
+    def _current(self) -> Meter:
+        user = self._access.who.name
+        if self._meter is None or self._version != self._quotas.version or self._user != user:
+            self._meter = self._quotas.meter(user, self._client)
+            self._version = self._quotas.version
+            self._user = user
+        return self._meter
+
+
+class MeteredSession:
+    __slots__ = ("_allowance", "_session")
+
+    def __init__(self, session: Session, allowance: Allowance) -> None:
+        self._session = session
+        self._allowance = allowance
+
+    def receive(self, data: memoryview) -> int:
+        allowance = self._allowance
+        if not allowance.active:
+            return self._session.receive(data)
+        started_s = allowance.now_s()
+        used = self._session.receive(data)
+        allowance.received(used, started_s)
+        return used
+
+    @property
+    def wanted(self) -> int:
+        return self._session.wanted
+
+    def close(self) -> None:
+        self._session.close()
+
+
+class CountedReplies:
+    """The way out, with what leaves counted."""
+
+    __slots__ = ("_allowance", "_replies", "hang_up", "hold", "mute", "when_room")
+
+    def __init__(self, replies: Replies, allowance: Allowance) -> None:
+        self._replies = replies
+        self._allowance = allowance
+        self.hang_up = replies.hang_up
+        self.hold: Callable[[], Callable[[], None]] = replies.hold
+        self.mute = replies.mute
+        self.when_room = replies.when_room
+
+    @property
+    def full(self) -> bool:
+        return self._replies.full
+
+    @property
+    def queued_bytes(self) -> int:
+        return getattr(self._replies, "queued_bytes", 0)
+
+    def send(self, *pieces: Piece) -> None:
+        if self._allowance.active:
+            self._allowance.sent(pieces)
+        self._replies.send(*pieces)
+
+    def place(self) -> Place:
+        place = self._replies.place()
+        return _CountedPlace(place, self._allowance) if self._allowance.active else place
+
+
+class _CountedPlace:
+    __slots__ = ("_allowance", "_place")
+
+    def __init__(self, place: Place, allowance: Allowance) -> None:
+        self._place = place
+        self._allowance = allowance
+
+    def fill(self, *pieces: Piece) -> None:
+        self._allowance.sent(pieces)
+        self._place.fill(*pieces)

@@ -1,0 +1,123 @@
+"""Quotas at the doors whose protocols know of none."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from tests.security.guarded_world import GuardedBroker, Wire, guarded
+from tests.security.matrix.matrix_blipmq import frame, log_in, text
+from tests.security.matrix.matrix_cursus import say
+from tests.security.matrix.matrix_fluvio import Pair
+from tests.support.cursus_world import Message, batch
+from tests.unit.protocols.fluvio.fluvio_world import produce, stream_fetch, their_batch
+
+from pentalog.broker.operation import Quota
+from pentalog.model.types import Partition
+
+pytestmark = pytest.mark.clients
+LIMIT = 10_000
+OVER_S = 0.5
+"""A client may use ten seconds' worth at once, and is then held back for what is over."""
+SIZE = int(LIMIT * (10 + OVER_S))
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedBroker]:
+    data = tmp_path_factory.mktemp("metered")
+    listeners = ("rustlog", "blipmq", "cursus", "fluvio-sc", "fluvio-spu")
+    principals = ",".join(f"{name}=User:{name}" for name in listeners)
+    with guarded(data, listeners, listener_principals=principals, flush_interval_ms=0) as started:
+        started.topic("orders", max_message_bytes="1000000")
+        yield started
+
+
+@pytest.fixture
+def broker(started: GuardedBroker) -> Iterator[GuardedBroker]:
+    """The one broker, without any quota."""
+    yield started
+    quotas = started.facade.quotas
+
+    def remove_all() -> None:
+        for owner, limits in list(quotas.all().items()):
+            quotas.change(owner, dict.fromkeys(limits))
+
+    started.call(remove_all)
+    started.hang_up()
+
+
+def limit(broker: GuardedBroker, quota: Quota, user: str, value: float = LIMIT) -> None:
+    owner = frozenset({("user", user)})
+    broker.call(lambda: broker.facade.quotas.change(owner, {quota: value}))
+
+
+def rustlog(broker: GuardedBroker) -> tuple[Callable[[], object], Callable[[], object]]:
+    wire = broker.connect("rustlog")
+
+    def write() -> object:
+        sent = {"type": "Produce", "topic": "orders", "partition": 0, "records": ["A" * SIZE]}
+        return wire.ask(json.dumps(sent).encode())
+
+    return write, lambda: wire.ask(b"\xff")
+
+
+def blipmq(broker: GuardedBroker) -> tuple[Callable[[], object], Callable[[], object]]:
+    wire = broker.connect("blipmq")
+    log_in(wire, "dev-key")
+    sent = frame(3, 4, b"\1" + text("orders") + bytes(SIZE))
+    return lambda: wire.send(sent), lambda: wire.ask(frame(7, 9))
+
+
+def cursus(broker: GuardedBroker) -> tuple[Callable[[], object], Callable[[], object]]:
+    wire = broker.connect("cursus")
+    sent = batch([Message(bytes(SIZE), producer=b"p")], topic="orders")
+    return lambda: wire.ask(sent), lambda: say(wire, "HELP")
+
+
+def fluvio(broker: GuardedBroker) -> tuple[Callable[[], object], Callable[[], object]]:
+    pair = Pair(broker.connect("fluvio-sc"), broker.connect("fluvio-spu"))
+    sent = produce("orders", their_batch(bytes(SIZE)))
+    return lambda: pair.ask(0, sent), lambda: pair.ask(18, b"", version=0)
+
+
+@pytest.mark.parametrize("door", [rustlog, blipmq, cursus, fluvio])
+def test_who_writes_too_much_is_served_later(
+    broker: GuardedBroker,
+    door: Callable[[GuardedBroker], tuple[Callable[[], object], Callable[[], object]]],
+) -> None:
+    limit(broker, Quota.WRITTEN, {"fluvio": "fluvio-spu"}.get(door.__name__, door.__name__))
+    write, ask = door(broker)
+    started_s = time.monotonic()
+    write()
+    ask()  # may have been read together with what was written
+    ask()
+    assert time.monotonic() - started_s >= 0.8 * OVER_S
+
+
+def test_a_stream_is_pushed_no_faster_than_its_reader_may_read(broker: GuardedBroker) -> None:
+    limit(broker, Quota.READ, "fluvio-spu")
+    pair = Pair(broker.connect("fluvio-sc"), broker.connect("fluvio-spu"))
+    pair.ask(0, produce("orders", their_batch(bytes(SIZE))))
+    end = broker.call(lambda: broker.facade.log.marks(Partition("orders", 0)).end)
+    started_s = time.monotonic()
+    pair.ask(1003, stream_fetch("orders", end - 1))
+    pair.ask(18, b"", version=0)
+    assert time.monotonic() - started_s >= 0.8 * OVER_S
+
+
+def test_time_is_counted(broker: GuardedBroker) -> None:
+    limit(broker, Quota.WORK, "cursus", 0.001)
+    wire: Wire = broker.connect("cursus")
+    started_s = time.monotonic()
+    for _ in range(3):
+        say(wire, "HELP")
+    assert time.monotonic() - started_s >= 0.5
+
+
+def test_nobody_else_is_held_back(broker: GuardedBroker) -> None:
+    limit(broker, Quota.WRITTEN, "somebody else", 1)
+    write, ask = rustlog(broker)
+    write()
+    assert ask() == b"\xff"
