@@ -428,7 +428,7 @@ def test_a_refused_publish_is_not_delivered(
     )
     refusal = blipmq.read_refusal(answer)
     assert refusal.correlation_id == 4
-    assert refusal.message.startswith("durable publish failed: ")
+    assert refusal.message.startswith("publish failed: ")
     assert next_delivery(connection, subscription_id).message == b"small"
     assert connection.answers(blipmq.poll(5, subscription_id)) == []
 

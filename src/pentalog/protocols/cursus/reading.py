@@ -99,7 +99,7 @@ def group_of(command: Command) -> str:
 
 
 def topic_named(call: Call, name: str) -> str:
-    """The topic, also by a pattern; of several that match it, the one the group has joined."""
+    """The topic, also by a pattern that only one topic matches."""
     if WILD.search(name) is None:
         try:
             return call.broker.topics.get(name).name
@@ -117,6 +117,7 @@ def topic_named(call: Call, name: str) -> str:
         reason = f"no topics match pattern '{name[:260]}'"
         raise Refused(f"command_failed reason={quoted(reason)}")
     if len(matching) > 1:
+        # As the original: of several, the one the group has joined.
         joined = call.broker.sourcing.rosters.topics(group_of(call.command))
         matching = [name for name in matching if name in joined] or matching
     if len(matching) > 1:
