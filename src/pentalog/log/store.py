@@ -113,7 +113,6 @@ class Store:
         self._check_format()
         stops = checkpoints.read_clean_stop(files, directory / checkpoints.CLEAN_STOP)
         points = checkpoints.read_offsets(files, directory / checkpoints.RECOVERY_POINTS)
-        self.stopped_cleanly = bool(stops)
         self._starts = checkpoints.read_offsets(files, directory / checkpoints.LOG_STARTS)
         self.cleaned_offsets = checkpoints.read_offsets(
             files, directory / checkpoints.CLEANED_OFFSETS
@@ -121,6 +120,7 @@ class Store:
         if stops:
             files.remove(directory / checkpoints.CLEAN_STOP)
             files.sync_directory(directory)
+            self.stopped_cleanly = True
         for at, name in self._partition_directories():
             self._open_partition(at, name, stops.get(name), points.get(at, 0))
         self._replay()

@@ -21,9 +21,9 @@ from pentalog.protocols.kafka.names import kafka_name_flaw
 TOPIC_OPERATIONS: Final = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
 CLUSTER_OPERATIONS: Final = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
 OPERATIONS_NOT_ASKED: Final = -(1 << 31)
-_UNKNOWN: Final = int(ErrorCode.unknown_topic_or_partition)
 _KEPT_TOPICS_MAX: Final = 1000
 """An answer to a longer list is not kept: the list would be kept with it."""
+_UNKNOWN: Final = int(ErrorCode.unknown_topic_or_partition)
 
 
 def serve(call: Call) -> None:
