@@ -34,6 +34,7 @@ CLUSTER = "org.apache.kafka.tools.ClusterTool"
 ELECTION = "org.apache.kafka.tools.LeaderElectionCommand"
 CONSOLE_PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
 CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+OFFSETS_FORMATTER = "org.apache.kafka.tools.consumer.OffsetsMessageFormatter"
 
 Run = Callable[..., str]
 
@@ -196,6 +197,28 @@ def test_kafka_consumer_groups(run: Run, clients: Clients, topic: str, protocol:
     assert "Successful" in run(GROUPS, "--delete-offsets", *group, "--topic", f"{topic}:0")
     assert "successful" in run(GROUPS, "--delete", *group)
     assert topic not in run(GROUPS, "--list")
+
+
+def test_commits_as_the_tools_read_them(run: Run, clients: Clients, topic: str) -> None:
+    filled(clients, topic)
+    options = ("--reset-offsets", "--to-offset", "2", "--execute")
+    run(GROUPS, *options, "--group", topic, "--topic", topic)
+    described = run(TOPICS, "--describe", "--topic", "__consumer_offsets")
+    assert "cleanup.policy=compact" in described
+    assert "__consumer_offsets" not in run(TOPICS, "--list", "--exclude-internal")
+
+    def read() -> str:
+        reading = ("--from-beginning", "--timeout-ms", "3000", "--topic", "__consumer_offsets")
+        return run(CONSOLE_CONSUMER, *reading, "--formatter", OFFSETS_FORMATTER)
+
+    found = until(read, lambda text: text.count(f'"topic":"{topic}"') >= 2)
+    for index in range(2):
+        key = (
+            f'"key":{{"type":1,"data":{{"group":"{topic}","topic":"{topic}","partition":{index}}}}}'
+        )
+        assert re.search(re.escape(key) + r',"value":{"version":3,"data":{"offset":2,', found), (
+            found
+        )
 
 
 def test_kafka_groups(run: Run, clients: Clients, topic: str) -> None:

@@ -84,7 +84,7 @@ class LocalTopics:
         self._topics: dict[str, Topic] = {}
         self._by_id: dict[uuid.UUID, Topic] = {}
         self._all: tuple[Topic, ...] | None = ()
-        self._internal: tuple[Topic, ...] = ()
+        self._listed: tuple[Topic, ...] = ()
         self._trimmed = False
         self._sites = Sites(store, runtime)
         self.checks: list[Callable[[Topic], None]] = []
@@ -191,10 +191,9 @@ class LocalTopics:
 
     def all(self, *, internal: bool = False) -> Sequence[Topic]:
         if self._all is None:
-            every = [self._topics[name] for name in sorted(self._topics)]
-            self._all = tuple(topic for topic in every if not topic.internal)
-            self._internal = tuple(topic for topic in every if topic.internal)
-        return self._all + self._internal if internal and self._internal else self._all
+            self._all = tuple(self._topics[name] for name in sorted(self._topics))
+            self._listed = tuple(topic for topic in self._all if not topic.internal)
+        return self._all if internal else self._listed
 
     def grow(self, name: str, partitions: int, *, dry_run: bool = False) -> None:
         topic = self.get(name)

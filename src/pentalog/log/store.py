@@ -115,10 +115,10 @@ class Store:
         points = self._read_offsets(checkpoints.RECOVERY_POINTS)
         self._starts = self._read_offsets(checkpoints.LOG_STARTS)
         self.cleaned_offsets = self._read_offsets(checkpoints.CLEANED_OFFSETS)
-        self.stopped_cleanly = bool(stops)
         if stops:
             files.remove(directory / checkpoints.CLEAN_STOP)
             files.sync_directory(directory)
+            self.stopped_cleanly = True
         for at, name in self._partition_directories():
             self._open_partition(at, name, stops.get(name), points.get(at, 0))
         self._replay()

@@ -203,8 +203,8 @@ def test_only_those_who_ask_for_it_have_it_listed(live: OpenLife) -> None:
     assert [topic.name for topic in life.topics.all()] == ["t"]
     listed = life.topics.all(internal=True)
     assert [(topic.name, topic.internal) for topic in listed] == [
-        ("t", False),
         (OFFSETS_TOPIC, True),
+        ("t", False),
     ]
 
 

@@ -21,9 +21,9 @@ from pentalog.protocols.kafka.errors import ErrorCode, code_of
 from pentalog.protocols.kafka.messages import Api, Call
 from pentalog.protocols.kafka.names import kafka_name_flaw
 
-_UNKNOWN: Final = int(ErrorCode.unknown_topic_or_partition)
 _KEPT_TOPICS_MAX: Final = 1000
 """An answer to a longer list is not kept: the list would be kept with it."""
+_UNKNOWN: Final = int(ErrorCode.unknown_topic_or_partition)
 
 
 def serve(call: Call) -> None:
