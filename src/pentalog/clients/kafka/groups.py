@@ -132,9 +132,11 @@ def _assigned(data: bytes) -> Iterator[Partition]:
 
 
 def _number(data: bytes, position: int, size: int) -> int:
-    if position + size > len(data):
+    """A count or an index: never negative, or a hostile member could send us back and forth."""
+    number = int.from_bytes(data[position : position + size], "big", signed=True)
+    if position + size > len(data) or number < 0:
         raise EOFError
-    return int.from_bytes(data[position : position + size], "big", signed=True)
+    return number
 
 
 def delete(cluster: Cluster, names: Collection[str]) -> None:
