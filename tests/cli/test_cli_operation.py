@@ -23,8 +23,10 @@ Run = Callable[..., Any]
 SECRET = "s3cr3t-of-nobody"
 
 
-@pytest.fixture
-def member(doors: pentalog.Broker, run: Run, topic: str) -> Iterator[str]:
+@pytest.fixture(params=["classic", "consumer"])
+def member(
+    request: pytest.FixtureRequest, doors: pentalog.Broker, run: Run, topic: str
+) -> Iterator[str]:
     """A group with one live member; gives its name."""
     run("topic", "create", topic, "--partitions", "2")
     run("produce", topic, "--partition", "1", stdin=b"1\n2\n3\n")
@@ -32,6 +34,7 @@ def member(doors: pentalog.Broker, run: Run, topic: str) -> Iterator[str]:
         {
             "bootstrap.servers": doors.address("kafka"),
             "group.id": f"{topic}-group",
+            "group.protocol": request.param,
             "client.id": "reader",
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
@@ -50,6 +53,9 @@ def member(doors: pentalog.Broker, run: Run, topic: str) -> Iterator[str]:
 def test_a_group_with_members_is_shown_and_not_moved(run: Run, topic: str, member: str) -> None:
     found = json.loads(run("group", "describe", member, "--json").stdout)
     assert found["state"] == "Stable"
+    assert {"group": member, "state": "Stable", "kind": found["kind"]} in json.loads(
+        run("group", "list", "--json").stdout
+    )
     assert [one["client"] for one in found["members"]] == ["reader"]
     assert found["lag"] == 2
     by_partition = {one["partition"]: one for one in found["partitions"]}

@@ -81,29 +81,20 @@ def take(data: Path, into: Path, *, base: Path | None = None, link: bool = False
     """Back up `data`; what did not change since the backup `base` is linked to it."""
     _check_source(data)
     known = {} if base is None else _read_manifest(base)["files"]
-    draft = _draft_for(into)
-    with _stopped(data) as stopped:
-        try:
-            for name in _SMALL:
-                if (data / name).exists():
-                    shutil.copyfile(data / name, draft / name)
-            cut = _cut(data, draft)
-            copy = _Copy(data, draft, base=base, known=known, link=link)
-            total = sum(piece.size for pieces in cut.values() for piece in pieces)
-            with Progress("copying", total, in_bytes=True) as progress:
-                for name, pieces in cut.items():
-                    copy.partition(name, pieces, progress)
-            if stopped and (data / "journal").exists():
-                # After a power cut it may hold what the segments lack.
-                copy.file("journal")
-            summary = _finish(draft, copy)
-        except OSError as error:
-            raise Refused(
-                f"cannot back up {data}: {error}; {draft} holds what was copied"
-            ) from error
-    draft.rename(into)
-    _sync_directory(into.parent)
-    return summary
+    with _drafted(into, f"cannot back up {data}") as draft, _stopped(data) as stopped:
+        for name in _SMALL:
+            if (data / name).exists():
+                shutil.copyfile(data / name, draft / name)
+        cut = _cut(data, draft)
+        copy = _Copy(data, draft, base=base, known=known, link=link)
+        total = sum(piece.size for pieces in cut.values() for piece in pieces)
+        with Progress("copying", total, in_bytes=True) as progress:
+            for name, pieces in cut.items():
+                copy.partition(name, pieces, progress)
+        if stopped and (data / "journal").exists():
+            # After a power cut it may hold what the segments lack.
+            copy.file("journal")
+        return _finish(draft, copy)
 
 
 def _check_source(data: Path) -> None:
@@ -112,19 +103,26 @@ def _check_source(data: Path) -> None:
         raise Refused(f"{data} is no data directory of format {FORMAT}; name a broker's --data")
 
 
-def _draft_for(into: Path) -> Path:
+@contextmanager
+def _drafted(into: Path, failing: str) -> Iterator[Path]:
+    """A directory that gets its name when all is in it, and is removed if that fails."""
     if into.exists() and (not into.is_dir() or any(into.iterdir())):
         raise Refused(f"{into} is there already and not empty; name a directory that is new")
     draft = into.with_name(into.name + _DRAFT)
     if draft.exists():
-        raise Refused(f"{draft} was left by a run that did not finish; remove it and try again")
+        raise Refused(f"{draft} was left by a run that was killed; remove it and try again")
     try:
-        draft.mkdir(parents=True)
+        # What the state knows of users is nobody else's business.
+        draft.mkdir(mode=0o700, parents=True)
+        yield draft
         if into.exists():
             into.rmdir()
-    except OSError as error:
-        raise Refused(f"cannot make {draft}: {error.strerror}") from error
-    return draft
+        draft.rename(into)
+        _sync_directory(into.resolve().parent)
+    except (OSError, sqlite3.Error) as error:
+        raise Refused(f"{failing}: {error}") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 @contextmanager
@@ -386,9 +384,8 @@ def restore(backup: Path, data: Path) -> Summary:
         raise Refused(f"{data} is not empty; restore into a directory that is new")
     verify(backup)
     manifest = _read_manifest(backup)
-    draft = _draft_for(data)
     total = sum(one["bytes"] for one in manifest["files"].values())
-    try:
+    with _drafted(data, f"cannot restore into {data}") as draft:
         with Progress("restoring", total, in_bytes=True) as progress:
             for name, fields in manifest["files"].items():
                 (draft / name).parent.mkdir(exist_ok=True)
@@ -399,10 +396,6 @@ def restore(backup: Path, data: Path) -> Summary:
         (draft / MANIFEST).unlink()
         for directory in (draft, *(path for path in draft.iterdir() if path.is_dir())):
             _sync_directory(directory)
-        draft.rename(data)
-        _sync_directory(data.resolve().parent)
-    except OSError as error:
-        raise Refused(f"cannot restore into {data}: {error}; remove {draft}") from error
     return summary
 
 
