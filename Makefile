@@ -39,6 +39,7 @@ check: $(STAMP) ## lint, format, types, import rules
 
 bench: $(STAMP) ## measure pentalog beside Apache Kafka on this machine
 	$(BIN)/python benchmarks/end_to_end.py
+	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/rustlog.py
 	$(BIN)/python benchmarks/blipmq.py
 	$(BIN)/python benchmarks/cursus_door.py

@@ -10,6 +10,7 @@ import difflib
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
+from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast
@@ -22,6 +23,13 @@ _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
 _TRUE: Final = frozenset({"true", "yes", "on", "1"})
 _FALSE: Final = frozenset({"false", "no", "off", "0"})
+
+
+class LogFormat(StrEnum):
+    """How entries of the log are written."""
+
+    TEXT = "text"
+    JSON = "json"
 
 
 class ConfigError(ValueError):
@@ -203,6 +211,10 @@ class Config:
     smart_module_timeout_ms: int = _setting(
         1_000, "Time a SmartModule may take for one batch.", least=1, most=_INT32_MAX
     )
+    log_format: LogFormat = _setting(  # noqa: RUF009  # never changed
+        LogFormat.TEXT,
+        "How the log is written to stderr: `text`, or `json` with one object a line.",
+    )
 
 
 SETTINGS: Final[Mapping[str, Field[Any]]] = MappingProxyType(
@@ -332,6 +344,13 @@ def _read_integer(given: object, limits: Mapping[str, Any]) -> int:
     return number
 
 
+def _read_log_format(given: object, _: Mapping[str, Any]) -> LogFormat:
+    try:
+        return LogFormat(str(given).strip().lower())
+    except ValueError:
+        raise _Unacceptable(" or ".join(LogFormat)) from None
+
+
 def _read_boolean(given: object, _: Mapping[str, Any]) -> bool:
     if isinstance(given, bool):
         return given
@@ -442,6 +461,7 @@ _READERS: Final[Mapping[Any, Callable[[object, Mapping[str, Any]], object]]] = {
     "Mapping[str, Listen]": _read_advertise,
     "Mapping[str, str]": _read_topic_defaults,
     "Secrets": _read_secrets,
+    "LogFormat": _read_log_format,
 }
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from pentalog.cli import logs
 from pentalog.config import SETTINGS, Config, ConfigError, Loaded, load
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 NOT_CLEAN: Final = 1
 NOT_STARTED: Final = 2
-LEVELS: Final = ("debug", "info", "warning", "error")
 REPEATED: Final = frozenset({"listen", "advertise", "topic_defaults"})
 """Settings whose flag may be given more than once."""
 
@@ -64,23 +64,14 @@ def run(config_file: str | None, flags: Mapping[str, object], log_level: str) ->
     from pentalog.server import lifecycle
 
     try:
-        _log_to_stderr(log_level)
+        logs.check_level(log_level)
         config = read(config_file, flags).config
+        logs.log_to_stderr(log_level, config.log_format)
         clean = lifecycle.run(lambda loop: _serve(config, loop))
     except (ConfigError, StartFailed) as error:
         print(f"pentalog: {error}", file=sys.stderr)
         return NOT_STARTED
     return 0 if clean else NOT_CLEAN
-
-
-def _log_to_stderr(level: str) -> None:
-    if level.lower() not in LEVELS:
-        raise ConfigError(f"--log-level {level!r} must be one of {', '.join(LEVELS)}")
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
 
 
 async def _serve(config: Config, loop: Loop) -> bool:

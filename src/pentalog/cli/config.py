@@ -20,6 +20,7 @@ _METAVARS: Final = {
     "int": "N",
     "bool": "true|false",
     "Path": "DIR",
+    "LogFormat": "text|json",
     "Secrets": "KEY,KEY",
 }
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pentalog.cli import broker
+from pentalog.cli import broker, logs
 from pentalog.cli.config import with_settings
 
 
@@ -17,7 +17,7 @@ def start(
     flags: dict[str, object],
     log_level: Annotated[
         str,
-        typer.Option(envvar="PENTALOG_LOG_LEVEL", metavar="LEVEL", help=", ".join(broker.LEVELS)),
+        typer.Option(envvar="PENTALOG_LOG_LEVEL", metavar="LEVEL", help=", ".join(logs.LEVELS)),
     ] = "info",
 ) -> None:
     """Start a broker.  Prints where it listens, then `ready`; SIGTERM or Ctrl-C stops it.

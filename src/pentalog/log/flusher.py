@@ -172,16 +172,19 @@ class Flusher:
             partial(self._committed, settled, directories, chunk.sequence_last),
         )
 
-    def _write_chunk(self, chunk: Chunk, directories: set[Path]) -> None:
+    def _write_chunk(self, chunk: Chunk, directories: set[Path]) -> float:
+        """Returns how many seconds the disk took; the caller counts them on his own thread."""
+        start_s = self._runtime.monotonic()
         self._sync_directories(directories)
         self._files.write_synced(self._journal.file, chunk.data, chunk.position)
+        return self._runtime.monotonic() - start_s
 
     def _committed(
         self,
         settled: list[tuple[PartitionLog, Point]],
         directories: set[Path],
         sequence: int,
-        _: None,
+        took_s: float | None,
         error: BaseException | None,
     ) -> None:
         self._committing = False
@@ -189,6 +192,7 @@ class Flusher:
             self._directories |= directories
         else:
             self._committed_sequence = sequence
+            self._metrics.sync_seconds.observe(took_s or 0.0)
         for partition, target in settled:
             if error is not None:
                 partition.fail(error)
@@ -293,10 +297,12 @@ class Flusher:
             partial(self._synced, partition, target, then),
         )
 
-    def _sync_files(self, handles: list[Handle], directories: set[Path]) -> None:
+    def _sync_files(self, handles: list[Handle], directories: set[Path]) -> float:
+        start_s = self._runtime.monotonic()
         for handle in handles:
             self._files.sync(handle)
         self._sync_directories(directories)
+        return self._runtime.monotonic() - start_s
 
     def _sync_directories(self, directories: set[Path]) -> None:
         for directory in directories:
@@ -308,13 +314,14 @@ class Flusher:
         partition: PartitionLog,
         target: Point,
         then: Callable[[PartitionLog], None] | None,
-        _: None,
+        took_s: float | None,
         error: BaseException | None,
     ) -> None:
         self._syncing.discard(partition)
         if error is not None:
             partition.fail(error)
         else:
+            self._metrics.sync_seconds.observe(took_s or 0.0)
             partition.synced = max(partition.synced, target)
             partition.records_since_sync = 0
             partition.advance(target)

@@ -248,6 +248,17 @@ class Store:
         self.journal.close()
         self._lock = None
 
+    def abandon(self) -> None:
+        """Let go of the directory as a crash would: nothing is synced, nothing is said."""
+        self._opened = False
+        for timer in (self._checkpoint_timer, self._marks_timer):
+            if timer is not None:
+                timer.cancel()
+        for partition in self._partitions.values():
+            partition.close()
+        self.journal.close()
+        self._lock = None
+
     # Checkpoints
 
     def _checkpoint_due(self) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from kio.schema.errors import ErrorCode
-
 from pentalog.clients.kafka.cluster import Cluster
 from pentalog.clients.kafka.connection import checked
 from pentalog.clients.kafka.errors import Incompatible, KafkaFailed
 from pentalog.clients.kafka.offsets import GROUP
+from pentalog.model.kio_schemas import ErrorCode
 from pentalog.model.types import Partition
 
 _DESCRIBE: Final = 15

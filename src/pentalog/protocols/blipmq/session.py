@@ -309,6 +309,7 @@ class BlipmqSession:
             floor=stretch.floor,
         )
         subscription.took(stretch, delivered)
+        self._context.metrics.sent_records += delivered.polls
         return delivered.frames, delivered.polls
 
     def _park(

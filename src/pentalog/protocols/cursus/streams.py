@@ -131,6 +131,7 @@ class Stream:
             self.end("error")
             return
         if page.records:
+            self._session.context.metrics.sent_records += page.records
             self._session.replies.send(page.frame)
         # In a later turn, so that one stream that catches up does not hold up the others.
         self._session.replies.when_room(self._push)

@@ -99,6 +99,7 @@ class Reading:
         except BrokerError as refusal:
             self._refuse(number, part, refusal)
             return
+        self._call.context.metrics.sent_records += count
         # A client takes the next offset from the last batch, or from here if there is none.
         next_offset = 0 if count else opened.next_offset
         self._bytes_left = max(1, self._bytes_left - len(record_set))

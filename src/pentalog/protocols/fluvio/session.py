@@ -154,6 +154,7 @@ class FluvioSession:
         name = "a request"
         try:
             head, reader = frames.read_head(data, start, end)
+            self.context.known.client = head.client_id
             call = Call(self, head, reader)
             if head.key == API_VERSIONS:
                 name = "ApiVersions"

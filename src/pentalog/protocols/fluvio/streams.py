@@ -172,6 +172,7 @@ class Stream:
                 return
             if count:
                 self._sent_to = opened.next_offset
+                self._session.context.metrics.sent_records += count
                 self._send(opened.marks, record_set)
                 return
         self._offset = opened.next_offset
@@ -193,6 +194,7 @@ class Stream:
             next_offset = min(max(done.failure.offset, self._offset) + 1, next_offset)
         if done.sections or done.failure is not None:
             self._sent_to = next_offset
+            self._session.context.metrics.sent_records += transforms.records_in(done.sections)
             record_set = transforms.record_set_of(done.sections)
             self._send(opened.marks, record_set, error, next_offset=next_offset)
         else:

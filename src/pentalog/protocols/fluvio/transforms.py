@@ -41,6 +41,10 @@ def sections_of(record_set: Buffer) -> list[Section]:
     return found
 
 
+def records_in(sections: Sequence[Section]) -> int:
+    return sum(int(_I32.unpack_from(section.records)[0]) for section in sections)
+
+
 def record_set_of(sections: Sequence[Section]) -> bytearray:
     """Batches around what modules gave back; positions in them count from the first record."""
     out = bytearray()

@@ -18,6 +18,9 @@ from pentalog.protocols.http.streams import FrameStream
 from pentalog.protocols.http.views import connection_view, door_view
 from pentalog.session import Context, Replies
 
+_CLIENT_MAX: Final = 100
+_CONNECTIONS_MAX: Final = 1000
+"""Told of in one answer."""
 _METHODS: Final = ("GET", "HEAD")
 _INSPECT: Final = "/api/v1/inspect/"
 _PATHS: Final = """\
@@ -66,6 +69,7 @@ class HttpSession:
                 request, size = found
                 used += size
                 self._context.metrics.requests += 1
+                self._context.known.client = request.headers.get("user-agent", "")[:_CLIENT_MAX]
                 self._serve(request)
             except Bad as flaw:
                 self._context.metrics.request_errors += 1
@@ -153,8 +157,10 @@ class HttpSession:
             self._answer(request, messages.text(503, "not ready: not every listener is open"))
 
     def _connections(self, request: Request) -> None:
-        views = [connection_view(view) for view in self._observation.connections()]
-        self._answer(request, messages.json({"connections": views}))
+        after = frames.number(request, "after", 0)
+        found, more = self._observation.connections(after=after, count=_CONNECTIONS_MAX)
+        views = [connection_view(view) for view in found]
+        self._answer(request, messages.json({"connections": views, "more": more}))
 
     def _rates(self, request: Request) -> None:
         views = [door_view(view) for view in self._observation.doors()]

@@ -154,6 +154,7 @@ class KafkaSession:
         try:
             header = frames.read_header(data, start, end)
             key, version, correlation_id, client_id, position = header
+            self._context.known.client = client_id or ""
             api = APIS.get(key)
             if api is None:
                 self._violation(f"request {key}; it is not served")

@@ -282,6 +282,7 @@ class Fetching:
             self._offset = next_offset
             return False
         self._line.door.fetched += found.records
+        self._line.context.metrics.sent_records += found.records
         self._answer(found.frame)
         return True
 

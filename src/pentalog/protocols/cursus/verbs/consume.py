@@ -69,6 +69,7 @@ def _open(call: Call, wait_ms: int, reading: Reading) -> None:
 def _opened(call: Call, wait_ms: int, reading: Reading, opened: Opened) -> None:
     page = reading.page(opened)
     if page.records:
+        call.session.context.metrics.sent_records += page.records
         call.send(page.frame)
         return
     following = reading.behind(page, opened)

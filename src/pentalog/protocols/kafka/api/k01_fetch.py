@@ -60,6 +60,7 @@ class Fetching:
         "_place",
         "_plan",
         "_positions",
+        "_records",
         "_size",
         "_waited",
     )
@@ -78,6 +79,7 @@ class Fetching:
         self._outcomes: list[Outcome] = []
         self._positions: dict[Partition, Offset] = {}
         self._failed = False
+        self._records = 0
         self._size = 0
         self._next = 0
         self._read_on()
@@ -134,6 +136,7 @@ class Fetching:
         except REFUSALS as refusal:
             self._fail(cursor, code_of(refusal))
             return
+        self._records += found.next_offset - cursor.offset
         self._size += found.size_bytes
         self._bytes_left -= found.size_bytes
         self._outcomes.append(Outcome(cursor, 0, found))
@@ -178,6 +181,7 @@ class Fetching:
             if throttle_ms:
                 self._answer_nothing(throttle_ms)
                 return
+        call.context.metrics.sent_records += self._records
         if session is not None:
             outcomes = [outcome for outcome in outcomes if _news(outcome)]
             # Those that gave records go to the back, so that all get their turn.
