@@ -136,7 +136,7 @@ def test_a_transaction_is_whole_or_not_in_a_backup(tmp_path: Path) -> None:
         writer = threading.Thread(target=write_transactions, args=(address, stop, counted))
         writer.start()
         sure: list[int] = []
-        for number in range(3):
+        for number in range(5):
             wait_until(lambda n=5 * (number + 1): len(counted) >= n or not writer.is_alive())
             sure.append(len(counted))
             backups.take(broker.data, tmp_path / f"backup{number}")

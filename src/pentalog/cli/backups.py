@@ -4,10 +4,10 @@ A backup is a data directory with `pentalog.backup.json` beside the rest: the ma
 every file with its size and SHA-256.  What it holds is the log up to one moment, the cut, taken
 right behind a snapshot of the broker's state:
 
-    1. the state, by SQLite's own backup, which a writer does not disturb
+    1. the state, as it is at one moment: SQLite keeps it for us while others write
     2. the cut: how long every segment is now; segments grow behind it only
     3. if a transaction was decided meanwhile, again from 1: its markers could be in some
-       partitions' parts and not in others'
+       partitions' parts and not in others'.  Else the state of 1 is copied
     4. the files, each up to the cut; retention and compaction may take them away under our hands,
        then the partition is looked at again
     5. every checksum of every batch, and the newest segments cut behind their last whole batch
@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import random
 import re
 import shutil
 import sqlite3
@@ -45,6 +46,11 @@ VERSION: Final = 1
 _DRAFT: Final = ".partial"
 _CHUNK_BYTES: Final = 4 << 20
 _TRIES: Final = 50
+_CUTS: Final = 500
+_DECIDED: Final = (
+    "SELECT name, producer_id, epoch, phase, updated_ms FROM transactions"
+    " WHERE phase NOT IN ('Empty', 'Ongoing') ORDER BY name"
+)
 _PARTITION_NAME: Final = re.compile(r".+-\d+")
 _BESIDE: Final = (".index", ".timeindex", ".txnindex")
 _SWAPPING: Final = ".swap"
@@ -81,29 +87,20 @@ def take(data: Path, into: Path, *, base: Path | None = None, link: bool = False
     """Back up `data`; what did not change since the backup `base` is linked to it."""
     _check_source(data)
     known = {} if base is None else _read_manifest(base)["files"]
-    draft = _draft_for(into)
-    with _stopped(data) as stopped:
-        try:
-            for name in _SMALL:
-                if (data / name).exists():
-                    shutil.copyfile(data / name, draft / name)
-            cut = _cut(data, draft)
-            copy = _Copy(data, draft, base=base, known=known, link=link)
-            total = sum(piece.size for pieces in cut.values() for piece in pieces)
-            with Progress("copying", total, in_bytes=True) as progress:
-                for name, pieces in cut.items():
-                    copy.partition(name, pieces, progress)
-            if stopped and (data / "journal").exists():
-                # After a power cut it may hold what the segments lack.
-                copy.file("journal")
-            summary = _finish(draft, copy)
-        except OSError as error:
-            raise Refused(
-                f"cannot back up {data}: {error}; {draft} holds what was copied"
-            ) from error
-    draft.rename(into)
-    _sync_directory(into.parent)
-    return summary
+    with _drafted(into, f"cannot back up {data}") as draft, _stopped(data) as stopped:
+        for name in _SMALL:
+            if (data / name).exists():
+                shutil.copyfile(data / name, draft / name)
+        cut = _cut(data, draft)
+        copy = _Copy(data, draft, base=base, known=known, link=link)
+        total = sum(piece.size for pieces in cut.values() for piece in pieces)
+        with Progress("copying", total, in_bytes=True) as progress:
+            for name, pieces in cut.items():
+                copy.partition(name, pieces, progress)
+        if stopped and (data / "journal").exists():
+            # After a power cut it may hold what the segments lack.
+            copy.file("journal")
+        return _finish(draft, copy)
 
 
 def _check_source(data: Path) -> None:
@@ -112,19 +109,26 @@ def _check_source(data: Path) -> None:
         raise Refused(f"{data} is no data directory of format {FORMAT}; name a broker's --data")
 
 
-def _draft_for(into: Path) -> Path:
+@contextmanager
+def _drafted(into: Path, failing: str) -> Iterator[Path]:
+    """A directory that gets its name when all is in it, and is removed if that fails."""
     if into.exists() and (not into.is_dir() or any(into.iterdir())):
         raise Refused(f"{into} is there already and not empty; name a directory that is new")
     draft = into.with_name(into.name + _DRAFT)
     if draft.exists():
-        raise Refused(f"{draft} was left by a run that did not finish; remove it and try again")
+        raise Refused(f"{draft} was left by a run that was killed; remove it and try again")
     try:
-        draft.mkdir(parents=True)
+        # What the state knows of users is nobody else's business.
+        draft.mkdir(mode=0o700, parents=True)
+        yield draft
         if into.exists():
             into.rmdir()
-    except OSError as error:
-        raise Refused(f"cannot make {draft}: {error.strerror}") from error
-    return draft
+        draft.rename(into)
+        _sync_directory(into.resolve().parent)
+    except (OSError, sqlite3.Error) as error:
+        raise Refused(f"{failing}: {error}") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 @contextmanager
@@ -142,46 +146,41 @@ def _stopped(data: Path) -> Iterator[bool]:
 
 
 def _cut(data: Path, draft: Path) -> dict[str, list[Piece]]:
-    for _ in range(_TRIES):
-        before = _snapshot(data / STATE, draft / STATE)
-        try:
-            cut = {
-                path.name: _pieces(path)
-                for path in sorted(data.iterdir())
-                if _PARTITION_NAME.fullmatch(path.name) and path.is_dir()
-            }
-        except Moved:
-            time.sleep(0.01)
-            continue
-        if _decisions(data / STATE) == before:
-            return cut
+    """What there is now, and the state right before, copied to the draft."""
+    if not (data / STATE).exists():
+        return _all_pieces(data)
+    for _ in range(_CUTS):
+        with closing(sqlite3.connect(data / STATE, timeout=30, isolation_level=None)) as ours:
+            # From here on this connection sees the state of this moment, whatever is written.
+            ours.execute("BEGIN")
+            before = ours.execute(_DECIDED).fetchall()
+            try:
+                cut = _all_pieces(data)
+            except Moved:
+                cut = None
+            if cut is not None and _decided(data / STATE) == before:
+                with closing(sqlite3.connect(draft / STATE)) as copy:
+                    ours.backup(copy)
+                    copy.execute("PRAGMA journal_mode = DELETE")
+                return cut
+        time.sleep(random.uniform(0, 0.02))
     raise Refused(
         f"transactions are decided or segments exchanged in {data} without a pause; try again when "
         "less is going on"
     )
 
 
-def _snapshot(source: Path, target: Path) -> list[Any]:
-    """Copy the state; gives the transactions that were decided by then."""
-    if not source.exists():
-        return []
-    with (
-        closing(sqlite3.connect(source, timeout=30)) as ours,
-        closing(sqlite3.connect(target)) as copy,
-    ):
-        ours.backup(copy)
-        copy.execute("PRAGMA journal_mode = DELETE")
-    return _decisions(target)
-
-
-def _decisions(path: Path) -> list[Any]:
-    if not path.exists():
-        return []
+def _decided(path: Path) -> list[Any]:
     with closing(sqlite3.connect(path, timeout=30)) as state:
-        return state.execute(
-            "SELECT name, producer_id, epoch, phase, updated_ms FROM transactions"
-            " WHERE phase NOT IN ('Empty', 'Ongoing') ORDER BY name"
-        ).fetchall()
+        return state.execute(_DECIDED).fetchall()
+
+
+def _all_pieces(data: Path) -> dict[str, list[Piece]]:
+    return {
+        path.name: _pieces(path)
+        for path in sorted(data.iterdir())
+        if _PARTITION_NAME.fullmatch(path.name) and path.is_dir()
+    }
 
 
 def _pieces(directory: Path) -> list[Piece]:
@@ -386,9 +385,8 @@ def restore(backup: Path, data: Path) -> Summary:
         raise Refused(f"{data} is not empty; restore into a directory that is new")
     verify(backup)
     manifest = _read_manifest(backup)
-    draft = _draft_for(data)
     total = sum(one["bytes"] for one in manifest["files"].values())
-    try:
+    with _drafted(data, f"cannot restore into {data}") as draft:
         with Progress("restoring", total, in_bytes=True) as progress:
             for name, fields in manifest["files"].items():
                 (draft / name).parent.mkdir(exist_ok=True)
@@ -399,10 +397,6 @@ def restore(backup: Path, data: Path) -> Summary:
         (draft / MANIFEST).unlink()
         for directory in (draft, *(path for path in draft.iterdir() if path.is_dir())):
             _sync_directory(directory)
-        draft.rename(data)
-        _sync_directory(data.resolve().parent)
-    except OSError as error:
-        raise Refused(f"cannot restore into {data}: {error}; remove {draft}") from error
     return summary
 
 

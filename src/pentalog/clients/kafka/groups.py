@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from kio.schema.errors import ErrorCode
-
 from pentalog.clients.kafka.cluster import Cluster
 from pentalog.clients.kafka.connection import checked
 from pentalog.clients.kafka.errors import Incompatible, KafkaFailed
 from pentalog.clients.kafka.offsets import GROUP
+from pentalog.model.kio_schemas import ErrorCode
 from pentalog.model.types import Partition
 
 _DESCRIBE: Final = 15
@@ -132,9 +131,11 @@ def _assigned(data: bytes) -> Iterator[Partition]:
 
 
 def _number(data: bytes, position: int, size: int) -> int:
-    if position + size > len(data):
+    """A count or an index: never negative, or a hostile member could send us back and forth."""
+    number = int.from_bytes(data[position : position + size], "big", signed=True)
+    if position + size > len(data) or number < 0:
         raise EOFError
-    return int.from_bytes(data[position : position + size], "big", signed=True)
+    return number
 
 
 def delete(cluster: Cluster, names: Collection[str]) -> None:
