@@ -31,7 +31,7 @@ class Parts:
             self._close(offset)
 
     def hop(self, index: OffsetIndex, base: Offset, offset: Offset) -> tuple[int, Offset]:
-        """Go from cut to cut by a segment's index: (position, offset) where it, or the range, ends."""
+        """Go from cut to cut by an index: (position, offset) where it or the range ends."""
         place = bisect_right(index.offsets, offset - base)
         position = index.positions[place - 1] if place else 0
         usable = bisect_right(index.offsets, self.limit - base - 2)
