@@ -12,8 +12,8 @@ import brokers
 
 pytest.importorskip("fluvio")
 
-from doors import READERS, WRITERS, Addresses, BlipmqReader, write_after
-from shapes import ABORTED, SHAPES, SHOWS, WRITES, Seen, expected
+from crossing_doors import READERS, WRITERS, Addresses, BlipmqReader, write_after
+from crossing_shapes import ABORTED, SHAPES, SHOWS, WRITES, Seen, expected
 
 from pentalog.protocols import PROTOCOLS
 

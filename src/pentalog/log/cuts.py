@@ -31,17 +31,16 @@ class Parts:
             self._close(offset)
 
     def hop(self, index: OffsetIndex, base: Offset, offset: Offset) -> tuple[int, Offset]:
-        """Go from cut to cut by a segment's index: (position, offset) where the index ends."""
+        """Go from cut to cut by an index: (position, offset) where it or the range ends."""
         place = bisect_right(index.offsets, offset - base)
         position = index.positions[place - 1] if place else 0
-        while place < len(index):
-            found = bisect_left(index.positions, position + self._room(), place)
-            place = min(found, len(index) - 1)
-            reached = base + index.offsets[place] + 1
-            if reached >= self.limit:
-                break
-            self.reach(reached, index.positions[place] - position)
-            position, offset = index.positions[place], reached
+        usable = bisect_right(index.offsets, self.limit - base - 2)
+        while place < usable:
+            found = bisect_left(index.positions, position + self._room(), place, usable)
+            place = min(found, usable - 1)
+            offset = base + index.offsets[place] + 1
+            self.reach(offset, index.positions[place] - position)
+            position = index.positions[place]
             place += 1
         return position, offset
 

@@ -106,8 +106,10 @@ class Runner:
                 _log.warning("pipeline %s is paused; resume it first", one.pipeline.name)
                 one.done = True
             return
+        # In this order, so that the last batch of one that has ended is told of as well.
+        active = one.query.isActive
         self._take_progress(one)
-        if not one.query.isActive:
+        if not active:
             self._ended(one)
         elif paused:
             self._end(one)
@@ -132,13 +134,15 @@ class Runner:
 
     def _end(self, one: _Running) -> None:
         """Stop between batches; one that takes too long is interrupted, which it survives."""
-        query, one.query = one.query, None
+        query = one.query
         if query is None:
             return
         until_s = time.monotonic() + _STOP_S_MAX
         while query.isActive and query.status["isTriggerActive"] and time.monotonic() < until_s:
             time.sleep(_LOOK_S)
         query.stop()
+        self._take_progress(one)
+        one.query = None
 
     def _take_progress(self, one: _Running) -> None:
         assert one.query is not None

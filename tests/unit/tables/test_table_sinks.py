@@ -91,6 +91,14 @@ def test_a_batch_is_taken_once(sink: Sink, at: TableAt) -> None:
     assert paths(at) == set(open_table(at).files())
 
 
+def test_every_commit_has_a_higher_number(sink: Sink) -> None:
+    numbers = [sink.version()]
+    for batch in range(3):
+        take(sink, batch, batch * 5, batch * 5 + 5)
+        numbers.append(sink.version())
+    assert numbers == sorted(set(numbers))
+
+
 def test_rows_that_none_can_have_still_move_the_end(sink: Sink, at: TableAt) -> None:
     take(sink, 0, 0, 5)
     ranges = {AT: Range(5, 9)}

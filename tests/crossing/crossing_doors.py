@@ -12,10 +12,10 @@ from typing import Final
 
 import cramjam
 from confluent_kafka import Consumer, Producer, TopicPartition
+from crossing_shapes import ABORTED, AFTER, CODECS, COMMITTED, SHAPES, Seen, Sent
 from cursus_subject import Wire as CursusWire
 from fluvio_wire import Wire as FluvioWire
 from fluvio_world import produce, read_produced, their_batch
-from shapes import ABORTED, AFTER, CODECS, COMMITTED, SHAPES, Seen, Sent
 from tests.support.cursus_world import Message, batch, messages_of
 
 from pentalog.clients.blipmq import BlipmqClient
