@@ -69,13 +69,16 @@ class JsonCondition:
         return cls(tuple(path), operator, _literal(match["wanted"]) if operator else None)
 
     @property
-    def pattern(self) -> re.Pattern[bytes]:
+    def pattern(self) -> re.Pattern[bytes] | None:
         """Found in every value that fulfils this, unless it writes names with escapes.
 
         For equality that is the name with the wanted value behind it, however it is written.
+        None: the path has no names.
         """
         names = [step for step in self.path if isinstance(step, str) and step != "*"]
-        name = re.escape(max((one.encode() for one in names), key=len, default=b""))
+        if not names:
+            return None
+        name = re.escape(max(names, key=len).encode())
         written = _text(self.wanted).encode()
         if self.operator != "=" or self.path[-1:] != tuple(names[-1:]) or b"\\" in written:
             return _compiled(name)
@@ -198,8 +201,8 @@ class Query:
         if self.text and (data.lower() if self.ignore_case else data).find(self._needle()) < 0:
             return False
         if self.condition is not None:
-            found = self.condition.pattern.search(data)
-            return found is not None or data.find(_ESCAPE) >= 0
+            pattern = self.condition.pattern
+            return pattern is None or bool(pattern.search(data)) or data.find(_ESCAPE) >= 0
         return True
 
     def rows(self, columns: Columns) -> list[int]:
@@ -259,11 +262,11 @@ def rows_with(chunks: Chunks, needle: bytes, ignore_case: bool) -> list[int]:
 
 def _rows_fulfilling(condition: JsonCondition, values: Chunks, chosen: set[int] | None) -> set[int]:
     starts = memoryview(values.offsets).cast("i")
-    candidates = {
-        bisect_right(starts, match.start()) - 1 for match in condition.pattern.finditer(values.data)
-    }
-    candidates.update(rows_with(values, _ESCAPE, False))
-    candidates.discard(len(starts) - 1)
+    candidates = set(range(len(starts) - 1))
+    if condition.pattern is not None:
+        matches = condition.pattern.finditer(values.data)
+        candidates = {bisect_right(starts, match.start()) - 1 for match in matches}
+        candidates.update(rows_with(values, _ESCAPE, False))
     if chosen is not None:
         candidates &= chosen
     return {
