@@ -1,3 +1,5 @@
+SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,6 +10,8 @@ FRAMES ?= 1000000
 # Wheels only, but for two that are published as source: pyspark (Python and jars) and msgpack 1.0.4,
 # which the Fluvio client pins.
 WHEELS := --only-binary :all: --no-binary pyspark --no-binary msgpack
+PROGRESS := awk '/^Collecting/ { printf "  package %d of at most $(shell grep -c == requirements/test.txt)\r", ++n; \
+	fflush() } /^Installing collected/ { print "  unpacking them            " }'
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	$(WHEELS) --no-annotate --no-header --upgrade \
 	$(addprefix --index-url ,$(shell $(BIN)/pip config get global.index-url 2>/dev/null))
@@ -20,8 +24,8 @@ help: ## print this list
 
 install: $(STAMP) ## make the virtual environment and install pentalog in it, kernels compiled
 
-demo: $(STAMP) ## start a broker, write, read, kill it, restart it: a story of a minute
-	$(BIN)/python examples/demo.py
+demo: $(STAMP) ## a story of a minute: five doors, a kill -9, a table (KEEP=1: stay up afterwards)
+	$(BIN)/python examples/demo.py $(if $(KEEP),--keep)
 
 test: $(STAMP) ## run the whole test suite
 	$(BIN)/pytest -q -m alone
@@ -70,7 +74,8 @@ $(BIN)/python:
 
 # The kernels are compiled in place, so a changed kernel means a new installation.
 $(STAMP): requirements/test.txt pyproject.toml $(wildcard setup.py) $(KERNELS) | $(BIN)/python
-	$(BIN)/pip install --quiet --disable-pip-version-check $(WHEELS) --require-hashes \
-		-r requirements/test.txt
+	@echo "Setting up, once: a few minutes, most of them for Spark"
+	@$(BIN)/pip install --disable-pip-version-check $(WHEELS) --require-hashes \
+		-r requirements/test.txt | $(PROGRESS)
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@

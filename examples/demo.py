@@ -19,9 +19,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import demo_doors
 import demo_tables
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
-from demo_tables import WentWrong
+from demo_doors import WentWrong, say
 
 LISTENERS = ("kafka", "fluvio-sc", "fluvio-spu", "cursus", "rustlog", "blipmq")
 READY_TIMEOUT_S = 30
@@ -78,10 +79,6 @@ class Broker:
             if line.startswith("ready") and "kafka" in addresses:
                 return addresses
         raise WentWrong(f"the broker ended with code {self._process.wait()} before it was ready")
-
-
-def say(text: str) -> None:
-    print(text, flush=True)
 
 
 def expect(holds: bool, what: str) -> None:
@@ -231,14 +228,28 @@ def kill_and_restart(data: Path, broker: Broker) -> Broker:
     return again
 
 
-def tell(data: Path) -> None:
+def keep(broker: Broker) -> None:
+    say("\nThe broker stays up; Ctrl-C ends it.")
+    for name, address in broker.addresses.items():
+        say(f"   {name:<10} {address}")
+    try:
+        while broker.running:
+            time.sleep(0.5)
+    except KeyboardInterrupt:
+        say("")
+
+
+def tell(data: Path, *, stay: bool) -> None:
     broker = Broker(data)
     try:
         say(f"pentalog is ready after {broker.start_s:.2f} s on {broker.address}")
         one_record(broker.address)
         many_records(broker.address)
         broker = kill_and_restart(data, broker)
-        demo_tables.tell(data.parent, broker.addresses)
+        count = demo_doors.tell(broker.addresses)
+        demo_tables.tell(data.parent, broker.address, count)
+        if stay:
+            keep(broker)
         code = broker.stop()
         expect(code == 0, f"the broker ended with code {code}")
     finally:
@@ -250,7 +261,7 @@ def tell(data: Path) -> None:
 def main() -> int:
     with tempfile.TemporaryDirectory(prefix="pentalog-demo-") as directory:
         try:
-            tell(Path(directory) / "data")
+            tell(Path(directory) / "data", stay="--keep" in sys.argv[1:])
         except (WentWrong, KafkaException, subprocess.TimeoutExpired) as wrong:
             print(f"\nThis went wrong: {wrong}", file=sys.stderr)
             return 1

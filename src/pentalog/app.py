@@ -27,7 +27,7 @@ from pentalog.broker.topic_options import LocalTopicOptions
 from pentalog.broker.topics import LocalTopics
 from pentalog.broker.transactions import LocalTransactions
 from pentalog.config import Config, ConfigError, Listen
-from pentalog.log.files import RealFiles
+from pentalog.log.files import Files, RealFiles
 from pentalog.log.housekeeping import Housekeeping
 from pentalog.log.store import Store, StoreError
 from pentalog.metrics import Metrics
@@ -56,13 +56,23 @@ class StartFailed(Exception):
 class App:
     """One broker with its ports, on the loop that is running."""
 
-    def __init__(self, config: Config, loop: Loop) -> None:
-        """Checks what can be checked without touching anything; raises `ConfigError`."""
+    def __init__(
+        self,
+        config: Config,
+        loop: Loop,
+        *,
+        files: Files | None = None,
+        endpoints: Mapping[str, Endpoint] | None = None,
+    ) -> None:
+        """Checks what can be checked without touching anything; raises `ConfigError`.
+
+        Tests bring files and endpoints that fail.
+        """
         self._config = config
-        self._listen = doors(config)
+        self._listen = doors(config, ENDPOINTS if endpoints is None else endpoints)
         self.metrics = Metrics()
         self._runtime = AsyncioRuntime(loop)
-        self._store = Store(config.data, RealFiles(), self._runtime, self.metrics, config)
+        self._store = Store(config.data, files or RealFiles(), self._runtime, self.metrics, config)
         self._housekeeping = Housekeeping(self._store, self._runtime, config)
         self._state = State(
             config.data / FILE_NAME, self._runtime, synced=config.flush_interval_ms > 0
@@ -161,6 +171,21 @@ class App:
             clean = False
         return clean
 
+    async def abandon(self) -> None:
+        """Leave everything as it is when the process is killed: nothing is finished or tidied up.
+
+        What was handed to the disk gets there, as it would.
+        """
+        if self._listeners is not None:
+            await self._listeners.abandon()
+            self._listeners = None
+        self._housekeeping.stop()
+        self._runtime.close()
+        if self._state_open:
+            self._state_open = False
+            self._state.abandon()
+        self._store.abandon()
+
     def _open_broker(self) -> Broker:
         self._store.open()
         self._state.open()
@@ -246,24 +271,26 @@ class App:
             self._listeners.reconfigure(config)
 
 
-def doors(config: Config) -> Sequence[tuple[Listen, Endpoint]]:
+def doors(
+    config: Config, endpoints: Mapping[str, Endpoint] = ENDPOINTS
+) -> Sequence[tuple[Listen, Endpoint]]:
     """Which endpoint each listener opens; raises `ConfigError` for names that do not exist."""
     known = ", ".join(ENDPOINTS)
     for name in (*(listen.name for listen in config.listen), *config.advertise):
         if name not in ENDPOINTS:
             raise ConfigError(f"there is no listener {name!r}; this broker has: {known}")
     if config.listen:
-        return [(listen, _door(config, listen.name)) for listen in config.listen]
+        return [(listen, _door(config, listen.name, endpoints)) for listen in config.listen]
     return [
-        (Listen(endpoint.name, "127.0.0.1", endpoint.port), _door(config, endpoint.name))
+        (Listen(endpoint.name, "127.0.0.1", endpoint.port), _door(config, endpoint.name, endpoints))
         for endpoint in ENDPOINTS.values()
     ]
 
 
-def _door(config: Config, name: str) -> Endpoint:
-    endpoint = ENDPOINTS[name]
+def _door(config: Config, name: str, endpoints: Mapping[str, Endpoint]) -> Endpoint:
+    endpoint = endpoints[name]
     if name == "kafka" and config.rustlog_on_kafka_port:
-        return share(endpoint, [ENDPOINTS["rustlog"]])
+        return share(endpoint, [endpoints["rustlog"]])
     return endpoint
 
 

@@ -9,7 +9,7 @@ import threading
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Final, Self
 
 from pentalog.app import ENDPOINTS, App
 from pentalog.config import Listen, load
@@ -51,7 +51,7 @@ class Broker:
     def data(self) -> Path:
         return self.config.data
 
-    def start(self) -> Broker:
+    def start(self) -> Self:
         """Returns when the ports are open; raises here what kept them from it."""
         assert self._thread is None, "started already"
         self._up.clear()
@@ -67,12 +67,7 @@ class Broker:
 
     def stop(self) -> None:
         """Stop as SIGTERM would.  May be started again, if the directory is not a temporary one."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            loop, asked = self._loop, self._asked_to_stop
-            if loop is not None and asked is not None and not loop.is_closed():
-                loop.call_soon_threadsafe(asked.set)
-            thread.join(self.config.shutdown_timeout_ms / 1000 + _JOIN_MARGIN_S)
+        self._end()
         self._remove(self.config.data)
 
     def address(self, name: str = "kafka") -> str:
@@ -83,7 +78,7 @@ class Broker:
             listening = ", ".join(self._addresses) or "nothing: it is not started"
             raise KeyError(f"no listener {name!r}; listening: {listening}") from None
 
-    def __enter__(self) -> Broker:
+    def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(
@@ -93,6 +88,19 @@ class Broker:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
+
+    @property
+    def running(self) -> bool:
+        return self._thread is not None
+
+    def _end(self) -> None:
+        """Have the thread leave, and wait until it has."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            loop, asked = self._loop, self._asked_to_stop
+            if loop is not None and asked is not None and not loop.is_closed():
+                loop.call_soon_threadsafe(asked.set)
+            thread.join(self.config.shutdown_timeout_ms / 1000 + _JOIN_MARGIN_S)
 
     def _run(self) -> None:
         try:
@@ -106,11 +114,17 @@ class Broker:
     async def _serve(self, loop: lifecycle.Loop) -> None:
         self._loop = loop
         self._asked_to_stop = asyncio.Event()
-        app = App(self.config, loop)
+        app = self._new_app(loop)
         await app.start()
         self._addresses = dict(app.addresses)
         self._up.set()
         await self._asked_to_stop.wait()
+        await self._leave(app)
+
+    def _new_app(self, loop: lifecycle.Loop) -> App:
+        return App(self.config, loop)
+
+    async def _leave(self, app: App) -> None:
         await app.stop()
 
     def _remove(self, directory: Path) -> None:

@@ -79,10 +79,21 @@ class Metrics(Traffic):
     journal_bytes: int = 0
     damaged_batches: int = 0
     segments_deleted: int = 0
+    segments_deleted_bytes: int = 0
     segments_deleted_unread: int = 0
     retention_held_bytes: int = 0
     """At present, not in all."""
+    retention_walks_in_vain: int = 0
+    """Looked at every partition and found nothing to delete."""
+    compactions: int = 0
     segments_compacted: int = 0
+    segments_compacted_bytes: int = 0
+    """Of what took their place."""
+    segments_not_compacted: int = 0
+    """Looked through, and left as they were for the next time."""
+    records_compacted: int = 0
+    """Dropped because a newer one has their key."""
+    damaged_checkpoints: int = 0
     subscriptions_opened: int = 0
     subscriptions_expired: int = 0
     deliveries: int = 0

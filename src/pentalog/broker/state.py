@@ -326,6 +326,12 @@ class State:
         (self._waiting if self._queued else self._waiting_underway).append(later)
         return later
 
+    def abandon(self) -> None:
+        """Close the file as a crash would: what is queued is lost.  No thread may be writing."""
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+
     def close(self) -> Later[None]:
         """Commit what is queued, then close; ready when the file is closed."""
         if self._closed is None:

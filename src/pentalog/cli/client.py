@@ -10,12 +10,11 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from kio.schema.errors import ErrorCode
-
 from pentalog.cli.output import Misused, Refused
 from pentalog.clients.kafka import connection as kafka
 from pentalog.clients.kafka.errors import KafkaFailed, Unreachable
 from pentalog.clients.kafka.messages import ms as _ms
+from pentalog.model.kio_schemas import ErrorCode
 
 _CLIENT_ID: Final = "pentalog-cli"
 

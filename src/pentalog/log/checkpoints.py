@@ -7,7 +7,7 @@ Offset checkpoints are Kafka's own: a version line (0), a count line, then one l
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote
@@ -46,17 +46,22 @@ def read_text(files: Files, path: Path) -> str:
         file.close()
 
 
-def read_offsets(files: Files, path: Path) -> dict[Partition, int]:
-    """Whatever can be read of a checkpoint; a damaged one only costs time."""
+def read_offsets(
+    files: Files, path: Path, damaged: Callable[[Path], None] = lambda _: None
+) -> dict[Partition, int]:
+    """Nothing of a damaged checkpoint, which is told: it only costs time."""
     offsets: dict[Partition, int] = {}
     lines = read_text(files, path).splitlines()
-    if not lines or lines[0].strip() != "0":
+    if not lines:
         return offsets
     for line in lines[2:]:
         words = line.split()
         if len(words) == 3 and words[1].isdecimal() and words[2].isdecimal():
             offsets[Partition(read_topic(words[0]), int(words[1]))] = int(words[2])
-    return offsets if str(len(offsets)) == lines[1].strip() else {}
+    if lines[0].strip() != "0" or [str(len(offsets))] != lines[1:2]:
+        damaged(path)
+        return {}
+    return offsets
 
 
 def offsets_text(offsets: Mapping[Partition, int]) -> str:

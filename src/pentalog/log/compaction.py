@@ -261,8 +261,18 @@ class Compaction:
                 self._store.write_cleaned_offsets()
             except OSError as failure:
                 log.warning("cannot note what has been compacted: %s", failure)
+            self._count(found)
             log.info("%s: compacted up to offset %d", partition.name, found.clean_offset)
         self._over()
+
+    def _count(self, found: Rewritten) -> None:
+        metrics = self.partition.metrics
+        metrics.compactions += 1
+        metrics.records_compacted += found.records_dropped
+        metrics.segments_compacted_bytes += sum(output.size for output in found.outputs)
+        metrics.segments_not_compacted += len(self._bases) - sum(
+            len(output.sources) for output in found.outputs
+        )
 
     def _give_up(self, error: BaseException | None) -> None:
         partition = self.partition

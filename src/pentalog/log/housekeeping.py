@@ -35,6 +35,8 @@ class Housekeeping:
         self._retention_interval_ms = config.retention_interval_ms
         self._retention_due_s = 0.0
         self._retaining = False
+        self._dropped = 0
+        """Segments that this walk deleted."""
         self.find_leases: Callable[[int], Mapping[Partition, Lease]] = _no_leases
         """What must be kept for its readers, at a time."""
         self._leases: Mapping[Partition, Lease] = {}
@@ -74,6 +76,7 @@ class Housekeeping:
         if self._retaining:
             self._retention_due_s = now_s + self._retention_interval_ms / 1000
             self._leases = self.find_leases(self._runtime.now_ms())
+            self._dropped = 0
         self._ahead.extend(self._store.all())
         self._due.clear()
         self._turn()
@@ -100,7 +103,8 @@ class Housekeeping:
         if self._compaction is not None and self._compaction.partition is partition:
             return  # dropping segments now would waste the work; the next walk will do it
         if self._retaining:
-            apply_retention(partition, now_ms, self._leases.get(partition.at))
+            lease = self._leases.get(partition.at)
+            self._dropped += apply_retention(partition, now_ms, lease)
         found = self._plan(partition)
         if found is not None:
             self._due.append(found)
@@ -113,6 +117,8 @@ class Housekeeping:
         return found if found is not None and found.due else None
 
     def _walked(self) -> None:
+        if self._retaining and not self._dropped:
+            self._store.metrics.retention_walks_in_vain += 1
         try:
             self._store.write_starts()
         except OSError as error:

@@ -452,6 +452,7 @@ class PartitionLog:
             del self.segments[0], self.bases[0]
             self.start_offset = max(self.start_offset, self.segments[0].base_offset)
             self.metrics.segments_deleted += 1
+            self.metrics.segments_deleted_bytes += segment.size
             self.retire(segment)
         if doomed:
             self.reading.forget()

@@ -86,6 +86,7 @@ class Rewritten(NamedTuple):
     outputs: list[Output]
     clean_offset: int
     """Everything before is compacted once the outputs are in place."""
+    records_dropped: int
 
 
 def rewrite(job: Job) -> Rewritten:
@@ -110,7 +111,7 @@ def rewrite(job: Job) -> Rewritten:
                 draft.add(kept)
     if draft is not None:
         outputs += draft.finish(job, clean_offset)
-    return Rewritten(outputs, clean_offset)
+    return Rewritten(outputs, clean_offset, sieve.dropped)
 
 
 # What is newest
@@ -186,6 +187,8 @@ class _Sieve:
         self._aborted = aborted
         self._newest = newest
         self._clean_offset = clean_offset
+        self.dropped = 0
+        """Records that did not stay."""
 
     def kept(
         self, header: BatchHeader, data: bytes, position: int
@@ -219,6 +222,7 @@ class _Sieve:
             return whole
         if not records:
             return self._emptied(header, last_offset, whole)
+        self.dropped += header.records - records
         return batches_of.rebuild(
             header,
             kept,
@@ -243,6 +247,7 @@ class _Sieve:
         The last batch of a producer tells its sequence; the last of all leads readers on to the
         offset behind it.
         """
+        self.dropped += header.records
         needed = (
             header.producer_id >= 0 and self._job.producers.get(header.producer_id) == last_offset
         ) or last_offset + 1 == self._job.sources[-1].next_offset

@@ -107,11 +107,9 @@ class Store:
             ) from error
         self._check_format()
         stops = checkpoints.read_clean_stop(files, directory / checkpoints.CLEAN_STOP)
-        points = checkpoints.read_offsets(files, directory / checkpoints.RECOVERY_POINTS)
-        self._starts = checkpoints.read_offsets(files, directory / checkpoints.LOG_STARTS)
-        self.cleaned_offsets = checkpoints.read_offsets(
-            files, directory / checkpoints.CLEANED_OFFSETS
-        )
+        points = self._read_offsets(checkpoints.RECOVERY_POINTS)
+        self._starts = self._read_offsets(checkpoints.LOG_STARTS)
+        self.cleaned_offsets = self._read_offsets(checkpoints.CLEANED_OFFSETS)
         if stops:
             files.remove(directory / checkpoints.CLEAN_STOP)
             files.sync_directory(directory)
@@ -126,6 +124,13 @@ class Store:
         self._opened = True
         self._checkpoint_timer = self.runtime.after(_CHECKPOINT_INTERVAL_MS, self._checkpoint_due)
         self._publish_due()
+
+    def _read_offsets(self, name: str) -> dict[Partition, int]:
+        return checkpoints.read_offsets(self.files, self.directory / name, self._note_damage)
+
+    def _note_damage(self, checkpoint: Path) -> None:
+        self.metrics.damaged_checkpoints += 1
+        log.warning("%s is damaged: the segments themselves are read instead", checkpoint)
 
     def _check_format(self) -> None:
         path = self.directory / "pentalog.format"
@@ -239,6 +244,17 @@ class Store:
             self.files.replace_text(path, checkpoints.clean_stop_text(stops))
         self._publish()
         for partition in partitions:
+            partition.close()
+        self.journal.close()
+        self._lock = None
+
+    def abandon(self) -> None:
+        """Let go of the directory as a crash would: nothing is synced, nothing is said."""
+        self._opened = False
+        for timer in (self._checkpoint_timer, self._marks_timer):
+            if timer is not None:
+                timer.cancel()
+        for partition in self._partitions.values():
             partition.close()
         self.journal.close()
         self._lock = None

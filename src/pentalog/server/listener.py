@@ -112,6 +112,16 @@ class Listeners:
             connection.abort()
         await self._until(self._empty, self._loop.time() + _FAREWELL_S)
 
+    async def abandon(self) -> None:
+        """Cut everybody off, unanswered."""
+        self.observation.stop()
+        self._limits.stop_sweeping()
+        for server in self._servers:
+            server.close()
+        for connection in tuple(self._connections):
+            connection.abort()
+        await self._until(self._empty, self._loop.time() + _FAREWELL_S)
+
     async def _until(self, met: Callable[[], bool], deadline: float) -> None:
         while True:
             if met() or self._loop.time() >= deadline:

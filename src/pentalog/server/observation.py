@@ -5,7 +5,9 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import count
+from heapq import nsmallest
+from itertools import count as counting
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -44,7 +46,7 @@ class LocalObservation:
         self._metrics = metrics
         self._data = data
         self._connections = connections
-        self._numbers = count(1)
+        self._numbers = counting(1)
         self._listeners: dict[str, list[tuple[str, str]]] = {}
         self._gone: dict[str, Traffic] = {}
         self._probing: Later[Health] | None = None
@@ -78,21 +80,14 @@ class LocalObservation:
         if connection.tap is not None:
             connection.tap.ended()
 
-    def connections(self) -> Sequence[ConnectionView]:
-        views = [
-            ConnectionView(
-                one.number,
-                _door_of(one),
-                one.endpoint.name,
-                one.peer,
-                one.since_ms,
-                one.traffic,
-                one.known.client,
-                one.known.principal,
-            )
-            for one in self._connections
-        ]
-        return sorted(views, key=lambda view: view.number)
+    def connections(self, *, after: int, count: int) -> tuple[Sequence[ConnectionView], int]:
+        ahead = [one for one in self._connections if one.number > after]
+        first = nsmallest(count, ahead, key=attrgetter("number"))
+        return [_view(one) for one in first], len(ahead) - len(first)
+
+    def connection(self, number: int) -> ConnectionView | None:
+        found = self._find(number)
+        return None if found is None else _view(found)
 
     def doors(self) -> Sequence[DoorView]:
         sums: dict[str, Traffic] = {}
@@ -116,7 +111,7 @@ class LocalObservation:
         return self._probing
 
     def watch(self, number: int, watching: Watching) -> Callable[[], None]:
-        connection = next((one for one in self._connections if one.number == number), None)
+        connection = self._find(number)
         if connection is None:
             raise NotInspected(
                 f"there is no connection {number}; /api/v1/connections lists those there are"
@@ -133,6 +128,9 @@ class LocalObservation:
                 connection.tap = None
 
         return end
+
+    def _find(self, number: int) -> Connection | None:
+        return next((one for one in self._connections if one.number == number), None)
 
     def _new_tap(self, connection: Connection) -> Tap:
         inspector = connection.known.inspector or connection.endpoint.inspector
@@ -160,6 +158,19 @@ class LocalObservation:
 def _door_of(connection: Connection) -> str:
     endpoint = connection.endpoint
     return connection.known.door or endpoint.door or endpoint.name
+
+
+def _view(connection: Connection) -> ConnectionView:
+    return ConnectionView(
+        connection.number,
+        _door_of(connection),
+        connection.endpoint.name,
+        connection.peer,
+        connection.since_ms,
+        connection.traffic,
+        connection.known.client,
+        connection.known.principal,
+    )
 
 
 def _probe(data: Path) -> None:

@@ -87,6 +87,10 @@ def test_it_makes_the_log_smaller_and_joins_what_is_left(tmp_path: Path) -> None
     assert len(partition.segments) == 2 < count
     assert partition.segments[0].base_offset == 0
     assert bench.store.cleaned_offsets[AT] == partition.active.base_offset
+    assert bench.metrics.compactions == 1
+    assert bench.metrics.segments_compacted == count - 1
+    assert bench.metrics.segments_compacted_bytes == partition.segments[0].size
+    assert bench.metrics.records_compacted == partition.active.base_offset - 7
     assert not compact(bench)
     names = {path.name for path in partition.directory.glob("*.index")}
     assert names == {path.with_suffix(".index").name for path in partition.directory.glob("*.log")}
@@ -103,7 +107,8 @@ def test_untouched_batches_keep_their_bytes_and_untouched_segments_their_files(
     assert compact(bench)
     assert {path.name: path.read_bytes() for path in partition.directory.glob("*.log")} == before
     assert {p.name: p.stat().st_ino for p in partition.directory.glob("*.log")} == inodes
-    assert bench.metrics.segments_compacted == 0
+    assert bench.metrics.segments_compacted == bench.metrics.records_compacted == 0
+    assert bench.metrics.segments_not_compacted == len(before) - 1
     fill(bench, [(b"once-3", b"new")])
     partition.roll()
     assert compact(bench)

@@ -68,3 +68,13 @@ def test_a_copied_directory_with_preallocated_indexes_opens(tmp_path: Path) -> N
             file.truncate(10 << 20)  # as a running Kafka has them: zeros behind the entries
     (tmp_path / "recovery-point-offset-checkpoint").unlink(missing_ok=True)
     assert list(LogBench(tmp_path).values()) == list(range(200))
+
+
+def test_a_damaged_checkpoint_is_counted_and_costs_nothing(tmp_path: Path) -> None:
+    fill(tmp_path).crash()
+    for text in ("0\n2\nevents 0 100\n", "7\n", "0\n"):
+        (tmp_path / "recovery-point-offset-checkpoint").write_text(text)
+        bench = LogBench(tmp_path)
+        assert bench.metrics.damaged_checkpoints == 1
+        assert list(bench.values()) == list(range(200))
+        bench.crash()

@@ -160,8 +160,13 @@ def test_the_walk_reaches_every_partition_and_comes_back(tmp_path: Path) -> None
     house.start()
     bench.runtime.advance(20_000)
     assert all(bench.store.get(at).start_offset == 0 for at in partitions)
+    vain = bench.metrics.retention_walks_in_vain
+    assert vain > 0
+    size = sum(partition.size_bytes for partition in bench.store.all())
     bench.runtime.advance(2 * MINUTE_MS)
     assert all(bench.store.get(at).start_offset == 1 for at in partitions)
+    assert bench.metrics.retention_walks_in_vain > vain
+    assert bench.metrics.segments_deleted_bytes == size
     house.stop()
     bench.append(b"new", at=AT)
     bench.runtime.advance(3 * MINUTE_MS)

@@ -10,11 +10,10 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from kio.schema.errors import ErrorCode
-
 from pentalog.clients.kafka import messages
 from pentalog.clients.kafka.connection import ClientOptions, Connection, checked, parse_servers
 from pentalog.clients.kafka.errors import KafkaFailed, Refused, Unreachable
+from pentalog.model.kio_schemas import ErrorCode
 from pentalog.model.types import Offset, Partition
 
 T = TypeVar("T")

@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kio.schema.errors import ErrorCode
-
 from pentalog.clients.kafka import messages
 from pentalog.clients.kafka.authentication import MECHANISMS, authenticate
 from pentalog.clients.kafka.errors import Incompatible, KafkaFailed, Refused, Unreachable
+from pentalog.model.kio_schemas import ErrorCode
 
 _LENGTH: Final = struct.Struct(">I")
 _CORRELATION: Final = struct.Struct(">i")

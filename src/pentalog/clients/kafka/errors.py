@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kio.schema.errors import ErrorCode
+from pentalog.model.kio_schemas import ErrorCode
 
 
 class KafkaFailed(Exception):

@@ -9,12 +9,11 @@ import struct
 import time
 from typing import Final, NamedTuple
 
-from kio.schema.errors import ErrorCode
-
 from pentalog.clients.kafka.cluster import EARLIEST, LATEST, Cluster
 from pentalog.clients.kafka.connection import Connection
 from pentalog.clients.kafka.errors import KafkaFailed, Refused, Unreachable
 from pentalog.kernels import batch_header, fit_batches, locate_offset
+from pentalog.model.kio_schemas import ErrorCode
 from pentalog.model.pieces import Gone, Piece, aborted_in
 from pentalog.model.types import Offset, Partition
 

@@ -11,8 +11,9 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Final
 
-from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
+
+from pentalog.model.kio_schemas import load_request_schema, load_response_schema
 
 # The versions this package can fill and read: topics by name, transactions the client ends itself.
 VERSIONS: Final[Mapping[int, tuple[int, int]]] = {

@@ -66,5 +66,6 @@ def code_of(refusal: errors.BrokerError) -> int:
 
 
 def publish_failed(refusal: errors.BrokerError, qos: int) -> str:
-    """The text of a NACK for a message that was not taken."""
-    return f"{'durable ' if qos else ''}publish failed: {refusal}"
+    """The text of a NACK for a message that was not taken; `durable` speaks of the disk only."""
+    durable = qos and code_of(refusal) == 500
+    return f"{'durable ' if durable else ''}publish failed: {refusal}"

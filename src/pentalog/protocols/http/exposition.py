@@ -12,7 +12,8 @@ from pentalog.observation import DoorView, Observation
 from pentalog.session import Context
 
 TOPICS_MAX: Final = 200
-"""Topics that are told of one by one."""
+PARTITIONS_MAX: Final = 2000
+"""Topics are told of one by one until there have been as many of them, or of their partitions."""
 LAGS_MAX: Final = 1000
 """Group, topic and partition, told of one by one."""
 
@@ -123,7 +124,7 @@ LAG: Final = Family(
 LEFT_OUT: Final = Family(
     "pentalog_series_left_out",
     "gauge",
-    "Topics, and lags of groups, that are too many to be told of.",
+    "Topics, and groups, that are too many to be told of.",
     ("of",),
 )
 FAMILIES: Final[tuple[Family, ...]] = (
@@ -183,9 +184,15 @@ def _owned(context: Context) -> Iterator[str]:
     topics = sorted(context.broker.topics.all(), key=lambda topic: topic.name)
     yield from _family(TOPICS, [((), len(topics))])
     records, appended, sizes = [], [], []
+    partitions_left = PARTITIONS_MAX
+    shown = 0
     for topic in topics[:TOPICS_MAX]:
+        partitions_left -= topic.partitions
+        if partitions_left < 0:
+            break
+        shown += 1
+        parts = [Partition(topic.name, index) for index in range(topic.partitions)]
         try:
-            parts = [Partition(topic.name, index) for index in range(topic.partitions)]
             records.append(((topic.name,), sum(log.marks(at).end for at in parts)))
             appended.append(((topic.name,), sum(log.appended_bytes(at) for at in parts)))
             sizes.append(((topic.name,), sum(log.size_bytes(at) for at in parts)))
@@ -194,31 +201,28 @@ def _owned(context: Context) -> Iterator[str]:
     yield from _family(TOPIC_RECORDS, records)
     yield from _family(TOPIC_BYTES, appended)
     yield from _family(TOPIC_SIZE, sizes)
-    lags, left_out = _lags(context)
+    lags, groups_left = _lags(context)
     yield from _family(LAG, lags)
-    more = max(0, len(topics) - TOPICS_MAX)
-    yield from _family(LEFT_OUT, [(("topics",), more), (("lags",), left_out)])
+    left = [(("topics",), len(topics) - shown), (("groups",), groups_left)]
+    yield from _family(LEFT_OUT, left)
 
 
 def _lags(context: Context) -> tuple[list[tuple[tuple[str, ...], int]], int]:
+    """How far groups are behind, and how many groups there was no room for."""
     log, offsets = context.broker.log, context.broker.groups.offsets
     lags: list[tuple[tuple[str, ...], int]] = []
-    left_out = 0
-    for group in sorted(offsets.groups()):
+    groups = sorted(offsets.groups())
+    for number, group in enumerate(groups):
         committed = offsets.committed(group)
-        if len(lags) >= LAGS_MAX:
-            left_out += len(committed)
-            continue
+        if len(lags) + len(committed) > LAGS_MAX:
+            return lags, len(groups) - number
         for at, place in sorted(committed.items()):
             try:
                 end = log.marks(at).end
             except BrokerError:
                 continue  # committed for a partition that is not there
-            if len(lags) >= LAGS_MAX:
-                left_out += 1
-            else:
-                lags.append(((group, at.topic, str(at.index)), max(0, end - place.offset)))
-    return lags, left_out
+            lags.append(((group, at.topic, str(at.index)), max(0, end - place.offset)))
+    return lags, 0
 
 
 def _family(family: Family, values: Iterable[tuple[tuple[str, ...], int | float]]) -> Iterator[str]:

@@ -38,6 +38,14 @@ class Bad(Exception):
         self.text = text
 
 
+def number(request: Request, name: str, default: int) -> int:
+    """A number of the query; raises `Bad`."""
+    word = request.query.get(name, str(default))
+    if not (word.isascii() and word.isdigit() and len(word) < 19):
+        raise Bad(400, f"{name}={word[:50]} is not a number; 0 or more is accepted")
+    return int(word)
+
+
 def read(data: memoryview) -> tuple[Request, int] | None:
     """The first request and its size; None if it has not come whole.  Raises `Bad`."""
     head = bytes(data[: HEAD_BYTES_MAX + len(_END)])

@@ -19,6 +19,8 @@ from pentalog.protocols.http.views import connection_view, door_view, subscripti
 from pentalog.session import Context, Replies
 
 _CLIENT_MAX: Final = 100
+_CONNECTIONS_MAX: Final = 1000
+"""Told of in one answer."""
 _METHODS: Final = ("GET", "HEAD")
 _INSPECT: Final = "/api/v1/inspect/"
 _PATHS: Final = """\
@@ -157,8 +159,10 @@ class HttpSession:
             self._answer(request, messages.text(503, "not ready: not every listener is open"))
 
     def _connections(self, request: Request) -> None:
-        views = [connection_view(view) for view in self._observation.connections()]
-        self._answer(request, messages.json({"connections": views}))
+        after = frames.number(request, "after", 0)
+        found, more = self._observation.connections(after=after, count=_CONNECTIONS_MAX)
+        views = [connection_view(view) for view in found]
+        self._answer(request, messages.json({"connections": views, "more": more}))
 
     def _rates(self, request: Request) -> None:
         views = [door_view(view) for view in self._observation.doors()]

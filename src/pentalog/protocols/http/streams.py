@@ -7,7 +7,7 @@ from typing import Final
 
 from pentalog.observation import START_BYTES_MAX, Frame, Observation
 from pentalog.protocols.http import messages
-from pentalog.protocols.http.frames import Bad, Request
+from pentalog.protocols.http.frames import Request, number
 from pentalog.protocols.http.views import connection_view, frame_view
 from pentalog.session import Context, Replies
 
@@ -30,18 +30,18 @@ class FrameStream:
         self._scheduled = False
         self._end: Callable[[], None] | None = None
 
-    def open(self, observation: Observation, number: int) -> None:
+    def open(self, observation: Observation, connection: int) -> None:
         """Begin; raises `NotInspected`."""
-        self._end = observation.watch(number, self)
+        self._end = observation.watch(connection, self)
         request = self._request
         self._replies.send(
             messages.stream_head(
                 messages.LINES, chunks=request.chunks, keep_alive=request.keep_alive
             )
         )
-        for view in observation.connections():
-            if view.number == number:
-                self._lines.insert(0, messages.line({"connection": connection_view(view)}))
+        view = observation.connection(connection)
+        if view is not None:
+            self._lines.insert(0, messages.line({"connection": connection_view(view)}))
         self._schedule()
 
     def frame(self, frame: Frame) -> None:
@@ -92,7 +92,4 @@ class FrameStream:
 
 
 def _hex_bytes(request: Request) -> int:
-    word = request.query.get("bytes", str(_HEX_BYTES))
-    if not (word.isascii() and word.isdigit() and len(word) < 10):
-        raise Bad(400, f"bytes={word[:50]} is not a number of bytes; 0 to {START_BYTES_MAX} are")
-    return min(int(word), START_BYTES_MAX)
+    return min(number(request, "bytes", _HEX_BYTES), START_BYTES_MAX)

@@ -14,8 +14,7 @@ from functools import lru_cache
 from typing import Any, Final, TypeAlias, get_args, get_origin
 from uuid import UUID
 
-from kio.index import load_response_schema
-
+from pentalog.model.kio_schemas import load_response_schema
 from pentalog.protocols.kafka.entities import decode, unwrapped
 
 __all__ = ["Fields", "decode", "encode", "milliseconds", "uvarint"]

@@ -15,7 +15,7 @@ from types import NoneType
 from typing import Any, Final, TypeAlias, get_args, get_origin
 from uuid import UUID
 
-from kio.index import load_request_schema
+from pentalog.model.kio_schemas import load_request_schema
 
 Read: TypeAlias = Callable[[bytes, int], tuple[Any, int]]
 """Data and position to a value and the position behind it."""

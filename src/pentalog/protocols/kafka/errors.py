@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from kio.schema.errors import ErrorCode
-
 from pentalog.model import errors
+from pentalog.model.kio_schemas import ErrorCode
 
 __all__ = ["ERROR_CODES", "REFUSALS", "ErrorCode", "Refused", "code_of"]
 

@@ -14,8 +14,7 @@ import struct
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from kio.index import load_request_schema
-
+from pentalog.model.kio_schemas import load_request_schema
 from pentalog.protocols.kafka.entities import Undecodable
 
 _START: Final = struct.Struct(">hhih")

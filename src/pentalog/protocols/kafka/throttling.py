@@ -11,9 +11,8 @@ from dataclasses import fields
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from kio.index import load_response_schema
-
 from pentalog.broker.operation import Meter
+from pentalog.model.kio_schemas import load_response_schema
 from pentalog.model.types import FilePiece, Piece
 from pentalog.protocols.kafka.messages import Line
 from pentalog.session import Context, Place, Replies

@@ -9,7 +9,7 @@ from pentalog.observation import Told
 from pentalog.protocols.rustlog import frames
 from pentalog.protocols.rustlog.frames import PRODUCE, Undecodable
 
-_NAMES: Final = {
+NAMES: Final = {
     0x01: "Produce", 0x02: "Fetch", 0x03: "OffsetCommit", 0x04: "OffsetFetch",
     0x05: "CreateTopic", 0x06: "ListTopics", 0x07: "DescribeTopic", 0x08: "DescribePartition",
     0x09: "MetricsFetch", 0xFE: "Error", 0xFF: "Ping",
@@ -24,14 +24,14 @@ class RustLogInspector:
             return Told("empty")
         if frames.is_json(head):
             return _json(head)
-        return Told(_NAMES.get(head[0], "unknown"), topic=_topic(head))
+        return Told(NAMES.get(head[0], "unknown"), topic=_topic(head))
 
     def reply(self, head: memoryview, size: int) -> Told:
         if not head:
             return Told("empty")
         if frames.is_json(head):
             return _json(head)
-        name = _NAMES.get(head[0], "unknown")
+        name = NAMES.get(head[0], "unknown")
         return Told("Pong" if name == "Ping" else name)
 
 

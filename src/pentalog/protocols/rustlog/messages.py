@@ -16,7 +16,7 @@ from pentalog.protocols.rustlog.errors import Invalid, NotJson
 RECORDS_MAX: Final = 1000
 """Records of one Produce in JSON, by the document."""
 PARTITIONS_MAX: Final = 1000
-TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,255}", re.ASCII)
+TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,249}", re.ASCII)
 _U64_MAX: Final = (1 << 64) - 1
 
 Unsigned32: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
@@ -144,5 +144,5 @@ def _check(request: Request) -> None:
 def name_flaw(topic: str) -> str:
     """What is wrong with a name the document does not know as one of a topic."""
     return (
-        f"topic name {topic[:260]!r}; 1 to 255 letters, digits, underscores and dashes are accepted"
+        f"topic name {topic[:260]!r}; 1 to 249 letters, digits, underscores and dashes are accepted"
     )

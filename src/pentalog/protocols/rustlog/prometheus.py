@@ -1,7 +1,6 @@
 """The text of MetricsFetch: the original's names, with values that count.
 
 What passes through this door is counted here, what the log does for all doors by the broker.
-Names of the original that nothing here counts are left out rather than shown as zeros.
 """
 
 from __future__ import annotations
@@ -39,8 +38,22 @@ def _values(door: Door, metrics: Metrics) -> Iterator[tuple[str, str, str, int]]
     yield "slow_consumers_total", counter, meaning, door.stalls
     meaning = "Segments deleted, through any door's topics."
     yield "segments_deleted_total", counter, meaning, metrics.segments_deleted
+    meaning = "Bytes of the segments deleted."
+    yield "bytes_reclaimed_total", counter, meaning, metrics.segments_deleted_bytes
+    meaning = "Compactions of partitions, of any door's topics."
+    yield "compaction_runs_total", counter, meaning, metrics.compactions
+    meaning = "Segments a compaction left as they were."
+    yield "compaction_skipped_segments_total", counter, meaning, metrics.segments_not_compacted
+    meaning = "Times retention found nothing to delete."
+    yield "retention_noop_runs_total", counter, meaning, metrics.retention_walks_in_vain
+    meaning = "Checkpoints found damaged at the start."
+    yield "checkpoint_corruption_total", counter, meaning, metrics.damaged_checkpoints
     meaning = "Segments compacted, of any door's topics."
     yield "compaction_segments_rewritten_total", counter, meaning, metrics.segments_compacted
+    meaning = "Records dropped because a newer one has their key."
+    yield "compaction_records_dropped_total", counter, meaning, metrics.records_compacted
+    meaning = "Bytes of the segments that compactions wrote."
+    yield "compaction_bytes_rewritten_total", counter, meaning, metrics.segments_compacted_bytes
     kinds = (("fetch", door.fetch_latencies), ("produce", door.produce_latencies))
     for kind, latencies in kinds:
         for percent, value in zip(

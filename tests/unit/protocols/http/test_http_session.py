@@ -69,9 +69,13 @@ class FakeObservation:
         self.flaw = ""
         self.watchers: list[Watching] = []
 
-    def connections(self) -> list[ConnectionView]:
+    def connections(self, *, after: int, count: int) -> tuple[list[ConnectionView], int]:
+        view = self.connection(7)
+        return ([view], 3) if after < 7 else ([], 0)
+
+    def connection(self, number: int) -> ConnectionView:
         traffic = Traffic(received_bytes=10, requests=1)
-        return [ConnectionView(7, "kafka", "kafka", "127.0.0.1:5", 2000, traffic, "me", "")]
+        return ConnectionView(number, "kafka", "kafka", "127.0.0.1:5", 2000, traffic, "me", "")
 
     def doors(self) -> list[DoorView]:
         return [DoorView("kafka", [("kafka", "127.0.0.1:9092")], 1, Traffic(sent_bytes=3))]
@@ -137,6 +141,8 @@ def test_health_and_readiness(world: World) -> None:
 
 def test_connections_and_rates_are_json(world: World) -> None:
     assert '"id":7,"door":"kafka"' in world.get("/api/v1/connections")
+    assert world.get("/api/v1/connections").endswith('],"more":3}\n')
+    assert world.get("/api/v1/connections?after=7").endswith('{"connections":[],"more":0}\n')
     assert '"listeners":{"kafka":"127.0.0.1:9092"},"connections":1' in world.get("/api/v1/rates")
 
 
@@ -191,6 +197,7 @@ def test_a_client_may_ask_for_the_end(world: World) -> None:
         ("GET / HTTP/1.1\nHost: localhost\nContent-Length: 5\n\n", 400),
         ("GET / HTTP/1.1\nHost: localhost\nTransfer-Encoding: chunked\n\n", 400),
         ("GET /api/v1/nothing HTTP/1.1\nHost: localhost\n\n", 404),
+        ("GET /api/v1/connections?after=x HTTP/1.1\nHost: localhost\n\n", 400),
         ("GET /api/v1/inspect/x HTTP/1.1\nHost: localhost\n\n", 400),
         ("GET /api/v1/inspect/8 HTTP/1.1\nHost: localhost\n\n", 404),
         ("GET /api/v1/inspect/7?bytes=x HTTP/1.1\nHost: localhost\n\n", 400),
