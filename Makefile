@@ -39,6 +39,7 @@ check: $(STAMP) ## lint, format, types, import rules
 
 bench: $(STAMP) ## measure pentalog beside Apache Kafka on this machine
 	$(BIN)/python benchmarks/end_to_end.py
+	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/rustlog.py
 	$(BIN)/python benchmarks/blipmq.py
 	$(BIN)/python benchmarks/cursus_door.py
@@ -57,6 +58,7 @@ torture: $(STAMP) ## kill brokers for a long time and look for losses
 	PENTALOG_TORTURE=1 $(BIN)/pytest tests/crash tests/tables/test_table_kills.py --timeout 7200
 	PENTALOG_CYCLES=100 $(BIN)/pytest tests/conformance/test_fluvio_kill.py --timeout 7200
 	$(BIN)/python -m tests.history --runs 200
+	$(BIN)/pentalog torture --rounds 300
 
 lock: $(STAMP) ## renew the hash-locked requirements from pyproject.toml
 	$(BIN)/pip install --quiet uv

@@ -3,35 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-import pentalog
-
-Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
+Run = Callable[..., Any]
+Start = Callable[..., "subprocess.Popen[bytes]"]
 TIMEOUT_S = 60
-
-
-@pytest.fixture(scope="module")
-def doors() -> Iterator[pentalog.Broker]:
-    with pentalog.Broker() as broker:
-        yield broker
-
-
-@pytest.fixture
-def environment(doors: pentalog.Broker) -> dict[str, str]:
-    return {
-        **os.environ,
-        "PENTALOG_RUSTLOG": doors.address("rustlog"),
-        "PENTALOG_BLIPMQ": doors.address("blipmq"),
-        "PENTALOG_SERVER": doors.address("kafka"),
-        "PYTHONPATH": str(Path(__file__).resolve().parents[2] / "src"),
-    }
 
 
 def test_rustlog_writes_and_reads(run: Run, topic: str) -> None:
@@ -49,15 +30,8 @@ def test_rustlog_writes_and_reads(run: Run, topic: str) -> None:
     assert b"# TYPE" in run("rustlog", "metrics").stdout
 
 
-def test_a_blipmq_listener_goes_on_where_it_stopped(
-    run: Run, topic: str, program: list[str], environment: dict[str, str]
-) -> None:
-    listener = subprocess.Popen(
-        [*program, "blipmq", "listen", topic, "--count", "2"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment,
-    )
+def test_a_blipmq_listener_goes_on_where_it_stopped(run: Run, start: Start, topic: str) -> None:
+    listener = start("blipmq", "listen", topic, "--count", "2")
     assert listener.stderr is not None
     found = re.fullmatch(rb"subscription (\d+)\n", listener.stderr.readline())
     assert found is not None

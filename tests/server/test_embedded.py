@@ -77,3 +77,14 @@ def test_importing_the_package_is_cheap() -> None:
     assert run.stdout.strip() == "[]", run.stderr
     with pytest.raises(AttributeError, match="Brocker"):
         pentalog.Brocker  # noqa: B018
+
+
+def test_a_broker_loads_no_library_it_has_no_use_for() -> None:
+    """They would take longer to load than a broker to start."""
+    script = (
+        "import sys, pentalog.embedded, pentalog.clients.kafka; "
+        "heavy = ('hypothesis', 'pyarrow', 'pyspark', 'pytest', 'typer', 'wasmtime'); "
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert run.stdout.strip() == "[]", run.stderr

@@ -82,6 +82,15 @@ def connection_of(broker: pentalog.Broker, client: socket.socket) -> dict[str, A
     return next((one for one in listed if one["peer"] == peer), None)
 
 
+def read_exactly(client: socket.socket, size: int) -> bytes:
+    found = b""
+    while len(found) < size:
+        part = client.recv(size - len(found))
+        assert part, "the broker hung up"
+        found += part
+    return found
+
+
 @contextmanager
 def watch(broker: pentalog.Broker, number: int) -> Iterator[HTTPResponse]:
     watcher = HTTPConnection(*where(broker, "http"), timeout=DEADLINE_S)
@@ -127,6 +136,27 @@ def test_keys_are_not_shown(broker: pentalog.Broker) -> None:
             client.sendall(framed(struct.pack(">BQH7s", 2, 1, 7, b"dev-key")))
             came = json.loads(frames.readline())
             assert (came["name"], came["hex"]) == ("AUTH", None)
+
+
+def test_records_that_leave_from_their_files_are_told(broker: pentalog.Broker) -> None:
+    with RustLogClient(broker.address("rustlog")) as writer:
+        writer.create_topic("large", 1)
+        for _ in range(4):
+            writer.produce("large", 0, [bytes(50_000)])
+    body = struct.pack(">iiiibiH5siiqi", -1, 0, 1, 1 << 20, 0, 1, 5, b"large", 1, 0, 0, 1 << 20)
+    wish = framed(struct.pack(">hhih", 1, 4, 5, -1) + body)
+    with socket.create_connection(where(broker, "kafka"), timeout=DEADLINE_S) as client:
+        view = until(lambda: connection_of(broker, client))
+        with watch(broker, view["id"]) as frames:
+            frames.readline()
+            for _ in range(3):
+                client.sendall(wish)
+                came = json.loads(frames.readline())
+                assert (came["name"], came["topic"]) == ("Fetch", "large")
+                size = int.from_bytes(read_exactly(client, 4), "big")
+                assert len(read_exactly(client, size)) == size > 200_000
+                left = json.loads(frames.readline())
+                assert (left["name"], left["correlation"], left["length"]) == ("Fetch", 5, size)
 
 
 def test_watching_ends_with_the_watcher(broker: pentalog.Broker) -> None:

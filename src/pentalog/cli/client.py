@@ -1,6 +1,6 @@
 """What commands ask of a Kafka cluster, by way of the shipped client; works with any Kafka broker.
 
-Speaks plain text connections only.  Every request is answered before the next is sent.
+`login.py` says how it logs in.  Every request is answered before the next is sent.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from pentalog.cli.login import client_options
 from pentalog.cli.output import Misused, Refused
 from pentalog.clients.kafka import connection as kafka
 from pentalog.clients.kafka.errors import KafkaFailed, Unreachable
@@ -25,19 +26,32 @@ _SET: Final = 0
 _UNSET: Final = 1
 
 
-def parse_server(text: str) -> tuple[str, int]:
+def parse_server(text: str, option: str = "--server") -> tuple[str, int]:
     """`HOST:PORT`, with brackets around an IPv6 address."""
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise Misused(f"--server {text!r} is not HOST:PORT, for example 127.0.0.1:9092")
+        raise Misused(f"{option} {text!r} is not HOST:PORT, for example 127.0.0.1:9092")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def explained(error: KafkaFailed) -> str:
+    """What a cluster refused, with what to do where that is not in its own words."""
+    text = str(error)
+    if "AUTHORIZATION_FAILED" in text:
+        text += (
+            "; log in as a user who may do it (`pentalog --profile`), or let one "
+            "who may allow it (`pentalog acl add`)"
+        )
+    elif "SASL_AUTHENTICATION_FAILED" in text:
+        text += "; check the user, the mechanism and the password of the profile"
+    return text
 
 
 class Connection:
     """One connection to one broker; what goes wrong with it is said for a command line."""
 
     def __init__(self, host: str, port: int, *, timeout_ms: int) -> None:
-        options = kafka.ClientOptions(timeout_ms=timeout_ms, client_id=_CLIENT_ID)
+        options = client_options(timeout_ms, _CLIENT_ID)
         try:
             self._connection = kafka.Connection(host, port, options)
         except Unreachable as error:
@@ -47,7 +61,7 @@ class Connection:
                 "--server HOST:PORT"
             ) from error
         except KafkaFailed as error:
-            raise Refused(str(error)) from error
+            raise Refused(explained(error)) from error
 
     def close(self) -> None:
         self._connection.close()
@@ -57,7 +71,7 @@ class Connection:
         try:
             return self._connection.ask(key, fields, silent=silent)
         except KafkaFailed as error:
-            raise Refused(str(error)) from error
+            raise Refused(explained(error)) from error
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -125,7 +139,7 @@ class Client:
                     f"topic {name!r} does not exist; `pentalog topic list` shows those that do"
                 )
             if (code and not code.retriable) or time.monotonic() > deadline:
-                raise Refused(f"topic {name!r}: {code.name.upper()}")
+                raise Refused(explained(KafkaFailed(f"topic {name!r}: {code.name.upper()}")))
             time.sleep(0.1)
 
     def produce(self, topic: str, partition: int, batch: bytes, *, acks: int) -> int:
@@ -333,7 +347,7 @@ class Client:
             if failure is None:
                 return int(value)
             if not failure.code.retriable or time.monotonic() > deadline:
-                raise Refused(f"{doing} was refused: {failure}")
+                raise Refused(explained(KafkaFailed(f"{doing} was refused: {failure}")))
             time.sleep(0.1)
             self.topic(topic)
 
@@ -346,4 +360,4 @@ def _refuse(doing: str, results: Iterable[Any]) -> None:
     for result in results:
         if result.error_code:
             failure = Failure(result.error_code, getattr(result, "error_message", None) or "")
-            raise Refused(f"{doing} was refused: {failure}")
+            raise Refused(explained(KafkaFailed(f"{doing} was refused: {failure}")))

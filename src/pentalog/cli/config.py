@@ -90,6 +90,10 @@ def config(config_file: Path | None, flags: dict[str, object], as_json: AsJson =
     """Print the settings a broker started like this would have, and where each came from.
 
     Later sources win: default, file, environment (PENTALOG_ and the name in capitals), flags.
+
+    Exit codes: 0 done, 2 a setting is refused.
+
+    Example: pentalog config --config pentalog.toml --json
     """
     try:
         loaded = broker.read(str(config_file) if config_file else None, flags)

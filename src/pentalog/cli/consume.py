@@ -10,12 +10,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Final
 
 import typer
 
 from pentalog import kernels
+from pentalog.cli import completion, hex_view, record_filters
 from pentalog.cli.client import EARLIEST, LATEST, Client
+from pentalog.cli.moments import UNITS_MS, parse_moment
 from pentalog.cli.output import Misused, Refused, leave_quietly, reported
 from pentalog.model import batch
 from pentalog.model.types import Record
@@ -24,7 +27,6 @@ _FETCH_BYTES: Final = 4 << 20
 _BATCH_BYTES_MAX: Final = 256 << 20
 _WAIT_MS: Final = 500
 _CONTROL: Final = 1 << 5
-_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _AGO: Final = re.compile(r"-(\d+)(ms|s|m|h|d)")
 _NUMBER: Final = re.compile(r"\d+")
 _LAST: Final = re.compile(r"-(\d+)")
@@ -57,7 +59,7 @@ def parse_where(text: str, option: str, *, now_ms: int) -> Where:
     if text in ("end", "latest"):
         return LATEST
     if ago := _AGO.fullmatch(text):
-        return Moment(now_ms - int(ago[1]) * _UNITS_MS[ago[2]])
+        return Moment(now_ms - int(ago[1]) * UNITS_MS[ago[2]])
     if last := _LAST.fullmatch(text):
         return Last(int(last[1]))
     if _NUMBER.fullmatch(text):
@@ -73,65 +75,101 @@ def parse_where(text: str, option: str, *, now_ms: int) -> Where:
     return Moment(round(moment.timestamp() * 1000))
 
 
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=completion.topics)]
+Server = Annotated[
+    str, typer.Option(envvar="PENTALOG_SERVER", metavar="HOST:PORT", help="Any broker.")
+]
+From = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="WHERE",
+        help="beginning, end, an offset, -100 for the last 100 of each partition, a time "
+        "(2025-01-31T12:00, milliseconds since 1970) or -1h for an hour ago.  Default: beginning.",
+    ),
+]
+To = Annotated[
+    str | None, typer.Option("--to", metavar="WHERE", help="Stop before this; as --from.")
+]
+Since = Annotated[
+    str | None, typer.Option(metavar="TIME", help="10m (ago), 2h, 3d, or 2025-01-31T12:00.")
+]
+Until = Annotated[
+    str | None, typer.Option(metavar="TIME", help="Stop at the first record that new.")
+]
+Grep = Annotated[str | None, typer.Option(metavar="REGEX", help="Found in value, key or a header.")]
+Header = Annotated[
+    list[str] | None, typer.Option(metavar="NAME[=VALUE]", help="With this header; repeatable.")
+]
+Inside = Annotated[
+    list[str] | None,
+    typer.Option(metavar="PATH=VALUE", help="JSON with this in it: user.id=7; repeatable."),
+]
+Layout = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        help="json, raw (values, nothing between them), hex, or a layout: "
+        "%k key, %v value, %h headers, %o offset, %p partition, %t topic, %T timestamp, "
+        "%K and %S lengths of key and value, %% itself; \\n and \\t work.",
+    ),
+]
+
+
 @reported
 def consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
-    server: Annotated[
-        str, typer.Option(envvar="PENTALOG_SERVER", metavar="HOST:PORT", help="Any broker.")
-    ] = "127.0.0.1:9092",
-    start: Annotated[
-        str,
-        typer.Option(
-            "--from",
-            metavar="WHERE",
-            help="beginning, end, an offset, -100 for the last 100 of each partition, a time "
-            "(2025-01-31T12:00, milliseconds since 1970) or -1h for an hour ago.",
-        ),
-    ] = "beginning",
-    stop: Annotated[
-        str | None, typer.Option("--to", metavar="WHERE", help="Stop before this; as --from.")
-    ] = None,
+    topic: Topic,
+    server: Server = "127.0.0.1:9092",
+    start: From = None,
+    stop: To = None,
     partition: Annotated[list[int] | None, typer.Option(help="Only this one; repeatable.")] = None,
     count: Annotated[int | None, typer.Option(help="Stop after so many records.")] = None,
-    follow: Annotated[bool, typer.Option(help="Wait for more at the end.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Wait for more at the end.")] = False,
+    since: Since = None,
+    until: Until = None,
+    grep: Grep = None,
+    key: Annotated[list[str] | None, typer.Option(help="With this key; repeatable.")] = None,
+    header: Header = None,
+    where: Inside = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per record.")] = False,
     in_base64: Annotated[
         bool,
         typer.Option("--base64", help="Keys and values in base64, for bytes that are no text."),
     ] = False,
-    layout: Annotated[
-        str | None,
-        typer.Option(
-            "--format",
-            help="%k key, %v value, %h headers, %o offset, %p partition, %t topic, %T timestamp, "
-            "%K and %S lengths of key and value, %% itself; \\n and \\t work.",
-        ),
-    ] = None,
+    layout: Layout = None,
 ) -> None:
     """Print the records of TOPIC: their values, or what --format or --json says.
 
-    Stops at the end that was there when it started, unless --follow.
+    Stops at the end that was there when it started, unless --follow.  Of several conditions all
+    must hold; --count counts what is printed.
 
     Exit codes: 0 done, also by Ctrl-C while following; 1 refused; 2 used wrongly.
 
-    Example: pentalog consume orders --from -1h --format '%p %o %k=%v\\n'
+    Example: pentalog consume orders --since 10m --where user.id=7 --format '%p %o %k=%v\\n'
     """
     if as_json and layout is not None:
         raise Misused("--json and --format exclude each other")
-    if follow and stop is not None:
-        raise Misused("--follow and --to exclude each other")
     if count is not None and count < 0:
         raise Misused(f"--count {count} must be 0 or more")
     now_ms = int(time.time() * 1000)
-    first = parse_where(start, "--from", now_ms=now_ms)
-    last = LATEST if stop is None else parse_where(stop, "--to", now_ms=now_ms)
+    since_ms = None if since is None else parse_moment(since, "--since", now_ms=now_ms)
+    until_ms = None if until is None else parse_moment(until, "--until", now_ms=now_ms)
+    first, last = _range(start, stop, since_ms, until_ms, follow=follow, now_ms=now_ms)
+    chosen = record_filters.wanted(
+        grep=grep,
+        keys=key or [],
+        headers=header or [],
+        where=where or [],
+        since_ms=since_ms,
+        until_ms=until_ms,
+    )
     show = _shower(topic, as_json=as_json, layout=layout, in_base64=in_base64)
     try:
         with Client(server) as client:
             partitions = _partitions(client, topic, partition)
             positions = _resolve(client, topic, partitions, first)
             limits = None if follow else _resolve(client, topic, partitions, last)
-            _print_all(read(client, topic, positions, limits), show, count)
+            _print_all(read(client, topic, positions, limits), show, count, chosen)
     except KeyboardInterrupt:
         if not follow:
             raise
@@ -139,10 +177,41 @@ def consume(
         leave_quietly()
 
 
+def _range(
+    start: str | None,
+    stop: str | None,
+    since_ms: int | None,
+    until_ms: int | None,
+    *,
+    follow: bool,
+    now_ms: int,
+) -> tuple[Where, Where]:
+    for one, other, names in (
+        (start, since_ms, "--from and --since"),
+        (stop, until_ms, "--to and --until"),
+        (follow or None, stop, "--follow and --to"),
+        (follow or None, until_ms, "--follow and --until"),
+    ):
+        if one is not None and other is not None:
+            raise Misused(f"{names} exclude each other")
+    first: Where = EARLIEST
+    last: Where = LATEST
+    if start is not None:
+        first = parse_where(start, "--from", now_ms=now_ms)
+    elif since_ms is not None:
+        first = Moment(since_ms)
+    if stop is not None:
+        last = parse_where(stop, "--to", now_ms=now_ms)
+    elif until_ms is not None:
+        last = Moment(until_ms)
+    return first, last
+
+
 def _print_all(
     found: Iterator[tuple[int, int, Record] | None],
     show: Callable[[int, int, Record], bytes],
     count: int | None,
+    chosen: record_filters.Wanted | None,
 ) -> None:
     out, printed = sys.stdout.buffer, 0
     if count == 0:
@@ -150,6 +219,8 @@ def _print_all(
     for item in found:
         if item is None:
             out.flush()
+            continue
+        if chosen is not None and not chosen(item[2]):
             continue
         out.write(show(*item))
         printed += 1
@@ -236,14 +307,27 @@ def _batches(data: bytes) -> Iterator[int]:
 def _shower(
     topic: str, *, as_json: bool, layout: str | None, in_base64: bool
 ) -> Callable[[int, int, Record], bytes]:
-    if as_json:
+    if as_json or layout == "json":
         return lambda index, offset, record: (
             json.dumps(
                 as_fields(topic, index, offset, record, in_base64=in_base64), ensure_ascii=False
             ).encode()
             + b"\n"
         )
+    if layout == "hex":
+        return partial(_in_hex, topic)
+    if layout == "raw":
+        layout = "%v"
     return formatter(topic, layout if layout is not None else "%v\\n", in_base64=in_base64)
+
+
+def _in_hex(topic: str, index: int, offset: int, record: Record) -> bytes:
+    lines = [f"{topic}-{index} offset {offset} time {record.timestamp_ms}"]
+    parts = [("key", record.key), ("value", record.value)]
+    for name, data in parts + [(f"header {name}", value) for name, value in record.headers]:
+        lines.append(f"  {name}: {'null' if data is None else f'{len(data)} bytes'}")
+        lines += hex_view.lines(data or b"", indent="    ")
+    return "\n".join(lines).encode(errors="surrogateescape") + b"\n"
 
 
 def as_fields(

@@ -66,9 +66,13 @@ def show_json(value: object) -> None:
     typer.echo(json.dumps(value, ensure_ascii=False))
 
 
+def on_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
 def show_rows(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
     """A table on a terminal; in a pipe one line per row, cells separated by tabs."""
-    if not sys.stdout.isatty():
+    if not on_terminal():
         for row in rows:
             typer.echo("\t".join(str(cell) for cell in row))
         return

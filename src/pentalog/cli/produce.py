@@ -16,9 +16,10 @@ from typing import Annotated, Any, BinaryIO, Final, TypeAlias
 
 import typer
 
-from pentalog.cli import output
+from pentalog.cli import completion, output
 from pentalog.cli.client import Client
 from pentalog.cli.output import Misused, Refused, reported
+from pentalog.cli.progress import Progress
 from pentalog.model import batch
 from pentalog.model.types import Record
 
@@ -40,7 +41,7 @@ _JSON_FIELDS: Final = {
 
 @reported
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=completion.topics)],
     file: Annotated[Path | None, typer.Argument(help="Read this instead of stdin.")] = None,
     server: Annotated[
         str, typer.Option(envvar="PENTALOG_SERVER", metavar="HOST:PORT", help="Any broker.")
@@ -95,9 +96,11 @@ def produce(
         parse: Parse = partial(_record_of_json, headers=headers, in_base64=in_base64)
     else:
         parse = _line_parser(key, key_separator, headers, in_base64)
-    with Client(server) as client, _source(file) as source:
+    total = file.stat().st_size if file is not None and file.is_file() else None
+    progress = Progress(f"writing to {topic}", total, in_bytes=True)
+    with Client(server) as client, _source(file) as source, progress:
         writer = _Writer(client, topic, partition, codec=_CODECS[compression], acks=_ACKS[acks])
-        _copy(source, parse, writer)
+        _copy(source, parse, writer, progress)
     if as_json:
         summary = {"topic": topic, "records": writer.written, "offsets": writer.offsets}
         output.show_json(summary)
@@ -138,7 +141,7 @@ def _source(file: Path | None) -> Iterator[BinaryIO]:
         yield opened
 
 
-def _copy(source: BinaryIO, parse: Parse, writer: _Writer) -> None:
+def _copy(source: BinaryIO, parse: Parse, writer: _Writer, progress: Progress) -> None:
     """Read lines as they come and send what has come whenever the source pauses."""
     number, rest = 0, b""
     try:
@@ -148,6 +151,7 @@ def _copy(source: BinaryIO, parse: Parse, writer: _Writer) -> None:
             for line in lines:
                 number += 1
                 _take(parse, line, number, writer)
+            progress.advance(len(chunk))
             if len(rest) > _LINE_BYTES_MAX:
                 raise Refused(f"line {number + 1} is longer than {_LINE_BYTES_MAX} bytes")
             if not _more_is_there(source):

@@ -23,5 +23,7 @@ def start(
     """Start a broker.  Prints where it listens, then `ready`; SIGTERM or Ctrl-C stops it.
 
     Exit codes: 0 stopped as asked, 1 the disk failed while stopping, 2 could not start.
+
+    Example: pentalog start --data /var/lib/pentalog --listen kafka=127.0.0.1:9092
     """
     raise typer.Exit(broker.run(str(config_file) if config_file else None, flags, log_level))

@@ -50,13 +50,15 @@ def init(
     server: Annotated[
         str, typer.Option(envvar="PENTALOG_SERVER", metavar="HOST:PORT", help="Where from.")
     ] = "127.0.0.1:9092",
+    as_json: AsJson = False,
 ) -> None:
     """Write a small pipeline file to begin with."""
     if file.exists():
         raise Refused(f"{file} is there already; name another file")
     name = "".join(one if one.isalnum() or one in "_-" else "_" for one in topic)
     file.write_text(_EXAMPLE.format(name=name, server=server, topic=topic), encoding="utf-8")
-    typer.echo(f"wrote {file}; run it with: pentalog table run {file} --once")
+    done = f"wrote {file}; run it with: pentalog table run {file} --once"
+    output.show_done(done, {"file": str(file), "pipeline": name}, as_json=as_json)
 
 
 @app.command(epilog="Example: pentalog table run pipeline.toml --once")

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from pentalog.cli import output
+from pentalog.cli import completion, output
 from pentalog.cli.client import EARLIEST, LATEST, Client
 from pentalog.cli.output import Misused, reported
 
@@ -23,7 +23,7 @@ Server = Annotated[
     typer.Option(envvar="PENTALOG_SERVER", metavar="HOST:PORT", help="Any broker of the cluster."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Name = Annotated[str, typer.Argument(metavar="NAME")]
+Name = Annotated[str, typer.Argument(metavar="NAME", autocompletion=completion.topics)]
 Settings = Annotated[
     list[str] | None,
     typer.Option(

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-_VERBS: Final = {
+from pentalog.cli.output import MISUSED, REFUSED, reported
+from pentalog.cli.profiles import CHOSEN, chosen
+
+VERBS: Final = {
     "start": "pentalog.cli.start:start",
     "config": "pentalog.cli.config:config",
     "topic": "pentalog.cli.topic:app",
     "produce": "pentalog.cli.produce:produce",
     "consume": "pentalog.cli.consume:consume",
+    "group": "pentalog.cli.group:app",
+    "bench": "pentalog.cli.bench:bench",
+    "doctor": "pentalog.cli.doctor:doctor",
+    "inspect": "pentalog.cli.inspect:inspect",
+    "dump": "pentalog.cli.dump:dump",
+    "backup": "pentalog.cli.backup:backup",
+    "restore": "pentalog.cli.backup:restore",
+    "torture": "pentalog.cli.torture:torture",
+    "profile": "pentalog.cli.profile:app",
     "rustlog": "pentalog.cli.rustlog:app",
     "blipmq": "pentalog.cli.blipmq:app",
     "table": "pentalog.cli.table:app",
@@ -23,12 +37,38 @@ _VERBS: Final = {
 }
 
 
+# What the parser raises, under whatever name this version of Typer keeps it.
+_USED_WRONGLY: Final[type[Exception]] = typer.BadParameter.__mro__[1]
+_WANTS_HELP: Final = "NoArgsIsHelpError"
+
+
 class _Verbs(TyperGroup):
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Says what is wrong with a command line in one line, as commands do with the rest."""
+        try:
+            code = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
+        except typer.Abort:
+            code = REFUSED
+        except _USED_WRONGLY as error:
+            _explain(error)
+            code = MISUSED
+        if standalone_mode:
+            sys.exit(code if isinstance(code, int) else 0)
+        return code
+
     def list_commands(self, ctx: Any) -> list[str]:
-        return list(_VERBS)
+        return list(VERBS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        where = _VERBS.get(cmd_name)
+        where = VERBS.get(cmd_name)
         if where is None:
             return None
         module, _, attribute = where.partition(":")
@@ -42,6 +82,15 @@ class _Verbs(TyperGroup):
         return command
 
 
+def _explain(error: Any) -> None:
+    if type(error).__name__ == _WANTS_HELP:
+        error.show()
+        return
+    text = " ".join(error.format_message().split()).rstrip(".")
+    where = error.ctx.command_path if error.ctx is not None else "pentalog"
+    typer.echo(f"pentalog: {text}; `{where} --help` shows how", err=True)
+
+
 app = typer.Typer(
     cls=_Verbs,
     no_args_is_help=True,
@@ -50,5 +99,19 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def pentalog() -> None: ...
+@app.callback(invoke_without_command=True)
+@reported
+def pentalog(
+    context: typer.Context,
+    profile: Annotated[
+        str | None,
+        typer.Option(envvar=CHOSEN, metavar="NAME", help="A broker kept by `pentalog profile`."),
+    ] = None,
+    version: Annotated[bool, typer.Option("--version", help="Say which version this is.")] = False,
+) -> None:
+    if version:
+        from importlib.metadata import version as installed
+
+        typer.echo(f"pentalog {installed('pentalog')}")
+        raise typer.Exit
+    context.with_resource(chosen(profile))

@@ -32,6 +32,8 @@ def verify(
 
     Exit codes: 0 every offset is accounted for, 1 some are not (their ranges are printed), 2 used
     wrongly.
+
+    Example: pentalog verify pipeline.toml orders
     """
     with refusing():
         from pentalog.tables import pipeline, verification

@@ -128,8 +128,10 @@ class Connection(asyncio.BufferedProtocol):
     def tap(self, tap: Tap | None) -> None:
         self._tap = self._outbox.tap = tap
         if tap is not None:
-            # What lies here begins with a frame, what is on its way out need not.
-            tap.received(self._buffer.content())
+            # A session that had to stop may have cut up what lies here.
+            tap.hears = not self._paused & _Pause.FULL
+            if tap.hears:
+                tap.received(self._buffer.content())
             tap.aligned = self._outbox.between_answers
 
     @property
@@ -215,6 +217,7 @@ class Connection(asyncio.BufferedProtocol):
         buffer = self._buffer
         buffer.received(nbytes)
         if self._tap is not None:
+            self._tap.hears = self._tap.hears or len(buffer) == nbytes
             self._tap.received(buffer.content()[-nbytes:])
         if nbytes == self._offered and buffer.size < BUSY_BYTES:
             self._resize(BUSY_BYTES)

@@ -21,8 +21,10 @@ class Tap:
     """What one connection's watchers are told; there only while somebody watches."""
 
     def __init__(self, inspector: Inspector, now_ms: Callable[[], int]) -> None:
+        self.hears = True
+        """What comes next begins with a frame, or goes on with one that was heard."""
         self.aligned = True
-        """What leaves next begins with a frame."""
+        """The same of what leaves."""
         self.watchers: list[Watching] = []
         self._inspector = inspector
         self._now_ms = now_ms
@@ -30,7 +32,8 @@ class Tap:
         self._out = _Cutter(self._sent)
 
     def received(self, data: memoryview) -> None:
-        self._in.feed(data)
+        if self.hears:
+            self._in.feed(data)
 
     def sent(
         self, pieces: Sequence[bytes | bytearray | memoryview], count: int, *, drained: bool

@@ -121,7 +121,9 @@ class Broker(embedded.Broker):
         self.start()
 
     def stop(self) -> None:
+        """Stop in order; at once if the data is a temporary directory, which nobody needs tidy."""
         self.heal()
+        self._crashing = self._temporary
         super().stop()
 
     def _new_app(self, loop: Loop) -> App:

@@ -101,6 +101,15 @@ def test_it_begins_where_an_answer_begins() -> None:
     assert watcher.seen == [("w", 5), ("a", 5)]
 
 
+def test_it_hears_from_where_a_request_begins() -> None:
+    tap, watcher = tapped()
+    tap.hears = False
+    tap.received(memoryview(b"the rest of something"))
+    tap.hears = True
+    tap.received(memoryview(framed(b"whole")))
+    assert watcher.seen == [("w", 5)]
+
+
 def test_a_mistake_of_the_reader_harms_nobody(caplog: Any) -> None:
     tap, watcher = tapped()
     tap.received(memoryview(framed(b"!") + framed(b"a")))

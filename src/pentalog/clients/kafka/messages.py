@@ -11,9 +11,12 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Final
 
-from kio.serial import entity_reader, entity_writer
-
-from pentalog.model.kio_schemas import load_request_schema, load_response_schema
+from pentalog.model.kio_schemas import (
+    entity_reader,
+    entity_writer,
+    load_request_schema,
+    load_response_schema,
+)
 
 # The versions this package can fill and read: topics by name, transactions the client ends itself.
 VERSIONS: Final[Mapping[int, tuple[int, int]]] = {
@@ -25,7 +28,7 @@ VERSIONS: Final[Mapping[int, tuple[int, int]]] = {
     9: (2, 7),
     10: (1, 3),
     15: (0, 5),
-    16: (0, 4),
+    16: (0, 5),
     17: (1, 1),
     18: (0, 0),
     19: (2, 7),
@@ -36,6 +39,8 @@ VERSIONS: Final[Mapping[int, tuple[int, int]]] = {
     26: (0, 3),
     28: (0, 3),
     29: (1, 3),
+    30: (1, 3),
+    31: (1, 3),
     32: (1, 4),
     35: (1, 4),
     36: (0, 2),
@@ -43,7 +48,9 @@ VERSIONS: Final[Mapping[int, tuple[int, int]]] = {
     42: (0, 2),
     44: (0, 1),
     48: (0, 1),
+    49: (0, 1),
     50: (0, 0),
+    51: (0, 0),
     69: (0, 1),
 }
 NAMES: Final[Mapping[int, str]] = {
@@ -66,6 +73,8 @@ NAMES: Final[Mapping[int, str]] = {
     26: "EndTxn",
     28: "TxnOffsetCommit",
     29: "DescribeAcls",
+    30: "CreateAcls",
+    31: "DeleteAcls",
     32: "DescribeConfigs",
     35: "DescribeLogDirs",
     36: "SaslAuthenticate",
@@ -73,7 +82,9 @@ NAMES: Final[Mapping[int, str]] = {
     42: "DeleteGroups",
     44: "IncrementalAlterConfigs",
     48: "DescribeClientQuotas",
+    49: "AlterClientQuotas",
     50: "DescribeUserScramCredentials",
+    51: "AlterUserScramCredentials",
     69: "ConsumerGroupDescribe",
 }
 

@@ -1,0 +1,189 @@
+"""What goes wrong with any verb is one line that says what to do, and an exit code."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from pentalog.cli.verbs import VERBS, app
+
+Run = Callable[..., Any]
+
+# Every verb that asks a broker, with the option that names it.
+ASKING: dict[tuple[str, ...], str] = {
+    ("topic", "create", "t"): "--server",
+    ("topic", "list"): "--server",
+    ("topic", "describe", "t"): "--server",
+    ("topic", "alter", "t", "--partitions", "2"): "--server",
+    ("topic", "delete", "t"): "--server",
+    ("produce", "t"): "--server",
+    ("consume", "t"): "--server",
+    ("group", "list"): "--server",
+    ("group", "describe", "g"): "--server",
+    ("group", "seek", "g", "--to", "latest"): "--server",
+    ("group", "delete", "g"): "--server",
+    ("rustlog", "produce", "t"): "--server",
+    ("rustlog", "fetch", "t"): "--server",
+    ("rustlog", "topics"): "--server",
+    ("rustlog", "metrics"): "--server",
+    ("blipmq", "publish", "t"): "--server",
+    ("blipmq", "listen", "t"): "--server",
+    ("bench", "kafka"): "--server",
+    ("bench", "rustlog"): "--server",
+    ("bench", "blipmq"): "--server",
+    ("bench", "cursus"): "--server",
+    ("bench", "fluvio", "--controller", "127.0.0.1:1"): "--server",
+    ("inspect",): "--http",
+    ("inspect", "1"): "--http",
+}
+FILES: list[tuple[tuple[str, ...], int, str]] = [
+    (("dump", "/no/such/place"), 1, "name a segment"),
+    (("backup", "/tmp", "--data", "/no/such/place"), 1, "name a broker's --data"),
+    (("restore", "/no/such/place", "--data", "/no/such/data"), 1, "is no backup"),
+    (("torture", "/no/such/place"), 1, "name another DIR"),
+    (("torture", "--rounds", "0"), 2, "1 or more"),
+    (("doctor", "--log", "x"), 2, "--bundle FILE"),
+    (("doctor", "--listen", "pigeon=1.2.3.4:5"), 2, "kafka"),
+    (("config", "--node-id", "x"), 2, "whole number"),
+    (("inspect", "-1"), 2, "--help"),
+    (("inspect", "1", "--count", "0"), 2, "1 or more"),
+    (("dump", "x", "--count", "-1"), 2, "0 or more"),
+    (("bench", "kafka", "--size", "-1"), 2, "0 or more"),
+    (("verify", "/no/such/file.toml"), 1, "/no/such/file.toml"),
+]
+
+
+def one_line(done: Any) -> str:
+    text: str = done.said
+    assert text.startswith("pentalog: "), text
+    assert text.count("\n") == 1, text
+    assert done.stdout == b""
+    return text
+
+
+@pytest.mark.parametrize("arguments", ASKING, ids=" ".join)
+def test_nobody_answers(run: Run, arguments: tuple[str, ...]) -> None:
+    where = (ASKING[arguments], "127.0.0.1:1")
+    said = one_line(run(*arguments, *where, stdin=b"x\n", code=1))
+    assert "127.0.0.1:1" in said
+    assert "pentalog start" in said
+
+
+@pytest.mark.parametrize("arguments", ASKING, ids=" ".join)
+def test_an_address_nobody_can_mean(run: Run, arguments: tuple[str, ...]) -> None:
+    said = one_line(run(*arguments, ASKING[arguments], "nowhere", stdin=b"x\n", code=2))
+    assert "nowhere" in said
+
+
+@pytest.fixture(scope="module")
+def stranger() -> Iterator[str]:
+    """A server of something else: it hangs up on everybody."""
+    import threading
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            while True:
+                try:
+                    peer, _ = listening.accept()
+                except OSError:
+                    return
+                peer.close()
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join(30)
+
+
+@pytest.mark.parametrize(
+    "arguments", [one for one in ASKING if one[0] not in ("blipmq", "rustlog")], ids=" ".join
+)
+def test_another_program_answers(run: Run, stranger: str, arguments: tuple[str, ...]) -> None:
+    extra = ("--controller", stranger) if arguments[:2] == ("bench", "fluvio") else ()
+    done = run(*arguments, ASKING[arguments], stranger, *extra, stdin=b"x\n", code=1)
+    assert stranger in one_line(done)
+
+
+@pytest.mark.parametrize(("arguments", "code", "words"), FILES)
+def test_what_is_refused_without_a_broker(
+    run: Run, arguments: tuple[str, ...], code: int, words: str
+) -> None:
+    assert words in one_line(run(*arguments, code=code))
+
+
+def commands(app_command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    context = app_command.make_context("pentalog", [], resilient_parsing=True)
+    for name in app_command.list_commands(context):
+        command = app_command.get_command(context, name)
+        if hasattr(command, "list_commands"):
+            yield from commands(command, (*path, name))
+        else:
+            yield (*path, name), command
+
+
+def all_commands() -> dict[tuple[str, ...], Any]:
+    from typer.main import get_command
+
+    return dict(commands(get_command(app)))
+
+
+COMMANDS = all_commands()
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_a_wrong_flag_is_one_line(run: Run, path: tuple[str, ...]) -> None:
+    said = one_line(run(*path, "--no-such-flag", code=2))
+    assert "--no-such-flag" in said
+    assert f"pentalog {' '.join(path)} --help" in said
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_every_help_has_an_example_and_says_the_codes(path: tuple[str, ...]) -> None:
+    shown = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "400", "TERM": "dumb"})
+    assert shown.exit_code == 0
+    assert re.search(r"Example: .*pentalog ", shown.stdout), shown.stdout
+
+
+def test_every_command_can_speak_json() -> None:
+    silent = {("start",), ("sql",)}  # one speaks to its log only, the other by --format json
+    for path, command in COMMANDS.items():
+        flags = {flag for parameter in command.params for flag in parameter.opts}
+        assert "--json" in flags or path in silent, path
+
+
+def test_every_verb_is_in_the_document() -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "cli.md").read_text()
+    for path in COMMANDS:
+        assert f"pentalog {' '.join(path)}" in text, path
+    for verb in re.findall(r"^### `?pentalog (\w+)", text, re.MULTILINE):
+        assert verb in VERBS, f"{verb} is no verb"
+
+
+def test_a_shell_is_offered_topics_and_groups(
+    run: Run, settings: dict[str, str], topic: str
+) -> None:
+    run("topic", "create", topic)
+    run("group", "seek", f"{topic}-group", "--topic", topic, "--to", "latest")
+
+    def offered(line: str) -> str:
+        variables = {
+            **settings,
+            "_PENTALOG_COMPLETE": "complete_bash",
+            "COMP_WORDS": line,
+            "COMP_CWORD": str(len(line.split()) - 1),
+        }
+        return CliRunner().invoke(app, [], env=variables, prog_name="pentalog").stdout
+
+    assert topic in offered(f"pentalog consume {topic[:6]}").split()
+    assert f"{topic}-group" in offered(f"pentalog group describe {topic[:6]}").split()
+    assert "describe" in offered("pentalog topic des").split()
+    settings["PENTALOG_SERVER"] = "127.0.0.1:1"
+    assert offered(f"pentalog consume {topic[:6]}").strip() == ""
