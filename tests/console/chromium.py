@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -35,24 +36,35 @@ def find() -> Chromium:
 
 def unpacked(folder: Path, *options: str) -> Chromium:
     """Debian's packages and what they need beside what is installed, without installing them."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
     root = folder / "root"
-    browser, driver = root / "usr/lib/chromium/chromium", root / "usr/bin/chromedriver"
-    if not driver.exists():
-        if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
-            raise NoChromium("chromium is not installed, and there is no apt-get to fetch it with")
-        shutil.rmtree(folder, ignore_errors=True)
-        draft = folder / "draft"
-        (folder / "packages").mkdir(parents=True)
-        try:
-            _fetch(folder / "packages", options)
-            for package in sorted((folder / "packages").glob("*.deb")):
-                subprocess.run(["dpkg-deb", "-x", package, draft], check=True, capture_output=True)
-        except (OSError, subprocess.CalledProcessError) as error:
-            raise NoChromium(f"Debian's chromium cannot be fetched: {error}") from error
-        shutil.rmtree(folder / "packages")
-        draft.rename(root)
+    with folder.with_suffix(".lock").open("w") as lock:
+        # Tests run in several processes, and one of them is enough for this.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not root.exists():
+            _unpack(folder, root, options)
     libraries = {str(path.parent) for path in root.rglob("*.so*")}
-    return Chromium(str(browser), str(driver), {"LD_LIBRARY_PATH": ":".join(sorted(libraries))})
+    return Chromium(
+        str(root / "usr/lib/chromium/chromium"),
+        str(root / "usr/bin/chromedriver"),
+        {"LD_LIBRARY_PATH": ":".join(sorted(libraries))},
+    )
+
+
+def _unpack(folder: Path, root: Path, options: tuple[str, ...]) -> None:
+    if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
+        raise NoChromium("chromium is not installed, and there is no apt-get to fetch it with")
+    shutil.rmtree(folder, ignore_errors=True)
+    packages, draft = folder / "packages", folder / "draft"
+    packages.mkdir(parents=True)
+    try:
+        _fetch(packages, options)
+        for package in sorted(packages.glob("*.deb")):
+            subprocess.run(["dpkg-deb", "-x", package, draft], check=True, capture_output=True)
+        draft.rename(root)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise NoChromium(f"Debian's chromium cannot be fetched: {error}") from error
+    shutil.rmtree(packages)
 
 
 def _fetch(folder: Path, options: tuple[str, ...]) -> None:

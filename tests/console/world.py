@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import json
+import os
 import subprocess
 import sys
 import time
@@ -66,7 +67,7 @@ class Browser:
         ):  # fmt: skip
             options.add_argument(argument)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-        service = ChromeService(chromium.driver, env=dict(chromium.environment) or None)
+        service = ChromeService(chromium.driver, env={**os.environ, **chromium.environment})
         self.driver = Chrome(options=options, service=service)
         self.url = url
         self._pictures = pictures

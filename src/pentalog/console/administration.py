@@ -9,26 +9,22 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from kio.schema.errors import ErrorCode
-
-from pentalog.clients.kafka import EARLIEST, LATEST, Cluster, messages
+from pentalog.clients.kafka import EARLIEST, LATEST, Cluster, groups, messages
 from pentalog.clients.kafka.connection import checked
-from pentalog.clients.kafka.errors import Incompatible, Refused
-from pentalog.clients.kafka.offsets import GROUP, GroupOffset, commit, committed
+from pentalog.clients.kafka.errors import Incompatible
+from pentalog.clients.kafka.groups import Member
+from pentalog.clients.kafka.offsets import GroupOffset, commit, committed
+from pentalog.model.kio_schemas import ErrorCode
 from pentalog.model.types import Offset, Partition
 
-_DESCRIBE_GROUPS: Final = 15
-_LIST_GROUPS: Final = 16
 _DELETE_TOPICS: Final = 20
 _DESCRIBE_ACLS: Final = 29
 _DESCRIBE_CONFIGS: Final = 32
 _DESCRIBE_LOG_DIRS: Final = 35
 _CREATE_PARTITIONS: Final = 37
-_DELETE_GROUPS: Final = 42
 _ALTER_CONFIGS: Final = 44
 _DESCRIBE_QUOTAS: Final = 48
 _DESCRIBE_SCRAM: Final = 50
-_DESCRIBE_CONSUMER_GROUPS: Final = 69
 _TOPIC_RESOURCE: Final = 2
 _ANY: Final = 1
 _SET: Final = 0
@@ -89,20 +85,6 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    member_id: str
-    client_id: str
-    host: str
-
-
-@dataclass(frozen=True, slots=True)
-class GroupLine:
-    name: str
-    state: str
-    kind: str
-
-
-@dataclass(frozen=True, slots=True)
 class Position:
     """How far a group has come in one partition."""
 
@@ -120,7 +102,6 @@ class Position:
 class Group:
     name: str
     state: str
-    kind: str
     members: tuple[Member, ...] = ()
     positions: tuple[Position, ...] = ()
 
@@ -251,52 +232,17 @@ def set_setting(cluster: Cluster, topic: str, name: str, value: str | None) -> N
 # Groups
 
 
-def groups(cluster: Cluster) -> list[GroupLine]:
-    answer = cluster.control().ask(_LIST_GROUPS, {"states_filter": ()})
-    checked("listing groups", answer.error_code)
-    found = [
-        GroupLine(one.group_id, getattr(one, "group_state", ""), one.protocol_type or "offsets")
-        for one in answer.groups
-    ]
-    return sorted(found, key=lambda one: one.name)
-
-
 def group(cluster: Cluster, name: str) -> Group:
-    """One group with its members and its lag."""
-    state, kind, members = _described(cluster, name)
+    """One group with its members and its lag; without members where only offsets are kept."""
+    found = groups.described(cluster, name)
     offsets = committed(cluster, name, stable=False)
     there = {topic.name for topic in cluster.topics({at.topic for at in offsets})}
     places = sorted(at for at in offsets if at.topic in there)
     starts, ends = bounds(cluster, places)
     positions = tuple(Position(at, offsets[at].offset, starts[at], ends[at]) for at in places)
-    return Group(name, state, kind, members, positions)
-
-
-def _described(cluster: Cluster, name: str) -> tuple[str, str, tuple[Member, ...]]:
-    coordinator = cluster.coordinator(name, GROUP)
-    fields = {"group_ids": (name,), "include_authorized_operations": False}
-    try:
-        (found,) = coordinator.ask(_DESCRIBE_CONSUMER_GROUPS, fields).groups
-        if not found.error_code:
-            members = tuple(
-                Member(one.member_id, one.client_id, one.client_host) for one in found.members
-            )
-            return found.group_state, "planned by the broker", members
-    except Incompatible:
-        pass
-    fields = {"groups": (name,), "include_authorized_operations": False}
-    (classic,) = coordinator.ask(_DESCRIBE_GROUPS, fields).groups
-    if classic.error_code and classic.error_code is not ErrorCode.group_id_not_found:
-        raise Refused(f"describing group {name!r}", classic.error_code)
-    members = tuple(
-        Member(one.member_id, one.client_id, one.client_host) for one in classic.members
-    )
-    return classic.group_state or "Empty", classic.protocol_type or "offsets", members
-
-
-def delete_group(cluster: Cluster, name: str) -> None:
-    answer = cluster.coordinator(name, GROUP).ask(_DELETE_GROUPS, {"groups_names": (name,)})
-    _check_all(f"deleting group {name!r}", answer.results)
+    if found is None:
+        return Group(name, "Empty", (), positions)
+    return Group(name, found.state, tuple(found.members), positions)
 
 
 def planned_seek(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+_ENTRIES_SHOWN: Final = 50
 
 
 class PipelinesNotShown(Exception):
@@ -40,15 +42,19 @@ def describe(files: tuple[Path, ...]) -> list[dict[str, Any]]:
             try:
                 one = status.describe(pipeline)
                 one["topics"] = list(pipeline.topics) or [pipeline.pattern]
-                one["ledger"] = ledger_of(pipeline)
+                ledger = ledger_of(pipeline)
+                one["dead_letters"] = sum(
+                    entry["rows"] for entry in ledger if entry["layer"] == "dead_letters"
+                )
+                one["ledger"] = ledger[:_ENTRIES_SHOWN]
             except (PipelineError, StorageError, OSError, ValueError) as error:
                 one = {"pipeline": name, "failure": str(error)}
             found.append(one)
     return found
 
 
-def ledger_of(pipeline: Any, entries_max: int = 10) -> list[Mapping[str, Any]]:
-    """The last commits of every layer, newest first."""
+def ledger_of(pipeline: Any) -> list[Mapping[str, Any]]:
+    """The commits of every layer that its tables remember, newest first."""
     from pentalog.tables.pipeline import LAYERS
     from pentalog.tables.sinks import open_table
     from pentalog.tables.sinks.state import name_of
@@ -58,7 +64,7 @@ def ledger_of(pipeline: Any, entries_max: int = 10) -> list[Mapping[str, Any]]:
         sink = open_table(pipeline.table(layer))
         if not sink.exists():
             continue
-        for entry in sink.ledger()[-entries_max:]:
+        for entry in sink.ledger():
             ranges = ", ".join(
                 f"{name_of(at)} {one.start}..{one.end}" for at, one in sorted(entry.ranges.items())
             )

@@ -6,6 +6,7 @@ one.
 
 from __future__ import annotations
 
+import functools
 import re
 from bisect import bisect_right
 from dataclasses import dataclass
@@ -68,10 +69,29 @@ class JsonCondition:
         return cls(tuple(path), operator, _literal(match["wanted"]) if operator else None)
 
     @property
-    def needle(self) -> bytes:
-        """Bytes that a matching value has, unless it writes its names with escapes."""
+    def pattern(self) -> re.Pattern[bytes] | None:
+        """Found in every value that fulfils this, unless it writes names with escapes.
+
+        For equality that is the name with the wanted value behind it, however it is written.
+        None: the path has no names.
+        """
         names = [step for step in self.path if isinstance(step, str) and step != "*"]
-        return max((name.encode() for name in names), key=len, default=b"")
+        if not names:
+            return None
+        name = re.escape(max(names, key=len).encode())
+        written = _text(self.wanted).encode()
+        if self.operator != "=" or self.path[-1:] != tuple(names[-1:]) or b"\\" in written:
+            return _compiled(name)
+        last = re.escape(names[-1].encode())
+        if isinstance(self.wanted, str):
+            behind = rb'"(?:%b|[^"\\]*\\)' % re.escape(written[1:])
+        elif isinstance(self.wanted, bool | None):
+            behind = rb'"?%b' % re.escape(written)
+        elif isinstance(self.wanted, int | float):
+            behind = rb'"?(?:%b|-?[0-9]+[.eE])' % re.escape(written)
+        else:
+            return _compiled(name)
+        return _compiled(rb'"%b"\s*:\s*%b' % (last, behind))
 
     def holds(self, value: bytes | bytearray) -> bool:
         try:
@@ -97,6 +117,11 @@ class JsonCondition:
         if isinstance(found, str) and isinstance(wanted, str):
             return _ordered(self.operator, found, wanted)
         return False
+
+
+@functools.lru_cache(maxsize=64)
+def _compiled(pattern: bytes) -> re.Pattern[bytes]:
+    return re.compile(pattern)
 
 
 def _not_understood(text: str) -> QueryRefused:
@@ -176,7 +201,8 @@ class Query:
         if self.text and (data.lower() if self.ignore_case else data).find(self._needle()) < 0:
             return False
         if self.condition is not None:
-            return data.find(self.condition.needle) >= 0 or data.find(_ESCAPE) >= 0
+            pattern = self.condition.pattern
+            return pattern is None or bool(pattern.search(data)) or data.find(_ESCAPE) >= 0
         return True
 
     def rows(self, columns: Columns) -> list[int]:
@@ -235,12 +261,12 @@ def rows_with(chunks: Chunks, needle: bytes, ignore_case: bool) -> list[int]:
 
 
 def _rows_fulfilling(condition: JsonCondition, values: Chunks, chosen: set[int] | None) -> set[int]:
-    candidates = set(rows_with(values, condition.needle, False)) if condition.needle else None
-    if candidates is not None:
-        candidates.update(rows_with(values, _ESCAPE, False))
     starts = memoryview(values.offsets).cast("i")
-    if candidates is None:
-        candidates = set(range(len(starts) - 1))
+    candidates = set(range(len(starts) - 1))
+    if condition.pattern is not None:
+        matches = condition.pattern.finditer(values.data)
+        candidates = {bisect_right(starts, match.start()) - 1 for match in matches}
+        candidates.update(rows_with(values, _ESCAPE, False))
     if chosen is not None:
         candidates &= chosen
     return {

@@ -63,8 +63,8 @@ def redraw(chart: ui.echart, series: Mapping[str, Points]) -> None:
 def short_number(value: float) -> str:
     """1234567 is 1.23 M."""
     for unit in _UNITS:
-        if abs(value) < 1000 or unit == _UNITS[-1]:
-            return f"{value:.3g} {unit}".rstrip() if unit else f"{value:.4g}"
+        if abs(value) < 999.5 or unit == _UNITS[-1]:
+            return f"{value:.3g} {unit}".rstrip() if unit else f"{value:.3g}"
         value /= 1000
     return str(value)
 
@@ -88,7 +88,7 @@ def duration_text(seconds: float) -> str:
 
 def figure(title: str, name: str = "") -> ui.label:
     """A number on a card; the label to set."""
-    with ui.card().classes("pl-card q-pa-md col"), ui.column().classes("gap-0"):
+    with ui.card().classes("pl-card pl-figure q-pa-md col"), ui.column().classes("gap-0"):
         ui.label(title).classes("pl-soft text-caption")
         return ui.label("–").classes("pl-number").props(f'data-test="{name}"' if name else "")
 

@@ -39,6 +39,7 @@ body { font-family: "Inter", "Segoe UI", Roboto, system-ui, sans-serif; }
 .body--light .pl-card { background: #fff; }
 .body--dark .pl-card, .body--dark .q-table__card { background: #1a1f29; }
 .pl-soft { color: var(--pl-soft); }
+.pl-figure { min-width: 9.5rem; }
 .pl-number { font-size: 1.5rem; font-weight: 600; font-variant-numeric: tabular-nums; }
 .pl-mono { font-family: ui-monospace, Menlo, Consolas, monospace; font-size: .82rem; }
 .pl-cell { max-width: 34rem; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }

@@ -7,6 +7,7 @@ from typing import Any, Final
 from nicegui import ui
 
 from pentalog.clients.kafka import Cluster
+from pentalog.clients.kafka.groups import delete, listed
 from pentalog.console import administration
 from pentalog.console.administration import Group
 from pentalog.console.application import Console, now_ms
@@ -41,7 +42,12 @@ _POSITIONS: Final = (
     ("lag", "Lag"),
 )
 _NUMBERS: Final = ("partition", "committed", "end", "lag")
-_MEMBERS: Final = (("member_id", "Member"), ("client_id", "Client"), ("host", "From"))
+_MEMBERS: Final = (
+    ("member_id", "Member"),
+    ("client_id", "Client"),
+    ("host", "From"),
+    ("partitions", "Partitions"),
+)
 
 
 def register(console: Console) -> None:
@@ -67,7 +73,7 @@ async def _list(session: Session) -> None:
                 "kind": one.kind,
                 "address": group_address(one.name),
             }
-            for one in await session.ask(administration.groups)
+            for one in await session.ask(listed)
         ]
 
     find = ui.input(placeholder="Filter").props(
@@ -148,7 +154,12 @@ class _Group:
             for one in found.positions
         ]
         self._members.rows = [
-            {"member_id": one.member_id, "client_id": one.client_id, "host": one.host}
+            {
+                "member_id": one.member_id,
+                "client_id": one.client_id,
+                "host": one.host,
+                "partitions": ", ".join(str(at) for at in one.partitions[:20]),
+            }
             for one in found.members
         ]
         charts.redraw(self._chart, {"lag": list(history.lags[self._name])})
@@ -218,16 +229,16 @@ class _Group:
             ui.label(f"Delete {self._name}?").classes("text-h6")
             note("Its offsets are gone then; the broker refuses this while it has members.")
 
-            async def delete() -> None:
+            async def really() -> None:
                 asked = self._session.ask(
-                    lambda cluster: administration.delete_group(cluster, self._name)
+                    lambda cluster: delete(cluster, [self._name])
                 )
                 if await attempted(asked):
                     ui.navigate.to("/groups")
 
             with ui.row().classes("w-full justify-end"):
                 ui.button("Cancel", on_click=dialog.close).props("flat")
-                ui.button("Delete", on_click=delete).props("unelevated color=negative")
+                ui.button("Delete", on_click=really).props("unelevated color=negative")
         dialog.open()
 
 

@@ -86,7 +86,7 @@ class _Metrics:
                 counts = history.get((name.removesuffix("_sum") + "_count", labels), ())
                 found["mean"] = _means(list(points), list(counts))
         largest = sorted(found, key=lambda one: -max((p.value for p in found[one]), default=0))
-        return {one: found[one] for one in largest[:_LINES_MAX]}
+        return {one: found[one] for one in sorted(largest[:_LINES_MAX])}
 
 
 def _means(sums: Sequence[Point], counts: Sequence[Point]) -> list[Point]:

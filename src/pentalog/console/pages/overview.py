@@ -6,6 +6,7 @@ from typing import Final
 
 from nicegui import ui
 
+from pentalog.clients.kafka.groups import listed
 from pentalog.console import administration
 from pentalog.console.application import Console, now_ms
 from pentalog.console.history import DoorRates
@@ -46,6 +47,7 @@ class _Overview:
             self._uptime = charts.figure("Up for", "uptime")
         heading("Doors")
         self._told = note("")
+        self._told.set_visibility(bool(not self._console.place.http))
         with ui.row().classes("w-full gap-4"):
             for door in _DOORS:
                 self._doors[door] = self._door(door)
@@ -74,7 +76,7 @@ class _Overview:
 
     async def _count(self) -> None:
         lines = await self._session.ask(administration.topics)
-        groups = await self._session.ask(administration.groups)
+        groups = await self._session.ask(listed)
         self._topics.set_text(f"{len(lines):,}")
         self._groups.set_text(f"{len(groups):,}")
         self._records.set_text(charts.short_number(sum(line.records for line in lines)))
@@ -84,7 +86,6 @@ class _Overview:
         history = self._console.history
         if history.started_ms:
             self._uptime.set_text(charts.duration_text((now_ms() - history.started_ms) / 1000))
-            self._told.set_text("")
         elif not self._console.place.http:
             try:
                 self._console.observed.check()
@@ -113,5 +114,5 @@ class _Overview:
         read.set_text(
             f"{charts.short_number(rates['sent_records'])}/s out · "
             f"{charts.size_text(rates['received_bytes'] + rates['sent_bytes'])}/s · "
-            f"{latest.connections} connections"
+            f"{latest.connections} {'connection' if latest.connections == 1 else 'connections'}"
         )

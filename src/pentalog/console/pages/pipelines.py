@@ -80,7 +80,7 @@ class _Pipeline:
                 self._lag = charts.figure("Lag, records", "pipeline-lag")
                 self._rate = charts.figure("Rows per second", "pipeline-rate")
                 self._last = charts.figure("Last batch", "pipeline-batch")
-                self._dead = charts.figure("Dead letters, files", "pipeline-dead")
+                self._dead = charts.figure("Dead letters", "pipeline-dead")
             self._chart = charts.lines({}, f"Lag of {name} over time")
             with ui.expansion("Tables and ledger", value=True).classes("w-full"):
                 right = ("start", "end", "lag")
@@ -108,7 +108,7 @@ class _Pipeline:
         self._rate.set_text(charts.short_number(float(last.get("rows_per_second", 0))))
         batch = f"{last.get('rows', 0):,} rows in {last.get('batch_ms', 0)} ms" if last else "none"
         self._last.set_text(batch)
-        self._dead.set_text(str(one["tables"].get("dead_letters", {}).get("files", 0)))
+        self._dead.set_text(f"{one['dead_letters']:,}")
         self._show_tables(one)
 
     def _show_lag(self, lag: dict[str, Any]) -> None:

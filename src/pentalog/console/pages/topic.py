@@ -53,13 +53,13 @@ class _Topic:
             for one in _VIEWS:
                 ui.tab(one, one.capitalize()).props(f'data-test="tab-{one}"')
         with ui.tab_panels(tabs, value=view).classes("w-full bg-transparent"):
-            with ui.tab_panel("messages").classes("q-pa-none"):
+            with ui.tab_panel("messages").style("padding: 0"):
                 messages = Messages(self._session, self._name, [one.at.index for one in lines])
                 messages.produce = produce
                 await messages.build()
-            with ui.tab_panel("partitions").classes("q-pa-none"):
+            with ui.tab_panel("partitions").style("padding: 0"):
                 self._partitions(lines)
-            with ui.tab_panel("settings").classes("q-pa-none"):
+            with ui.tab_panel("settings").style("padding: 0"):
                 await self._settings()
 
     async def _lines(self) -> list[PartitionLine]:

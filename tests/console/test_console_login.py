@@ -1,0 +1,98 @@
+"""A broker that demands logins: the console asks for one, and shows what its user may see."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.console import chromium
+from tests.console.world import Browser
+from tests.server.broker_process import BrokerProcess, pentalog
+
+from pentalog.clients.kafka import ClientOptions, Cluster, KafkaFailed
+from pentalog.console.identity import Session
+from pentalog.console.place import Place
+from pentalog.model import batch
+from pentalog.model.types import Partition, Record
+
+pytestmark = pytest.mark.clients
+
+MECHANISM = "SCRAM-SHA-256"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """A broker with a topic that Alice may do anything with, and Bob nothing."""
+    data = tmp_path_factory.mktemp("guarded") / "data"
+    for name in ("alice", "bob"):
+        made = pentalog("user", "add", name, "--password", "secret", "--data", str(data))
+        if "No such command" in made.stderr:
+            pytest.skip("this broker keeps no users")
+        assert made.returncode == 0, made.stderr
+    arguments = (
+        *("--listen", "kafka+sasl=127.0.0.1:0", "--super-users", "User:alice"),
+        *("--authorization", "true", "--marks-interval-ms", "50"),
+    )
+    with BrokerProcess(data, *arguments) as broker:
+        line = next(one for one in broker.lines if one.startswith("kafka+sasl"))
+        servers = line.rpartition(" ")[2]
+        options = ClientOptions(sasl_mechanism=MECHANISM, username="alice", password="secret")
+        with Cluster(servers, options) as cluster:
+            cluster.create_topic("secrets", 1)
+            built = batch.build([Record(b"for Alice")], timestamp_ms=1)
+            cluster.produce(Partition("secrets", 0), bytes(built))
+        yield Place(servers, data, login=True)
+
+
+def test_nothing_is_shown_before_the_login(place: Place, pictures: Path) -> None:
+    try:
+        found = chromium.find()
+    except chromium.NoChromium as why:
+        pytest.skip(str(why))
+    command = [
+        *(sys.executable, "-m", "pentalog.console", "--listen", "127.0.0.1:0", "--with-parent"),
+        *("--servers", place.servers, "--login", "--log-level", "warning"),
+    ]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as console:
+        assert console.stdout is not None
+        browser = Browser(found, console.stdout.readline().rpartition(" ")[2].strip(), pictures)
+        try:
+            browser.open("/topics/secrets")
+            assert browser.driver.current_url.endswith("/login")
+            browser.type("user", "alice")
+            browser.type("password", "wrong")
+            browser.click("log-in")
+            browser.until(lambda: "SASL" in browser.run("return document.body.innerText"), "a no")
+            browser.type("password", "secret")
+            browser.click("log-in")
+            browser.until(lambda: not browser.driver.current_url.endswith("/login"), "the pages")
+            browser.open("/topics/secrets")
+            browser.wait_text("messages", "for Alice")
+        finally:
+            browser.close()
+            assert console.stdin is not None
+            console.stdin.close()
+
+
+def test_files_are_not_read_for_those_who_may_not(place: Place) -> None:
+    async def origin_for(name: str) -> int:
+        session = Session(place)
+        assert not session.known
+        await session.log_in(name, "secret", MECHANISM)
+        try:
+            origin = session.origin("secrets")
+            ends = origin.ends([Partition("secrets", 0)])
+            origin.close()
+            return ends[Partition("secrets", 0)]
+        finally:
+            session.log_out()
+
+    assert asyncio.run(origin_for("alice")) >= 0
+    with pytest.raises(KafkaFailed, match="secrets"):
+        asyncio.run(origin_for("bob"))
