@@ -99,10 +99,11 @@ def _ignore(_: object) -> None: ...
 
 
 def _codes(entity: Any) -> Iterator[int]:
-    """Every error code in an answer."""
+    """Every error code in an answer, but whether settings are told along with it."""
     for field in dataclasses.fields(entity):
         value = getattr(entity, field.name)
-        if field.name == "error_code" and value is not None:
+        name = field.name
+        if name.endswith("error_code") and name != "topic_config_error_code" and value is not None:
             yield int(value)
         for item in value if isinstance(value, tuple) else (value,):
             if dataclasses.is_dataclass(item):
