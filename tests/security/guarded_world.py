@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import socket
 import ssl
 import struct
@@ -134,11 +135,17 @@ class Authority:
         """Somebody who trusts this authority and says nothing of himself."""
         return ssl.create_default_context(cafile=str(self.file))
 
-    def client(self, name: str, trusting: Authority | None = None) -> ssl.SSLContext:
+    def client(
+        self,
+        name: str,
+        trusting: Authority | None = None,
+        not_after: datetime.datetime | None = None,
+    ) -> ssl.SSLContext:
         """Somebody with a certificate."""
         context = (trusting or self).trust()
+        address = f"{name}@example.org"
         path = self._write(
-            self._authority.issue_cert(f"{name}@example.org", common_name=name), name
+            self._authority.issue_cert(address, common_name=name, not_after=not_after), name
         )
         context.load_cert_chain(path)
         return context

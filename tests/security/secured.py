@@ -14,8 +14,8 @@ from typing import Any
 import jwt
 import trustme
 from cryptography.hazmat.primitives.asymmetric import rsa
-from kio.index import load_request_schema
-from kio.serial import entity_writer
+from kio.index import load_request_schema, load_response_schema
+from kio.serial import entity_reader, entity_writer
 
 import pentalog
 from pentalog.cli.directory import Directory
@@ -145,7 +145,7 @@ class RawClient:
     def __exit__(self, *_: object) -> None:
         self.connection.close()
 
-    def frame(self, key: int, version: int, **fields: Any) -> bytes:
+    def frame(self, key: int, version: int, /, **fields: Any) -> bytes:
         """A whole request."""
         schema: Any = load_request_schema(key, version)
         self._number += 1
@@ -156,10 +156,26 @@ class RawClient:
         whole = head + (b"\0" if flexible else b"") + bytes(body.out)
         return struct.pack(">i", len(whole)) + whole
 
-    def ask(self, key: int, version: int, **fields: Any) -> bytes:
+    def ask(self, key: int, version: int, /, **fields: Any) -> bytes:
         """The answer's bytes behind the correlation id; empty if the broker hung up."""
         self.connection.sendall(self.frame(key, version, **fields))
         return self.answer()
+
+    def call(self, key: int, version: int, /, **fields: Any) -> Any:
+        """The answer, read."""
+        answer = self.ask(key, version, **fields)
+        assert answer, "the broker hung up"
+        schema: Any = load_response_schema(key, version)
+        start = 1 if schema.__header_schema__.__flexible__ and key != 18 else 0
+        found, _ = entity_reader(schema)(memoryview(answer)[start:], 0)
+        return found
+
+    def error(self, key: int, version: int, /, **fields: Any) -> int:
+        """The code that an answer begins with."""
+        answer = self.ask(key, version, **fields)
+        schema: Any = load_response_schema(key, version)
+        start = 1 if schema.__header_schema__.__flexible__ else 0
+        return int.from_bytes(answer[start : start + 2], "big")
 
     def answer(self) -> bytes:
         size = self._receive(4)

@@ -1,4 +1,7 @@
-"""Who did what, and who was not let: one line each, to the logger `pentalog.audit`."""
+"""Who did what, and who was not let: one line each, to the logger `pentalog.audit`.
+
+A line says `key=value`; where the log is written as JSON, the same keys are fields of their own.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,12 @@ from typing import Final
 from pentalog.broker.security import Access, Kind, Operation, Verdict
 
 _log: Final = logging.getLogger("pentalog.audit")
+_CHARACTERS_MAX: Final = 400
+"""Of one value: names come from strangers."""
 
 
 class LogAudit:
-    """`security.Audit` as lines of `key=value`."""
+    """`security.Audit` as lines of a log."""
 
     def denied(
         self, access: Access, operation: Operation, kind: Kind, name: str, verdict: Verdict
@@ -40,7 +45,9 @@ class LogAudit:
             "listener": access.listener,
             **fields,
         }
-        _log.info("%s", " ".join(f"{name}={_quoted(value)}" for name, value in said.items()))
+        shown = {name: value[:_CHARACTERS_MAX] for name, value in said.items()}
+        text = " ".join(f"{name}={_quoted(value)}" for name, value in shown.items())
+        _log.info("%s", text, extra=shown)
 
 
 def _quoted(text: str) -> str:

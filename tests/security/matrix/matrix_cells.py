@@ -13,7 +13,6 @@ EDGE = Principal("User", "edge")
 TOPIC = "m-orders"
 GROUP = "m-group"
 TRANSACTION = "m-transaction"
-PREFIX = "m-"
 
 
 class Asked(NamedTuple):
@@ -22,8 +21,11 @@ class Asked(NamedTuple):
     name: str
     """As its registry has it, and more behind a colon where one is tried in several ways."""
     needs: tuple[Need, ...]
-    ask: Callable[[Any], bool]
-    """Do it over a connection; False if the right to it was lacking, or what it lists hidden."""
+    ask: Callable[[Any], bool | None]
+    """Do it over a connection; False if the right to it was lacking, or what it lists hidden.
+
+    None: nobody may, who logged in this way.
+    """
     fresh: bool = False
     """It uses its connection up."""
     gone: str = ""
@@ -44,7 +46,7 @@ def _allow(need: Need, who: Principal, *, wide: str = "") -> Rule:
     """`wide`: by what kind of pattern; the cluster has but one name."""
     name, prefixed = need.name, False
     if need.kind is not Kind.CLUSTER:
-        name = {"": name, "wildcard": ANY, "prefix": PREFIX}[wide]
+        name = {"": name, "wildcard": ANY, "prefix": name[:-1]}[wide]
         prefixed = wide == "prefix"
     return Rule(need.kind, name, prefixed, who, ANY, need.operation, True)
 
@@ -55,7 +57,9 @@ def _everything(need: Need, who: Principal) -> Rule:
 
 
 def _deny(need: Need, who: Principal) -> Rule:
-    return Rule(need.kind, need.name, False, who, ANY, need.operation, False)
+    # Some things can be done by either of two rights to the cluster.
+    operation = None if need.kind is Kind.CLUSTER else need.operation
+    return Rule(need.kind, need.name, False, who, ANY, operation, False)
 
 
 def _denied(needs: tuple[Need, ...], who: Principal) -> list[Rule]:

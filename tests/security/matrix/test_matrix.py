@@ -7,12 +7,23 @@ and not in its table here fails.
 from __future__ import annotations
 
 import base64
+import json
+import time
 from collections.abc import Callable, Iterator
 
+import jwt
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from jwt.algorithms import RSAAlgorithm
 from tests.security.guarded_world import MAPPING, Authority, GuardedBroker, Wire, guarded
-from tests.security.matrix import matrix_blipmq, matrix_cursus, matrix_fluvio, matrix_rustlog
-from tests.security.matrix.matrix_cells import EDGE, GROUP, STATES, TOPIC, Asked, Way
+from tests.security.matrix import (
+    matrix_blipmq,
+    matrix_cursus,
+    matrix_fluvio,
+    matrix_kafka,
+    matrix_rustlog,
+)
+from tests.security.matrix.matrix_cells import EDGE, GROUP, STATES, TOPIC, TRANSACTION, Asked, Way
 
 from pentalog.broker.port import Committed
 from pentalog.broker.security import Principal
@@ -26,7 +37,11 @@ CONFIGURED_KEY = "configured-key"
 class Bench:
     """The one broker of all cells, and what its doors need."""
 
-    def __init__(self, broker: GuardedBroker, authority: Authority) -> None:
+    def __init__(
+        self, broker: GuardedBroker, authority: Authority, signer: rsa.RSAPrivateKey
+    ) -> None:
+        claims = {"sub": "edge", "exp": int(time.time()) + 3600}
+        self.bearer = jwt.encode(claims, signer, "RS256", {"kid": "one"})
         self.broker = broker
         self.edge = authority.client("edge")
         self.trust = authority.trust()
@@ -35,6 +50,9 @@ class Bench:
         broker.call(lambda: users.set_password("edge", PASSWORD))
         token = broker.call(lambda: tokens.create(EDGE, EDGE, (), -1))
         secret = broker.call(lambda: tokens.secret(token.token_id))
+        self.token_id = token.token_id
+        other = Principal("User", matrix_kafka.OTHER)
+        broker.call(lambda: tokens.create(other, other, (), -1))
         self.token = base64.b64encode(secret).decode()
         for name in (TOPIC, "m-policy"):
             broker.topic(name)
@@ -55,6 +73,7 @@ class Bench:
         self.broker.call(
             lambda: facade.groups.offsets.commit(GROUP, {Partition(TOPIC, 0): Committed(0)})
         )
+        self.broker.call(lambda: facade.transactions.identify(TRANSACTION, timeout_ms=1000))
         self.broker.topic(matrix_cursus.EVENTS, 1)
         options = facade.sourcing.options
         self.broker.call(lambda: options.set(matrix_cursus.EVENTS, {"event_sourcing": "true"}))
@@ -66,6 +85,11 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     authority = Authority(directory / "certificates")
     doors = ("rustlog", "blipmq", "cursus", "fluvio-sc", "fluvio-spu")
     listeners = [name + demand for name in doors for demand in ("", "+tls")]
+    listeners += ["kafka+sasl", "kafka+tls"]
+    signer = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    keys = directory / "keys.json"
+    public = RSAAlgorithm.to_jwk(signer.public_key(), as_dict=True)
+    keys.write_text(json.dumps({"keys": [{**public, "kid": "one", "alg": "RS256"}]}))
     with guarded(
         directory / "data",
         listeners,
@@ -78,8 +102,10 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         delegation_token_secret="a secret of tokens",
         blipmq_api_keys=CONFIGURED_KEY,
         flush_interval_ms=0,
+        sasl_mechanisms="PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
+        oauth_jwks_file=str(keys),
     ) as broker:
-        yield Bench(broker, authority)
+        yield Bench(broker, authority, signer)
 
 
 def execute(bench: Bench, operations: list[Asked], ways: list[Way]) -> int:
@@ -100,6 +126,8 @@ def execute(bench: Bench, operations: list[Asked], ways: list[Way]) -> int:
                         if asked.fresh:
                             connection.close()
                         tried += 1
+                        if admitted is None:
+                            continue
                         if admitted is not (state.admits or not asked.needs):
                             outcome = "admitted" if admitted else "refused"
                             wrong.append(f"{asked.name}, {name}, {way.name}: {outcome}")
@@ -206,3 +234,33 @@ def test_fluvio(bench: Bench) -> None:
 
     ways = [Way("principal of the listener", plain), Way("certificate", certified)]
     assert execute(bench, operations, ways) == len(operations) * 6 * 2
+
+
+def test_kafka(bench: Bench) -> None:
+    operations = list(matrix_kafka.operations())
+    assert covered(operations) == matrix_kafka.REGISTRY
+    broker = bench.broker
+    broker.call(lambda: broker.facade.users.set_password("edge", PASSWORD))
+
+    def by_password(mechanism: str) -> Way:
+        return Way(
+            mechanism,
+            lambda: matrix_kafka.by_password(broker.connect("kafka+sasl"), mechanism, PASSWORD),
+        )
+
+    def by_token() -> matrix_kafka.Client:
+        wire = broker.connect("kafka+sasl")
+        return matrix_kafka.by_token(wire, bench.token_id, bench.token)
+
+    ways = [
+        by_password("PLAIN"),
+        by_password("SCRAM-SHA-256"),
+        by_password("SCRAM-SHA-512"),
+        Way(
+            "OAUTHBEARER",
+            lambda: matrix_kafka.by_bearer(broker.connect("kafka+sasl"), bench.bearer),
+        ),
+        Way("delegation token", by_token),
+        Way("certificate", lambda: matrix_kafka.Client(broker.connect("kafka+tls", bench.edge))),
+    ]
+    assert execute(bench, operations, ways) == len(operations) * 6 * 6

@@ -15,6 +15,7 @@ A frame is a length of four bytes and a command:
 from __future__ import annotations
 
 import asyncio
+import ssl
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -98,11 +99,13 @@ class Bench:
     places: dict[str, Place] = field(default_factory=dict)
     file: Handle | None = None
     served: int = 0
+    trust: ssl.SSLContext | None = None
+    """What the client believes, where the server speaks TLS."""
     listeners: Listeners = field(init=False)
 
     @property
     def address(self) -> tuple[str, int]:
-        found = self.listeners.addresses["echo"]
+        found = self.listeners.addresses[self.config.listen[0].name]
         return found.host, found.port
 
     @property
@@ -111,7 +114,11 @@ class Bench:
         return door.traffic
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection(*self.address)
+        if self.trust is None:
+            return await asyncio.open_connection(*self.address)
+        return await asyncio.open_connection(
+            *self.address, ssl=self.trust, server_hostname="localhost"
+        )
 
     def open_session(self, context: Context, replies: Replies) -> Session:
         session = EchoSession(self, context, replies)

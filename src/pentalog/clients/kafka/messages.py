@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pentalog.model.kio_schemas import (
+    ErrorCode,
     entity_reader,
     entity_writer,
     load_request_schema,
@@ -99,6 +100,16 @@ NAMES: Final[Mapping[int, str]] = {
 API_VERSIONS: Final = 18
 
 _HEADER: Final = struct.Struct(">hhih")
+_CODE: Final = struct.Struct(">h")
+_TIMED: Final = frozenset({38, 39, 40})
+"""Answers with times, which a refusal gives as -1, and kio refuses to read."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Refusal:
+    """What is left of an answer of which only the error code can be read."""
+
+    error_code: ErrorCode
 
 
 def head(key: int, version: int, correlation_id: int, client_id: bytes) -> bytes:
@@ -124,6 +135,10 @@ def answer(key: int, version: int, data: bytes) -> Any:
     schema = load_response_schema(key, version)
     # The correlation id, and in newer headers an empty list of tagged fields.
     start = 5 if schema.__flexible__ and key != API_VERSIONS else 4
+    if key in _TIMED:
+        (code,) = _CODE.unpack_from(data, start)
+        if code:
+            return Refusal(ErrorCode(code))
     return entity_reader(schema)(data, start)[0]
 
 

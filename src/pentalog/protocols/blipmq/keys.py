@@ -43,7 +43,9 @@ def _of_user(key: str, broker: Broker) -> Principal | None:
     except ValueError:
         return None
     token = broker.tokens.by_secret(secret)
-    return None if token is None else token.owner
+    if token is None or broker.tokens.get(token.token_id) is None:
+        return None
+    return token.owner
 
 
 def accepted(key: str, config: Config, peer: str) -> bool:

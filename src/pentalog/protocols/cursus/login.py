@@ -114,7 +114,9 @@ class Login:
         except ValueError:
             return None
         found = broker.tokens.by_secret(secret)
-        if found is None or name not in (found.owner.name, found.token_id):
+        if found is None or broker.tokens.get(found.token_id) is None:
+            return None
+        if name not in (found.owner.name, found.token_id):
             return None
         return found.owner
 

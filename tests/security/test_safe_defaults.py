@@ -1,0 +1,78 @@
+"""What a broker does that nobody has told anything about security, and what it refuses to do."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+
+import pytest
+
+from pentalog.app import doors
+from pentalog.config import Config, ConfigError, load
+
+OPEN = ("kafka", "rustlog", "cursus", "fluvio-sc", "fluvio-spu")
+CERTIFIED = {
+    "tls_certificate": "server.pem",
+    "tls_client_ca": "ca.pem",
+    "tls_client_authentication": "required",
+}
+
+
+def opened(listen: str, **settings: object) -> list[str]:
+    config = load(flags={"listen": [listen], **settings}).config
+    return [wish.name for wish, _ in doors(config)]
+
+
+def test_without_configuration_nobody_else_can_reach_it() -> None:
+    listening = doors(Config())
+    assert len(listening) >= 6
+    assert all(ipaddress.ip_address(wish.host).is_loopback for wish, _ in listening)
+
+
+@pytest.mark.parametrize("name", OPEN)
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "192.0.2.1", "example.org"])
+def test_a_door_that_asks_nobody_is_not_opened_to_all(name: str, host: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        opened(f"{name}={host}:0")
+    assert "allow_open_listeners" in str(refusal.value)
+    assert name in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_unless_that_is_set_and_then_it_is_warned_of(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    assert opened(f"{name}=0.0.0.0:0", allow_open_listeners="true") == [name]
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert f"{name}=0.0.0.0:0" in warning
+
+
+@pytest.mark.parametrize(
+    ("listen", "settings"),
+    [
+        ("kafka+sasl=0.0.0.0:0", {}),
+        ("kafka+sasl+tls=0.0.0.0:0", {"tls_certificate": "server.pem"}),
+        ("cursus+auth=0.0.0.0:0", {}),
+        ("blipmq=0.0.0.0:0", {}),
+        ("rustlog+tls=0.0.0.0:0", CERTIFIED),
+        ("fluvio-sc+tls=0.0.0.0:0", CERTIFIED),
+    ],
+)
+def test_a_door_that_asks_may_be_open_to_all(
+    listen: str, settings: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert opened(listen, **settings) == [listen.partition("=")[0]]
+    assert not caplog.records
+
+
+def test_tls_alone_asks_nobody_who_he_is() -> None:
+    for way in ("none", "requested"):
+        with pytest.raises(ConfigError):
+            opened("rustlog+tls=0.0.0.0:0", **{**CERTIFIED, "tls_client_authentication": way})
+
+
+@pytest.mark.parametrize("name", ["rustlog+sasl", "blipmq+auth", "kafka+magic", "nothing"])
+def test_what_a_door_cannot_demand_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError):
+        opened(f"{name}=127.0.0.1:0")
