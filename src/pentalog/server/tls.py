@@ -181,7 +181,7 @@ class TlsConnection(Connection):
         outbox = TlsOutbox(
             door.loop,
             way_out,
-            door.metrics,
+            self.traffic,
             in_order=door.endpoint.in_order,
             memory_bytes_max=door.config.connection_reply_bytes_max,
             places_max=door.endpoint.in_flight_max,
