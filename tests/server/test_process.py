@@ -235,7 +235,8 @@ def _listen(arguments: list[str]) -> list[str]:
 
 def _assert_refused(code: int, errors: str, said: list[str]) -> None:
     assert code == 2, errors
-    lines = [line for line in errors.splitlines() if " INFO " not in line]
+    logged = (" INFO ", " WARNING ")
+    lines = [line for line in errors.splitlines() if not any(level in line for level in logged)]
     assert len(lines) == 1, errors
     for part in said:
         assert part in lines[0]
