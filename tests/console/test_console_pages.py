@@ -25,7 +25,7 @@ from pentalog.clients.kafka import (
     commit,
     committed,
 )
-from pentalog.console import browsing
+from pentalog.console import browsing, rights
 from pentalog.console.pages.frame import NAVIGATION
 from pentalog.model.types import Partition, Record
 
@@ -263,6 +263,23 @@ def test_metrics_are_drawn_and_listed(browser: Browser) -> None:
     browser.open("/metrics")
     browser.wait_text("metrics", "pentalog_")
     assert len(browser.driver.find_elements(By.TAG_NAME, "canvas")) >= 8
+
+
+def test_quotas_are_set_and_removed(browser: Browser, cluster: Cluster) -> None:
+    name = f"client-{uuid.uuid4().hex[:8]}"
+    browser.open("/security")
+    browser.click("adding-quotas", ".q-expansion-item__toggle-icon, .q-item")
+    browser.type("quota-name", name)
+    browser.click("add-quotas")
+    browser.wait_text("quotas", f"client-id {name}", "producer_byte_rate", "1,000,000")
+    assert rights.QuotaOf((("client-id", name),), "producer_byte_rate", 1e6) in rights.quotas(
+        cluster
+    )
+    browser.picture("quotas")
+    browser.click("quotas", "tbody button")
+    browser.click("remove-really")
+    browser.until(lambda: name not in browser.text("quotas"), "the quota's end")
+    assert rights.quotas(cluster) == []
 
 
 def test_what_does_not_exist_is_said_in_place(browser: Browser) -> None:

@@ -230,9 +230,7 @@ class _Group:
             note("Its offsets are gone then; the broker refuses this while it has members.")
 
             async def really() -> None:
-                asked = self._session.ask(
-                    lambda cluster: delete(cluster, [self._name])
-                )
+                asked = self._session.ask(lambda cluster: delete(cluster, [self._name]))
                 if await attempted(asked):
                     ui.navigate.to("/groups")
 
