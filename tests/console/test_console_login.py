@@ -101,6 +101,20 @@ def test_users_and_rules_are_made_and_removed(place: Place) -> None:
         assert "carol" not in [one.name for one in rights.users(cluster)]
 
 
+def test_only_those_who_may_see_all_see_connections(place: Place) -> None:
+    async def look(name: str) -> None:
+        session = Session(place)
+        await session.log_in(name, "secret", MECHANISM)
+        try:
+            await session.check_operator()
+        finally:
+            session.log_out()
+
+    asyncio.run(look("alice"))
+    with pytest.raises(KafkaFailed, match="CLUSTER_AUTHORIZATION_FAILED"):
+        asyncio.run(look("bob"))
+
+
 def test_files_are_not_read_for_those_who_may_not(place: Place) -> None:
     async def origin_for(name: str) -> int:
         session = Session(place)

@@ -192,6 +192,17 @@ def set_quota(cluster: Cluster, quota: QuotaOf, *, remove: bool = False) -> None
     check_all(f"changing {quota.quota} of {quota.whose}", answer.entries)
 
 
+def check_operator(cluster: Cluster) -> None:
+    """Raise what the broker refuses to those who may not look at all of it.
+
+    Who may see its rules may see whatever else concerns everybody.
+    """
+    try:
+        rules(cluster)
+    except NotOffered:
+        return
+
+
 def _asked(cluster: Cluster, key: int, fields: Mapping[str, Any], what: str) -> Any:
     try:
         answer = cluster.control().ask(key, fields)

@@ -50,13 +50,15 @@ def register(console: Console) -> None:
     @ui.page("/connections", response_timeout=BUILD_TIMEOUT_S)
     @guarded(console)
     async def connections() -> None:
-        with frame(console, "Connections", "/connections"):
+        with frame(console, "Connections", "/connections") as session:
+            await session.check_operator()
             await _list(console)
 
     @ui.page("/connections/{number}", response_timeout=BUILD_TIMEOUT_S)
     @guarded(console)
     async def connection(number: int) -> None:
-        with frame(console, f"Connection {number}", "/connections"):
+        with frame(console, f"Connection {number}", "/connections") as session:
+            await session.check_operator()
             _Inspector(console, number).build()
 
 
