@@ -68,9 +68,9 @@ class LocalObservation:
         """For a connection; none had it before."""
         return next(self._numbers)
 
-    def opened(self, endpoint: Endpoint, address: Address) -> None:
+    def opened(self, listener: str, endpoint: Endpoint, address: Address) -> None:
         door = endpoint.door or endpoint.name
-        self._listeners.setdefault(door, []).append((endpoint.name, str(address)))
+        self._listeners.setdefault(door, []).append((listener, str(address)))
         self._gone.setdefault(door, Traffic())
 
     def gone(self, connection: Connection) -> None:
