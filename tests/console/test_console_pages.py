@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 from urllib.request import urlopen
 
 import pytest
@@ -195,11 +196,11 @@ def test_settings_are_changed_and_a_topic_is_deleted(
 
 def test_a_group_is_shown_and_moved(browser: Browser, cluster: Cluster, topic: str) -> None:
     write(cluster, topic, *(Record(b"v") for _ in range(100)))
-    group, at = f"g-{uuid.uuid4().hex[:8]}", Partition(topic, 0)
+    group, at = f'g "{uuid.uuid4().hex[:8]}" <b>', Partition(topic, 0)
     commit(cluster, group, {at: GroupOffset(30)})
     browser.open("/groups")
     browser.wait_text("groups", group)
-    browser.open(f"/groups/{group}")
+    browser.open(f"/groups/{quote(group)}")
     browser.wait_text("lag", "70")
     browser.click("seek")
     browser.click("seek-preview")

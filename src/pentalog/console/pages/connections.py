@@ -133,7 +133,7 @@ class _Inspector:
         self._table.props('flat dense data-test="frames" no-data-label="No frame has passed yet"')
         self._table.add_slot("body-cell-bytes", _BYTES_CELL)
         task = background_tasks.create(self._follow(), name=f"inspect {self._number}")
-        context.client.on_disconnect(task.cancel)
+        context.client.on_delete(task.cancel)
         ui.timer(0.5, self._draw)
 
     async def _follow(self) -> None:

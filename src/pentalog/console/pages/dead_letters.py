@@ -23,7 +23,7 @@ from pentalog.console.pages.frame import (
     heading,
     note,
 )
-from pentalog.console.pages.messages import record_dialog
+from pentalog.console.pages.record_table import record_dialog
 from pentalog.console.records import short, time_text
 from pentalog.model.types import Offset, Partition
 
