@@ -296,3 +296,28 @@ def test_plain_text_is_not_served_where_tls_is_demanded(bench: Bench) -> None:
     wire: Wire = bench.broker.connect("rustlog+tls")
     wire.send(b"\xff")
     assert wire.closed
+
+
+def test_plain_text_is_told_by_its_first_byte_where_that_is_set(
+    bench: Bench, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with guarded(
+        tmp_path_factory.mktemp("sniffed"),
+        ("cursus+tls", "rustlog+tls"),
+        super_users="User:edge",
+        tls_certificate=str(bench.authority.server()),
+        tls_client_ca=str(bench.authority.file),
+        tls_client_authentication="required",
+        ssl_principal_mapping_rules=MAPPING,
+        cursus_tls_accepts_plaintext="true",
+    ) as broker:
+        certified = broker.connect("cursus+tls", bench.authority.client("edge"))
+        assert say(certified, "CREATE topic=a partitions=1").startswith(b"OK")
+        plain = broker.connect("cursus+tls")
+        assert say(plain, "PROTOCOL_INFO").startswith(b"OK")
+        # It has shown no certificate, so it is nobody.
+        assert say(plain, "LIST") == b"OK count=0 topics="
+        assert b"authentication_required" in say(plain, "DELETE topic=a")
+        other = broker.connect("rustlog+tls")
+        other.send(b"\xff")
+        assert other.closed
