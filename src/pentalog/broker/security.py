@@ -319,6 +319,11 @@ class Access:
         self._attempts.succeeded(self.host)
         self._audit.logged_in(self, mechanism)
 
+    def leave(self) -> None:
+        """The connection is nobody's any more."""
+        self.who = ANONYMOUS
+        self._kept.clear()
+
     def turned_away(self, mechanism: str, name: str, reason: str) -> int:
         """A login failed; returns for how long the refusal is to be held back, in ms."""
         self._audit.turned_away(self, mechanism, name, reason)

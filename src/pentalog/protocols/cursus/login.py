@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from pentalog.broker.security import ANONYMOUS, Principal
+from pentalog.broker.security import Principal
 from pentalog.model.later import Later
 from pentalog.protocols.cursus.calls import Call
 from pentalog.protocols.cursus.errors import Refused
@@ -129,7 +129,7 @@ class Login:
         self._proved = None
         access = self._context.access
         delay_ms = access.turned_away("AUTH", name[:100], "wrong token")
-        access.who = ANONYMOUS
+        access.leave()
         refusal = Refused("authentication_failed mechanism=PLAIN")
         self._hold_back(call, delay_ms, lambda: call.refuse(refusal))
 
