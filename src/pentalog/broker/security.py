@@ -195,6 +195,8 @@ class Unguarded:
 UNGUARDED: Final = Unguarded()
 
 _KEPT_MAX: Final = 10_000
+_KEPT_CHARACTERS_MAX: Final = 256
+"""Longer names are those of nothing there is, and would fill the memory."""
 
 
 class Audit(Protocol):
@@ -322,6 +324,7 @@ class Access:
     def leave(self) -> None:
         """The connection is nobody's any more."""
         self.who = ANONYMOUS
+        self.by_token = False
         self._kept.clear()
 
     def turned_away(self, mechanism: str, name: str, reason: str) -> int:
@@ -354,7 +357,8 @@ class Access:
                 self._audit.denied(self, operation, kind, name, verdict)
             if len(self._kept) >= _KEPT_MAX:
                 self._kept.clear()
-            self._kept[question] = kept
+            if len(name) <= _KEPT_CHARACTERS_MAX:
+                self._kept[question] = kept
         return kept
 
     def sees(self, kind: Kind, name: str) -> bool:
@@ -377,6 +381,6 @@ class Access:
         """Raise `Unauthorized` unless it may."""
         if not self.allows(operation, kind, name):
             raise Unauthorized(
-                f"{self.who} may not {operation.value} {kind.value} {name!r}: "
+                f"{self.who} may not {operation.value} {kind.value} {name[:260]!r}: "
                 "ask an administrator for a rule that allows it"
             )

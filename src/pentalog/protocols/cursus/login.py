@@ -99,7 +99,8 @@ class Login:
         def arrived(right: Later[bool]) -> None:
             # What is held is served in a later turn, so behind this.
             release()
-            call.attempt(lambda: verified(right))
+            if not call.session.ended:
+                call.attempt(lambda: verified(right))
 
         later.then(arrived)
 
@@ -143,7 +144,8 @@ class Login:
 
         def go_on() -> None:
             release()
-            call.attempt(run)
+            if not call.session.ended:
+                call.attempt(run)
 
         self._context.runtime.after(delay_ms, go_on)
 
