@@ -333,6 +333,7 @@ class Access:
         self.who = ANONYMOUS
         self.by_token = False
         self._kept.clear()
+        self.remembered.clear()
 
     def turned_away(self, mechanism: str, name: str, reason: str) -> int:
         """A login failed; returns for how long the refusal is to be held back, in ms."""
