@@ -69,7 +69,7 @@ class Users(Protocol):
         """Take a verifier that somebody else made of the password; durable with `settle`."""
 
     def drop_verifier(self, name: str, mechanism: Mechanism) -> None:
-        """Raises `UserNotFound`.  A user without verifiers and keys is gone."""
+        """Raises `UserNotFound`.  With the last one the user goes, and his keys with him."""
 
     def drop(self, name: str) -> None: ...
 

@@ -118,10 +118,11 @@ class LocalUsers:
     def drop_verifier(self, name: str, mechanism: Mechanism) -> None:
         if self.verifier(name, mechanism) is None:
             raise UserNotFound(f"user {name!r} has no verifier of {mechanism.value}")
+        if len(self._verifiers[name]) == 1:
+            self.drop(name)
+            return
         self._state.check()
         del self._verifiers[name][mechanism]
-        if not self._verifiers[name]:
-            del self._verifiers[name]
         self._state.write(
             "DELETE FROM verifiers WHERE name = ? AND mechanism = ?", name, mechanism.value
         )

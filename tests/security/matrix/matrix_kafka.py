@@ -60,9 +60,9 @@ class Client:
         self._wire.close()
 
 
-def by_password(wire: Wire, mechanism: str, password: str) -> Client:
+def by_password(wire: Wire, mechanism: str, password: str, user: str = "edge") -> Client:
     client = Client(wire)
-    client.log_in(mechanism, lambda exchange: authenticate(mechanism, "edge", password, exchange))
+    client.log_in(mechanism, lambda exchange: authenticate(mechanism, user, password, exchange))
     return client
 
 
@@ -155,13 +155,14 @@ _NEW_RULE = {
 }
 
 
-def _records() -> dict[str, Any]:
+def records(topic: str) -> dict[str, Any]:
+    """What a Produce of one record says."""
     data = bytes(batch.build([Record(b"x")], timestamp_ms=1_700_000_000_000))
     return {
         "transactional_id": None,
         "acks": -1,
         "timeout": ms(1000),
-        "topic_data": [{"name": TOPIC, "partition_data": [{"index": 0, "records": data}]}],
+        "topic_data": [{"name": topic, "partition_data": [{"index": 0, "records": data}]}],
     }
 
 
@@ -198,7 +199,7 @@ def _offset(**more: Any) -> dict[str, Any]:
 
 
 def _records_operations() -> Iterator[Asked]:
-    yield Asked("0 Produce", (rights.write_topic(TOPIC),), _asking(0, 9, _records()))
+    yield Asked("0 Produce", (rights.write_topic(TOPIC),), _asking(0, 9, records(TOPIC)))
     yield Asked("1 Fetch", (rights.read_topic(TOPIC),), _asking(1, 11, _fetch()))
     place = [{"name": TOPIC, "partitions": [{"partition_index": 0, "timestamp": -1}]}]
     listed = {"replica_id": -1, "isolation_level": 0, "topics": place}

@@ -117,6 +117,17 @@ def test_dropping(users: LocalUsers, runtime: StepRuntime) -> None:
             call("alice")
 
 
+def test_the_last_verifier_takes_the_keys_with_it(users: LocalUsers, runtime: StepRuntime) -> None:
+    users.set_password("alice", "secret")
+    runtime.run()
+    key = users.add_key("alice", "")
+    for mechanism in Mechanism:
+        assert users.owner_of_key(key.encode()) == "alice"
+        users.drop_verifier("alice", mechanism)
+    assert users.owner_of_key(key.encode()) is None
+    assert users.names() == []
+
+
 @pytest.mark.parametrize(
     ("name", "password"), [("", "x"), ("n" * 250, "x"), ("a\nb", "x"), ("a", ""), ("a", "p" * 1025)]
 )

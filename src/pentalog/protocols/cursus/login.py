@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from pentalog.broker.security import ANONYMOUS, Principal
+from pentalog.broker.security import Principal
 from pentalog.model.later import Later
 from pentalog.protocols.cursus.calls import Call
 from pentalog.protocols.cursus.errors import Refused
@@ -99,7 +99,8 @@ class Login:
         def arrived(right: Later[bool]) -> None:
             # What is held is served in a later turn, so behind this.
             release()
-            call.attempt(lambda: verified(right))
+            if not call.session.ended:
+                call.attempt(lambda: verified(right))
 
         later.then(arrived)
 
@@ -129,7 +130,7 @@ class Login:
         self._proved = None
         access = self._context.access
         delay_ms = access.turned_away("AUTH", name[:100], "wrong token")
-        access.who = ANONYMOUS
+        access.leave()
         refusal = Refused("authentication_failed mechanism=PLAIN")
         self._hold_back(call, delay_ms, lambda: call.refuse(refusal))
 
@@ -143,7 +144,8 @@ class Login:
 
         def go_on() -> None:
             release()
-            call.attempt(run)
+            if not call.session.ended:
+                call.attempt(run)
 
         self._context.runtime.after(delay_ms, go_on)
 
