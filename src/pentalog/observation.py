@@ -70,8 +70,6 @@ class Peer:
 
     client: str = ""
     """The name the client gives itself."""
-    principal: str = ""
-    """Whom it has proven to be."""
     door: str = ""
     """The protocol it has chosen, on a port that several share."""
     inspector: Callable[[], Inspector] | None = None

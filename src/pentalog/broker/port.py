@@ -12,7 +12,16 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
-from pentalog.broker.credentials import NOBODY, TOKENLESS, TRUSTLESS, Bearers, Tokens, Users
+from pentalog.broker.credentials import (
+    NOBODY,
+    TICKETLESS,
+    TOKENLESS,
+    TRUSTLESS,
+    Bearers,
+    Tickets,
+    Tokens,
+    Users,
+)
 from pentalog.broker.deliveries import UNSUBSCRIBED, Subscriptions
 from pentalog.broker.membership import UNPLANNED, Consumers
 from pentalog.broker.membership import Beat as Beat
@@ -551,3 +560,4 @@ class Broker:
     users: Users = field(default=NOBODY, kw_only=True)
     tokens: Tokens = field(default=TOKENLESS, kw_only=True)
     bearers: Bearers = field(default=TRUSTLESS, kw_only=True)
+    tickets: Tickets = field(default=TICKETLESS, kw_only=True)

@@ -11,6 +11,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from pentalog.broker.security import ANONYMOUS
 from pentalog.metrics import Metrics, Traffic
 from pentalog.model.later import Later
 from pentalog.observation import (
@@ -161,15 +162,16 @@ def _door_of(connection: Connection) -> str:
 
 
 def _view(connection: Connection) -> ConnectionView:
+    who = ANONYMOUS if connection.who is None else connection.who.who
     return ConnectionView(
         connection.number,
         _door_of(connection),
-        connection.endpoint.name,
+        connection.listener.name,
         connection.peer,
         connection.since_ms,
         connection.traffic,
         connection.known.client,
-        connection.known.principal,
+        "" if who == ANONYMOUS else str(who),
     )
 
 

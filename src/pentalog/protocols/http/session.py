@@ -10,6 +10,7 @@ from ipaddress import ip_address
 from typing import Final
 from urllib.parse import quote
 
+from pentalog.broker.security import Kind, Operation
 from pentalog.observation import NotInspected, Observation
 from pentalog.protocols.http import exposition, frames, messages
 from pentalog.protocols.http.frames import HEAD_BYTES_MAX, Bad, Request
@@ -22,6 +23,8 @@ _CLIENT_MAX: Final = 100
 _CONNECTIONS_MAX: Final = 1000
 """Told of in one answer."""
 _METHODS: Final = ("GET", "HEAD")
+_GUARDED: Final = frozenset({"/metrics"})
+"""Besides everything below `/api/`; whether the broker lives anybody may know."""
 _INSPECT: Final = "/api/v1/inspect/"
 _PATHS: Final = """\
 pentalog; no web console runs here.  These paths are served:
@@ -113,6 +116,14 @@ class HttpSession:
                 f"{request.host[:200]!r} is not a name of this broker; use its address, or start "
                 "it with --advertise http=HOST:PORT",
             )
+        if request.path in _GUARDED or request.path.startswith("/api/"):
+            access = self._context.access
+            if not access.allows(Operation.DESCRIBE, Kind.CLUSTER):
+                return messages.text(
+                    403,
+                    f"{access.who} may not describe the cluster: allow it by a rule, or say who "
+                    "comes through this listener with --listener-principals http=User:NAME",
+                )
         return None
 
     def _at_home(self, host: str) -> bool:

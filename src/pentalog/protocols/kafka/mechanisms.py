@@ -3,6 +3,7 @@
 PLAIN        name and password, once
 SCRAM-SHA-*  two messages each way (RFC 5802); delegation tokens log in by it too
 OAUTHBEARER  a signed token, once (RFC 7628); a refusal takes a second message
+GSSAPI       a ticket of Kerberos, then a word about layers, of which there are none (RFC 4752)
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from scramp import ScramException, ScramMechanism  # type: ignore[import-untyped]
 
-from pentalog.broker.credentials import Bearer, Mechanism, Verifier
+from pentalog.broker.credentials import Bearer, Mechanism, TicketStep, Verifier
 from pentalog.broker.port import Broker
 from pentalog.broker.security import Principal
 from pentalog.model.errors import BrokerError, Unauthorized
@@ -204,6 +205,26 @@ class OAuthBearer:
         return later
 
 
+class Gssapi:
+    def __init__(self, broker: Broker) -> None:
+        self.claimed = ""
+        self._talk = broker.tickets.talk()
+
+    def hear(self, message: bytes) -> Later[Step]:
+        later: Later[Step] = Later()
+
+        def heard(done: Later[TicketStep]) -> None:
+            try:
+                reply, who = done.value
+            except BrokerError as refusal:
+                later.refuse(refusal)
+                return
+            later.fill(Step(reply, None if who is None else Known(who)))
+
+        self._talk.hear(message).then(heard)
+        return later
+
+
 def _pass_on(later: Later[Step], done: Later[Step]) -> None:
     try:
         later.fill(done.value)
@@ -216,4 +237,5 @@ MECHANISMS: Final[Mapping[str, Callable[[Broker], Conversation]]] = {
     "SCRAM-SHA-256": partial(Scram, mechanism=Mechanism.SHA_256),
     "SCRAM-SHA-512": partial(Scram, mechanism=Mechanism.SHA_512),
     "OAUTHBEARER": OAuthBearer,
+    "GSSAPI": Gssapi,
 }

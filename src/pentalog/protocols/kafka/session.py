@@ -243,6 +243,8 @@ class KafkaSession:
         """The one request that is served to everybody."""
         self._serve_frame(data, start, end)
         self._flush()
+        if self._ended and self._login is not None:
+            self._login.close()
 
     def _log_in_again(self, data: memoryview, start: int, end: int) -> None:
         self._flush()
