@@ -34,13 +34,8 @@ from pentalog.broker.topic_options import LocalTopicOptions
 from pentalog.broker.topics import LocalTopics
 from pentalog.broker.transactions import LocalTransactions
 from pentalog.broker.users import LocalUsers
-<<<<<<< HEAD
-from pentalog.config import Config, Listen
-from pentalog.log.files import Files, RealFiles
-=======
 from pentalog.config import Config, ConfigError, Listen
-from pentalog.log.files import RealFiles
->>>>>>> w-sec
+from pentalog.log.files import Files, RealFiles
 from pentalog.log.housekeeping import Housekeeping
 from pentalog.log.store import Store, StoreError
 from pentalog.metrics import Metrics
