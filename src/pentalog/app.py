@@ -305,6 +305,8 @@ def doors(config: Config) -> Sequence[tuple[Listen, Endpoint]]:
     """Which endpoint each listener opens; raises `ConfigError` for what cannot be."""
     for advertised in config.advertise.values():
         endpoint_of(config, advertised, ENDPOINTS)
+    for name in config.listener_principals:
+        endpoint_of(config, Listen(name, "", 0), ENDPOINTS)
     listen = config.listen or tuple(
         Listen(endpoint.name, "127.0.0.1", endpoint.port) for endpoint in ENDPOINTS.values()
     )
