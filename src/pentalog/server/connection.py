@@ -218,7 +218,8 @@ class Connection(asyncio.BufferedProtocol):
         self.who = access = Access(
             door.broker.rules,
             who,
-            self._host or "",
+            # A port for both families shows addresses of the old one in the new one's way.
+            (self._host or "").removeprefix("::ffff:"),
             listener=listen.name,
             audit=door.audit,
             attempts=door.attempts,

@@ -343,6 +343,17 @@ def _topic_operations() -> Iterator[Asked]:
         _asking(19, 5, {"topics": [making], "timeout": ms(1000), "validate_only": False}),
         gone=_MADE,
     )
+    derived = [
+        {"name": "derived.from", "value": TOPIC},
+        {"name": "derived.smartmodule", "value": "m-none"},
+    ]
+    deriving = {"topics": [{**making, "configs": derived}], "timeout": ms(1000)}
+    yield Asked(
+        "19 CreateTopics: derived from another",
+        (rights.create_topic(_MADE), rights.read_topic(TOPIC)),
+        _asking(19, 5, {**deriving, "validate_only": False}),
+        gone=_MADE,
+    )
     yield Asked(
         "20 DeleteTopics",
         (rights.delete_topic(_DOOMED),),
@@ -369,6 +380,19 @@ def _topic_operations() -> Iterator[Asked]:
     one = {"name": "retention.ms", "config_operation": 0, "value": "9000000"}
     changes = {"resources": [{**of, "configs": [one]}], "validate_only": False}
     yield Asked("44 IncrementalAlterConfigs", alter, _asking(44, 1, changes))
+    source = [{**one, "config_operation": 0} for one in derived]
+    into = {"resource_type": 2, "resource_name": _GROWING}
+    for key, name, version, configs in (
+        (33, "AlterConfigs", 2, derived),
+        (44, "IncrementalAlterConfigs", 1, source),
+    ):
+        changes = {"resources": [{**into, "configs": configs}], "validate_only": False}
+        yield Asked(
+            f"{key} {name}: derived from another",
+            (rights.alter_topic_settings(_GROWING), rights.read_topic(TOPIC)),
+            _asking(key, version, changes),
+            there=_GROWING,
+        )
 
 
 def _cluster_operations() -> Iterator[Asked]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hmac
 from collections.abc import Callable
 
 import pytest
@@ -92,6 +93,12 @@ def test_the_secret_is_a_password(
 
 
 def test_without_a_secret_there_are_no_tokens(open_state: Open, runtime: StepRuntime) -> None:
+    state = open_state()
+    made = opened(state, runtime).create(ALICE, ALICE, [], -1)
+    state.close()
+    runtime.run()
     tokens = opened(open_state(), runtime, Config())
     assert not tokens.enabled
+    # What anybody could compute proves nothing.
+    assert tokens.by_secret(hmac.digest(b"", made.token_id.encode(), "sha512")) is None
     assert tokens.verifier("any", Mechanism.SHA_256).value is None

@@ -134,6 +134,13 @@ def demand(access: Access, operation: Operation, kind: Kind, name: str = CLUSTER
         )
 
 
+def demand_source(access: Access, settings: Mapping[str, str | None]) -> None:
+    """Whoever derives a topic from another shows its records: he must be allowed to read them."""
+    source = settings.get("derived.from")
+    if source:
+        demand(access, Operation.READ, Kind.TOPIC, source)
+
+
 def refusal_of(access: Access, operation: Operation, kind: Kind, name: str = CLUSTER_NAME) -> int:
     """The code of the refusal; 0 if it may."""
     return 0 if access.allows(operation, kind, name) else int(_REFUSALS[kind])
