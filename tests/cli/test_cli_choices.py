@@ -167,4 +167,5 @@ def test_profiles_set_what_commands_read(tmp_path: Path, monkeypatch: pytest.Mon
 def test_who_may_not_is_told_what_to_do() -> None:
     assert "acl add" in explained(KafkaFailed("writing was refused: TOPIC_AUTHORIZATION_FAILED"))
     assert "password" in explained(KafkaFailed("SASL_AUTHENTICATION_FAILED"))
+    assert "profile" in explained(KafkaFailed("h:1 broke off: reset"))
     assert explained(KafkaFailed("other")) == "other"

