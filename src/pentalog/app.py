@@ -344,6 +344,8 @@ def doors(
     """Which endpoint each listener opens; raises `ConfigError` for what cannot be."""
     for advertised in config.advertise.values():
         endpoint_of(config, advertised, endpoints)
+    for name in config.listener_principals:
+        endpoint_of(config, Listen(name, "", 0), endpoints)
     listen = config.listen or tuple(
         Listen(endpoint.name, "127.0.0.1", endpoint.port) for endpoint in endpoints.values()
     )

@@ -18,7 +18,6 @@ _log: Final = logging.getLogger(__name__)
 PAUSE_FIRST_S: Final = 1.0
 PAUSE_MAX_S: Final = 60.0
 _WELL_AFTER_S: Final = 30.0
-_STOP_S: Final = 5.0
 
 
 class Companion:
@@ -42,6 +41,7 @@ class Companion:
         self._task = asyncio.create_task(self._keep())
 
     async def stop(self) -> None:
+        """Takes no time: a companion has nothing to lose."""
         if self._task is None:
             return
         self._task.cancel()
@@ -49,13 +49,7 @@ class Companion:
             await self._task
         self._task = None
         process, self._process = self._process, None
-        if process is None or process.returncode is not None:
-            return
-        if process.stdin is not None:
-            process.stdin.close()
-        try:
-            await asyncio.wait_for(process.wait(), _STOP_S)
-        except TimeoutError:
+        if process is not None and process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
