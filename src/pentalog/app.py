@@ -114,6 +114,11 @@ class App:
         """Where each listener is, by its name."""
         return {} if self._listeners is None else self._listeners.addresses
 
+    @property
+    def console_key(self) -> str:
+        """Lets the console see at the http listener what it shows to those who may."""
+        return "" if self._listeners is None else self._listeners.observation.console_key
+
     def show_console(self, url: str | None) -> None:
         """Where browsers that come to the http listener are sent; None: nowhere."""
         if self._listeners is not None:

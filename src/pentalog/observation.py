@@ -113,6 +113,10 @@ class Observation(Protocol):
         """Where the web console is, if one runs."""
 
     @property
+    def console_key(self) -> str:
+        """What the broker's own console shows in place of a name."""
+
+    @property
     def ready(self) -> bool:
         """Every listener is open and recovery is over."""
 

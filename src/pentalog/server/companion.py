@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 _log: Final = logging.getLogger(__name__)
@@ -27,12 +29,18 @@ class Companion:
         command: Sequence[str],
         on_up: Callable[[str], None],
         on_down: Callable[[], None],
+        *,
+        environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`on_up` gets the first line it prints; `on_down` follows when it has ended."""
+        """`on_up` gets the first line it prints; `on_down` follows when it has ended.
+
+        `environment` is what it is told besides ours.
+        """
         self._name = name
         self._command = command
         self._on_up = on_up
         self._on_down = on_down
+        self._environment = environment
         self._process: Process | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -70,7 +78,12 @@ class Companion:
         """One life; how it ended."""
         try:
             process = await asyncio.create_subprocess_exec(
-                *self._command, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True
+                *self._command,
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=PIPE,
+                start_new_session=True,
+                env={**os.environ, **self._environment},
             )
         except OSError as error:
             return f"cannot be started: {error}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -41,6 +42,7 @@ class LocalObservation:
         self, runtime: Runtime, metrics: Metrics, data: Path, connections: set[Connection]
     ) -> None:
         self.console_url: str | None = None
+        self.console_key = secrets.token_urlsafe(32)
         self.ready = False
         self.started_ms = runtime.now_ms()
         self._runtime = runtime
