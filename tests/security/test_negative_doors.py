@@ -324,3 +324,23 @@ def test_plain_text_is_told_by_its_first_byte_where_that_is_set(
         other = broker.connect("rustlog+tls")
         other.send(b"\xff")
         assert other.closed
+
+
+def test_who_does_not_log_in_is_not_waited_for(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with guarded(
+        tmp_path_factory.mktemp("late"),
+        ("blipmq", "cursus", "cursus+auth"),
+        super_users="User:edge",
+        login_timeout_ms=3_000,
+    ) as broker:
+        key = broker.key_of("edge")
+        served = [broker.connect("cursus"), broker.connect("cursus+auth")]
+        assert b"OK" in say(served[1], f"AUTH principal=edge token={key}")
+        blipmq = broker.connect("blipmq")
+        log_in(blipmq, key)
+        late = [broker.connect("blipmq"), broker.connect("cursus+auth")]
+        assert late[0].ask(frame(1, 1, b"\0\1"))[0] == 5
+        assert all(wire.closed for wire in late)
+        # Those who have logged in, or need not, stay.
+        assert all(b"OK" in say(wire, "PROTOCOL_INFO") for wire in served)
+        assert answers(blipmq) == []

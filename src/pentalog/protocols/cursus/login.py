@@ -12,10 +12,11 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from pentalog.broker.security import Principal
+from pentalog.broker.security import ANONYMOUS, Principal
 from pentalog.model.later import Later
 from pentalog.protocols.cursus.calls import Call
 from pentalog.protocols.cursus.errors import Refused
+from pentalog.runtime import Timer
 from pentalog.session import Context, Replies
 
 _BEHIND: Final = re.compile(r" principal=(\S+) auth_token=(\S+)$")
@@ -28,6 +29,17 @@ class Login:
         self._replies = replies
         self._proved: tuple[bytes, int] | None = None
         """Hash of the credentials last accepted, and of which state of the users."""
+        self._waiting: Timer | None = None
+
+    def await_login(self, give_up: Callable[[], None]) -> None:
+        """Give up unless somebody has logged in in time, where somebody must."""
+        context = self._context
+        if "auth" in context.demands and context.access.who == ANONYMOUS:
+            self._waiting = context.runtime.after(context.config.login_timeout_ms, give_up)
+
+    def close(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
 
     def authenticate(self, call: Call) -> None:
         """AUTH."""
@@ -123,6 +135,7 @@ class Login:
 
     def _accept(self, who: Principal, name: str, token: str) -> None:
         self._proved = (_digest(name, token), self._context.broker.users.version)
+        self.close()
         self._context.access.become(who, "AUTH")
 
     def _refuse(self, call: Call, name: str) -> None:

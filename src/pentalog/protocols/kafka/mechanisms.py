@@ -9,6 +9,7 @@ GSSAPI       a ticket of Kerberos, then a word about layers, of which there are 
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
@@ -23,6 +24,7 @@ from pentalog.model.later import Later
 
 _TOKEN_MARK: Final = "tokenauth=true"
 """Kafka's extension: the name is a delegation token's id."""
+_SALT_BYTES: Final = 16
 _REFUSED_TOKEN: Final = b'{"status":"invalid_token"}'
 _BEARER: Final = re.compile(
     r"n,(?:a=(?P<name>[^,\x01]*))?,\x01(?:[A-Za-z]+=[^\x01]*\x01)*?"
@@ -148,12 +150,18 @@ class Scram:
     def _challenge(
         self, text: str, plain: str, verifier_of: Callable[[str], Verifier]
     ) -> Later[Step]:
+        found: list[Verifier] = []
+
         def look_up(name: str) -> tuple[bytes, bytes, bytes, int]:
-            return tuple(verifier_of(name))  # type: ignore[return-value]
+            found.append(verifier_of(name))
+            salt, *others = found[0]
+            return (salt.ljust(_SALT_BYTES, b"\0"), *others)  # type: ignore[return-value]
 
         server = ScramMechanism(self._mechanism.value).make_server(look_up)
         try:
             server.set_client_first(plain)
+            # The library tells no salt as short as other tools may have made it.
+            server.salt = b64encode(found[0].salt).decode()
             challenge: str = server.get_server_first()
         except ScramException as flaw:
             return refused(f"the first SCRAM message is refused: {flaw.args[0]}")
