@@ -35,6 +35,7 @@ class Allowance:
         "_quotas",
         "_replies",
         "_runtime",
+        "_totals",
         "_user",
         "_version",
     )
@@ -45,6 +46,7 @@ class Allowance:
         self._quotas = context.broker.quotas
         self._replies = replies
         self._runtime = context.runtime
+        self._totals = context.totals
         self._meter: Meter | None = None
         self._user = ""
         self._version = -1
@@ -63,7 +65,7 @@ class Allowance:
         if size_bytes:
             delay_ms = max(delay_ms, meter.written(size_bytes))
         if delay_ms:
-            self._replies.mute(delay_ms)
+            self._mute(delay_ms)
 
     def sent(self, pieces: tuple[Piece, ...]) -> None:
         size_bytes = sum(
@@ -71,7 +73,11 @@ class Allowance:
         )
         delay_ms = self._current().sent(size_bytes) if size_bytes else 0
         if delay_ms:
-            self._replies.mute(delay_ms)
+            self._mute(delay_ms)
+
+    def _mute(self, delay_ms: int) -> None:
+        self._totals.throttles += 1
+        self._replies.mute(delay_ms)
 
     def _current(self) -> Meter:
         user = self._access.who.name

@@ -31,12 +31,22 @@ _HEADER_BYTES: Final = 14
 class Allowance:
     """What one connection may use."""
 
-    __slots__ = ("_client", "_meter", "_quotas", "_replies", "_runtime", "_version", "user")
+    __slots__ = (
+        "_client",
+        "_meter",
+        "_quotas",
+        "_replies",
+        "_runtime",
+        "_totals",
+        "_version",
+        "user",
+    )
 
     def __init__(self, context: Context, replies: Replies) -> None:
         self.user = context.access.who.name
         self._quotas = context.broker.quotas
         self._runtime = context.runtime
+        self._totals = context.totals
         self._replies = replies
         self._client = ""
         self._meter: Meter | None = None
@@ -76,12 +86,16 @@ class Allowance:
         if key == _PRODUCE:
             delay_ms = max(delay_ms, meter.written(size_bytes))
         if delay_ms:
-            self._replies.mute(delay_ms)
+            self._mute(delay_ms)
         return delay_ms
+
+    def _mute(self, delay_ms: int) -> None:
+        self._totals.throttles += 1
+        self._replies.mute(delay_ms)
 
     def throttle(self, line: Line, key: int, version: int, delay_ms: int) -> Line:
         """Mute the client; the line for the answer that tells it."""
-        self._replies.mute(delay_ms)
+        self._mute(delay_ms)
         inner = line.line if isinstance(line, ThrottledLine) else line
         return ThrottledLine(inner, key, version, delay_ms)
 
@@ -89,7 +103,7 @@ class Allowance:
         """Count an answer to a fetch, or say for how long nothing may be sent."""
         delay_ms = self.meter.read(size_bytes)
         if delay_ms:
-            self._replies.mute(delay_ms)
+            self._mute(delay_ms)
         return delay_ms
 
 

@@ -35,6 +35,8 @@ def _values(door: Door, metrics: Metrics) -> Iterator[tuple[str, str, str, int]]
     yield "bytes_in_total", counter, "Bytes of requests.", door.received_bytes
     yield "bytes_out_total", counter, "Bytes of replies.", door.sent_bytes
     yield "active_connections", gauge, "Connections open here.", door.connections
+    meaning = "Times a client of any door was held back by a quota."
+    yield "throttled_consumers_total", counter, meaning, metrics.throttles
     meaning = "Times a connection was not served until it took its replies."
     yield "slow_consumers_total", counter, meaning, door.stalls
     meaning = "Segments deleted, through any door's topics."
