@@ -48,7 +48,11 @@ from pentalog.server.kerberos import KerberosTickets
 from pentalog.server.keys import fetcher_of
 from pentalog.server.lifecycle import Loop, arrival, raise_file_limit
 from pentalog.server.listener import Listeners, ListenFailed
-from pentalog.server.listening import check_open_listeners, endpoint_of
+from pentalog.server.listening import (
+    check_open_listeners,
+    endpoint_of,
+    warn_of_open_listeners,
+)
 from pentalog.server.metering import metered
 from pentalog.session import Address, Endpoint
 
@@ -148,6 +152,7 @@ class App:
             self._listeners = None
             await self.stop()
             raise StartFailed(_explain(self._config, error)) from error
+        warn_of_open_listeners(self._config, self._listen)
         self._housekeeping.start()
         if any(listen.name == "blipmq" for listen, _ in self._listen):
             said = blipmq_notice(self._config)

@@ -9,6 +9,7 @@ import pytest
 
 from pentalog.app import doors
 from pentalog.config import Config, ConfigError, load
+from pentalog.server.listening import warn_of_open_listeners
 
 OPEN = ("kafka", "rustlog", "cursus", "fluvio-sc", "fluvio-spu")
 CERTIFIED = {
@@ -20,7 +21,9 @@ CERTIFIED = {
 
 def opened(listen: str, **settings: object) -> list[str]:
     config = load(flags={"listen": [listen], **settings}).config
-    return [wish.name for wish, _ in doors(config)]
+    found = doors(config)
+    warn_of_open_listeners(config, found)
+    return [wish.name for wish, _ in found]
 
 
 def test_without_configuration_nobody_else_can_reach_it() -> None:

@@ -37,19 +37,32 @@ def endpoint_of(config: Config, listen: Listen, endpoints: Mapping[str, Endpoint
 
 def check_open_listeners(config: Config, listen: Sequence[tuple[Listen, Endpoint]]) -> None:
     """Nobody shall serve strangers by mistake; raises `ConfigError`."""
-    for wish, endpoint in listen:
-        if is_loopback(wish.host) or _authenticated(config, wish, endpoint):
-            continue
-        if not config.allow_open_listeners:
-            raise ConfigError(
-                f"listener {wish} would serve everybody who can reach this machine; demand a "
-                f"login ({_advice(endpoint)}), listen on 127.0.0.1, or set allow_open_listeners"
-            )
+    if config.allow_open_listeners:
+        return
+    for wish, endpoint in _open_to_all(config, listen):
+        raise ConfigError(
+            f"listener {wish} would serve everybody who can reach this machine; demand a "
+            f"login ({_advice(endpoint)}), listen on 127.0.0.1, or set allow_open_listeners"
+        )
+
+
+def warn_of_open_listeners(config: Config, listen: Sequence[tuple[Listen, Endpoint]]) -> None:
+    for wish, _ in _open_to_all(config, listen):
         _log.warning(
             "listener %s serves everybody who can reach this machine: "
             "nobody is asked who he is, because allow_open_listeners is set",
             wish,
         )
+
+
+def _open_to_all(
+    config: Config, listen: Sequence[tuple[Listen, Endpoint]]
+) -> list[tuple[Listen, Endpoint]]:
+    return [
+        (wish, endpoint)
+        for wish, endpoint in listen
+        if not is_loopback(wish.host) and not _authenticated(config, wish, endpoint)
+    ]
 
 
 def is_loopback(host: str) -> bool:

@@ -96,10 +96,19 @@ class TlsOutbox(Outbox):
             return super()._send_memory()
         if not self._handed_over():
             raise BlockingIOError
-        pieces, size, _ = self._gather()
-        for _ in pieces:
+        pieces, _, _ = self._gather()
+        taken: list[bytes | bytearray | memoryview] = []
+        size = 0
+        for piece in pieces:
+            part = memoryview(piece)[: _PIECE_BYTES - size]
+            taken.append(part)
+            size += len(part)
+            if len(part) < len(piece):
+                self._ready[0] = memoryview(piece)[len(part) :]
+                break
             self._ready.popleft()
-        cipher.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        if size:
+            cipher.write(taken[0] if len(taken) == 1 else b"".join(taken))
         self._memory_bytes -= size
         self._metrics.sent_bytes += size
         if self.tap is not None:
