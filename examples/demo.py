@@ -9,6 +9,7 @@ since the page cache survives.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import subprocess
@@ -17,6 +18,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from http import HTTPStatus
+from http.client import HTTPConnection
 from pathlib import Path
 
 import demo_doors
@@ -24,7 +27,7 @@ import demo_tables
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 from demo_doors import WentWrong, say
 
-LISTENERS = ("kafka", "fluvio-sc", "fluvio-spu", "cursus", "rustlog", "blipmq")
+LISTENERS = ("kafka", "fluvio-sc", "fluvio-spu", "cursus", "rustlog", "blipmq", "http")
 READY_TIMEOUT_S = 30
 RECORDS = 200_000
 VALUE = b'{"order": %d, "amount": 42, "note": "%s"}'
@@ -42,6 +45,7 @@ class Broker:
                 "start",
                 *(word for name in LISTENERS for word in ("--listen", f"{name}=127.0.0.1:0")),
                 *("--data", data),
+                *("--console", "127.0.0.1:0"),
                 *("--log-level", "warning"),
             ],
             stdout=subprocess.PIPE,
@@ -228,6 +232,25 @@ def kill_and_restart(data: Path, broker: Broker) -> Broker:
     return again
 
 
+def console(address: str) -> None:
+    say("\n6. Look at it")
+    if importlib.util.find_spec("nicegui") is None:
+        say("   left out: the console needs `pip install pentalog[console]`")
+        return
+    host, _, port = address.rpartition(":")
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    while time.monotonic() < deadline:
+        client = HTTPConnection(host, int(port), timeout=READY_TIMEOUT_S)
+        client.request("GET", "/")
+        answer = client.getresponse()
+        client.close()
+        if answer.status == HTTPStatus.TEMPORARY_REDIRECT:
+            say(f"   the console is at {answer.headers['Location']}; metrics at {address}/metrics")
+            return
+        time.sleep(0.2)
+    raise WentWrong(f"the console was not there in {READY_TIMEOUT_S} s")
+
+
 def keep(broker: Broker) -> None:
     say("\nThe broker stays up; Ctrl-C ends it.")
     for name, address in broker.addresses.items():
@@ -248,6 +271,7 @@ def tell(data: Path, *, stay: bool) -> None:
         broker = kill_and_restart(data, broker)
         count = demo_doors.tell(broker.addresses)
         demo_tables.tell(data.parent, broker.address, count)
+        console(broker.addresses["http"])
         if stay:
             keep(broker)
         code = broker.stop()
