@@ -8,12 +8,11 @@ from typing import Any
 
 from tests.support.runtimes import SteppedRuntime
 
-from pentalog.broker.attempts import LocalAttempts
 from pentalog.broker.groups import LocalGroups
 from pentalog.broker.log import LocalLog
 from pentalog.broker.port import Broker, TopicSpec
 from pentalog.broker.producers import LocalProducers
-from pentalog.broker.security import Access
+from pentalog.broker.security import UNTIRING, Access, Attempts
 from pentalog.broker.state import FILE_NAME, State
 from pentalog.broker.subscriptions import LocalSubscriptions
 from pentalog.broker.topics import LocalTopics
@@ -43,6 +42,7 @@ class BlipBroker:
         **settings: Any,
     ) -> None:
         self.runtime = runtime or SteppedRuntime()
+        self.attempts: Attempts = UNTIRING
         settings.setdefault("journal_bytes", 1 << 20)
         self.config = Config(data=directory, **settings)
         self.metrics = Metrics()
@@ -175,9 +175,7 @@ class Connection:
             peer=peer,
             listener="blipmq",
             advertised=lambda endpoint: Address("host.example", 5555),
-            access=Access(
-                broker.broker.rules, host="127.0.0.1", attempts=LocalAttempts(broker.runtime)
-            ),
+            access=Access(broker.broker.rules, host="127.0.0.1", attempts=broker.attempts),
         )
         self.session = BlipmqSession(context, self)
 

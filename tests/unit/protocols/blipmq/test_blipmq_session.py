@@ -10,6 +10,7 @@ import pytest
 from tests.support.blipmq_world import AUTH, HELLO, BlipBroker, Connection
 from tests.support.runtimes import SteppedRuntime
 
+from pentalog.broker.attempts import LocalAttempts
 from pentalog.config import Config, Secrets, load, plain
 from pentalog.log.files import Handle, RealFiles
 from pentalog.model.types import Partition
@@ -260,6 +261,7 @@ def test_nothing_is_taken_before_the_handshake(broker: BlipBroker) -> None:
 
 
 def test_wrong_keys_slow_a_client_down(broker: BlipBroker) -> None:
+    broker.attempts = LocalAttempts(broker.runtime)
     connection = broker.connect()
     connection.ask(HELLO)
     refused = nack(1, 401, "invalid API key")
