@@ -269,7 +269,7 @@ def test_metrics_are_drawn_and_listed(browser: Browser) -> None:
 def test_quotas_are_set_and_removed(browser: Browser, cluster: Cluster) -> None:
     name = f"client-{uuid.uuid4().hex[:8]}"
     browser.open("/security")
-    browser.click("adding-quotas", ".q-expansion-item__toggle-icon, .q-item")
+    browser.click("adding-quotas", ".q-item")
     browser.type("quota-name", name)
     browser.click("add-quotas")
     browser.wait_text("quotas", f"client-id {name}", "producer_byte_rate", "1,000,000")

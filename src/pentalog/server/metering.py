@@ -89,27 +89,28 @@ class Allowance:
 
 
 class MeteredSession:
-    __slots__ = ("_allowance", "_session")
+    __slots__ = ("_allowance", "inner")
 
     def __init__(self, session: Session, allowance: Allowance) -> None:
-        self._session = session
+        self.inner = session
+        """The door's own."""
         self._allowance = allowance
 
     def receive(self, data: memoryview) -> int:
         allowance = self._allowance
         if not allowance.active:
-            return self._session.receive(data)
+            return self.inner.receive(data)
         started_s = allowance.now_s()
-        used = self._session.receive(data)
+        used = self.inner.receive(data)
         allowance.received(used, started_s)
         return used
 
     @property
     def wanted(self) -> int:
-        return self._session.wanted
+        return self.inner.wanted
 
     def close(self) -> None:
-        self._session.close()
+        self.inner.close()
 
 
 class CountedReplies:

@@ -7,6 +7,7 @@ from enum import Enum, auto
 from typing import Any, Final
 
 from pentalog.model.types import Piece
+from pentalog.server.metering import MeteredSession
 from pentalog.session import Context, Endpoint, Place, Replies, Session
 from pentalog.testing.faults import Faults
 from pentalog.testing.refusals import REFUSALS
@@ -170,7 +171,10 @@ class FaultySession:
             if fault.error is not None:
                 self._faults.happened(fault)
                 refuse = REFUSALS[self.door].refuse
-                if not refuse(payload, fault.error, self._session, self._way_out.send):
+                session = self._session
+                if isinstance(session, MeteredSession):
+                    session = session.inner
+                if not refuse(payload, fault.error, session, self._way_out.send):
                     self.drop()
                 return _Verdict.DONE
             if fault.hangs_up:

@@ -23,21 +23,22 @@ def register(console: Console) -> None:
                 return
             with ui.card().classes("pl-card q-pa-lg mx-auto").style("max-width: 24rem"):
                 ui.label("Log in to the broker").classes("text-h6")
-                user = ui.input("User").classes("w-full")
-                user.props('autofocus autocomplete=username data-test="user"')
-                password = ui.input("Password", password=True, password_toggle_button=True)
-                password.classes("w-full").props(
-                    'autocomplete=current-password data-test="password"'
-                )
-                mechanism = ui.select(list(MECHANISMS), value=_FIRST, label="Mechanism")
-                mechanism.classes("w-full")
+                with ui.element("form").classes("w-full column gap-3") as form:
+                    user = ui.input("User").classes("w-full")
+                    user.props('autofocus autocomplete=username data-test="user"')
+                    password = ui.input("Password", password=True, password_toggle_button=True)
+                    password.classes("w-full").props(
+                        'autocomplete=current-password data-test="password"'
+                    )
+                    mechanism = ui.select(list(MECHANISMS), value=_FIRST, label="Mechanism")
+                    mechanism.classes("w-full")
 
-                async def log_in() -> None:
-                    asked = session.log_in(user.value, password.value, str(mechanism.value))
-                    if await attempted(asked):
-                        ui.navigate.to("/")
+                    async def log_in() -> None:
+                        asked = session.log_in(user.value, password.value, str(mechanism.value))
+                        if await attempted(asked):
+                            ui.navigate.to("/")
 
-                ui.button("Log in", on_click=log_in).classes("w-full").props(
-                    'unelevated data-test="log-in"'
-                )
-                password.on("keydown.enter", log_in)
+                    ui.button("Log in").classes("w-full").props(
+                        'unelevated type=submit data-test="log-in"'
+                    )
+                form.on("submit.prevent", log_in)

@@ -85,7 +85,9 @@ class _Part(Generic[T]):
             ui.expansion(f"Add to {name}", icon="add")
             .classes("w-full pl-card")
             .props(f'data-test="adding-{name}"'),
-            ui.row().classes("w-full items-center gap-3"),
+            ui.element("form")
+            .classes("w-full row items-center gap-3")
+            .on("submit.prevent", self._add),
         ):
             self.form()
             ui.button("Add", on_click=self._add).props(f'unelevated data-test="add-{name}"')
@@ -137,7 +139,7 @@ class _Users(_Part[User]):
         rights.delete_user(cluster, thing)
 
     def form(self) -> None:
-        self._name = ui.input("Name").props('data-test="new-user"')
+        self._name = ui.input("Name").props('autocomplete=username data-test="new-user"')
         self._password = ui.input("Password", password=True).props(
             'autocomplete=new-password data-test="new-password"'
         )
