@@ -244,7 +244,8 @@ class App:
             topics, self._store, self._runtime, groups.offsets.entries
         )
         topics.on_deleted.append(groups.topic_deleted)
-        consumers = LocalConsumers(groups, topics)
+        rules = self._open_rules()
+        consumers = LocalConsumers(groups, topics, rules)
         consumers.open()
         self._groups = groups
         self._housekeeping.find_leases = partial(find_leases, groups.offsets)
@@ -278,7 +279,7 @@ class App:
             subscriptions=subscriptions,
             sourcing=self._open_sourcing(topics, groups),
             smart_modules=self._open_smart_modules(),
-            rules=self._open_rules(),
+            rules=rules,
             users=self._open_users(),
             tokens=self._open_tokens(),
             bearers=self._open_bearers(),

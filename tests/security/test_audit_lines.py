@@ -6,9 +6,14 @@ import json
 import logging
 import shlex
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from kio.schema.create_topics.v2.request import CreatableTopic
+from kio.schema.types import GroupId, TopicName
+from kio.static.primitive import i16, i32, i32Timedelta
+from secured import RawClient
 from tests.security.guarded_world import GuardedBroker, guarded
 from tests.security.matrix.matrix_blipmq import answers, frame, log_in, text
 from tests.security.matrix.matrix_cursus import say
@@ -53,7 +58,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> Lines:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedBroker]:
-    listeners = ("rustlog", "blipmq", "cursus", "fluvio-sc", "fluvio-spu")
+    listeners = ("kafka", "rustlog", "blipmq", "cursus", "fluvio-sc", "fluvio-spu")
     principals = ",".join(f"{name}=User:edge" for name in listeners if name != "cursus")
     with guarded(
         tmp_path_factory.mktemp("audited"),
@@ -171,3 +176,51 @@ def test_what_nobody_forbids_leaves_no_line(
     assert wire.ask(b"\xff") == b"\xff"
     assert wire.ask(b"\x06")  # a listing hides and says nothing
     assert lines() == []
+
+
+def test_administration_by_kafka_says_how_it_ended(broker: GuardedBroker, lines: Lines) -> None:
+    broker.set_rules([Rule(Kind.TOPIC, "mine", True, EDGE, ANY, None, True)])
+    client = RawClient(broker.connect("kafka").socket)
+
+    def create(*names: str, dry_run: bool = False) -> None:
+        wanted = tuple(
+            CreatableTopic(
+                name=TopicName(name),
+                num_partitions=i32(1),
+                replication_factor=i16(1),
+                assignments=(),
+                configs=(),
+            )
+            for name in names
+        )
+        client.call(
+            19, 2, topics=wanted, timeout=i32Timedelta.parse(timedelta(0)), validate_only=dry_run
+        )
+
+    try:
+        create("mine-a", "mine-b")  # waits for the disk
+        create("mine-a")
+        create("mine-a", "mine-c", "theirs")
+        create("mine-d", dry_run=True)
+        create("theirs")
+        groups = (GroupId("no-group"),)
+        assert int(client.call(42, 0, groups_names=groups).results[0].error_code)
+    finally:
+        broker.set_rules([RULE])
+    told = [
+        (one["action"], one["what"], one["outcome"])
+        for one in lines(event="administration", listener="kafka")
+    ]
+    there, denied = "topic_already_exists", "topic_authorization_failed"
+    assert told == [
+        ("create topics", "mine-a,mine-b", "done"),
+        ("create topics", "mine-a", f"refused: {there}"),
+        (
+            "create topics",
+            "mine-a,mine-c,theirs",
+            f"done, except mine-a {there},theirs {denied}",
+        ),
+        ("create topics", "mine-d", "checked"),
+        ("create topics", "theirs", f"refused: {denied}"),
+        ("delete groups", "no-group", "refused: group_authorization_failed"),
+    ]

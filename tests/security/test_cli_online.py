@@ -85,7 +85,10 @@ def test_users(run: Shell) -> None:
 
 
 def test_keys_are_made_by_who_has_the_directory(run: Shell) -> None:
-    assert "token create" in run("user", "key", "alice", code=1)
+    for options in ((), ("--remove", "3f2a9c01b7de")):
+        refused = " ".join(run("user", "key", "alice", *options, code=1).split())
+        assert "neither made nor removed through a running broker" in refused
+        assert "token create" in refused
 
 
 def test_rules(run: Shell) -> None:

@@ -174,6 +174,38 @@ def test_groups_and_their_offsets(admin: RawClient, alice: RawClient) -> None:
     assert int(alice.call(9, 2, group_id=GroupId("others"), topics=None).error_code) == GROUP_DENIED
 
 
+def test_a_pattern_finds_no_topic_that_is_hidden(admin: RawClient, alice: RawClient) -> None:
+    def read(epoch: int) -> Any:
+        """A heartbeat of a member that gives up at once what it is told to."""
+        answer = alice.call(
+            68,
+            1,
+            group_id=GroupId("watchers"),
+            member_id="m",
+            member_epoch=i32(epoch),
+            rebalance_timeout=short_duration(10_000 if epoch == 0 else -1),
+            subscribed_topic_names=None,
+            subscribed_topic_regex=".*" if epoch == 0 else None,
+            server_assignor=None,
+            topic_partitions=(),
+        )
+        assert int(answer.error_code) == OK
+        return answer
+
+    def read_topics(answer: Any) -> set[str]:
+        ids = {each.topic_id for each in answer.assignment.topic_partitions}
+        every = admin.call(3, 12, topics=None, include_topic_authorized_operations=False).topics
+        return {str(topic.name) for topic in every if topic.topic_id in ids}
+
+    allow(admin, acl(GROUP, "watchers", READ), acl(TOPIC, "orders", READ, pattern=PREFIXED))
+    joined = read(0)
+    assert read_topics(joined) == {"orders", "orders-archive"}
+    assert allow(admin, acl(TOPIC, "orders-archive", ALL, permission=DENY)) == [OK]
+    narrowed = read(joined.member_epoch)
+    assert read_topics(narrowed) == {"orders"}
+    assert int(read(-1).error_code) == OK
+
+
 def test_transactions_and_idempotence(admin: RawClient, alice: RawClient) -> None:
     def identify(transactional_id: str | None) -> int:
         given = None if transactional_id is None else TransactionalId(transactional_id)

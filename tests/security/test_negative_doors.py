@@ -8,7 +8,7 @@ import json
 import ssl
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from tests.security.guarded_world import MAPPING, Authority, GuardedBroker, Wire, guarded
@@ -260,6 +260,75 @@ def test_tokens_end(bench: Bench) -> None:
         assert b"invalid API key" in wire.ask(frame(2, 2, text(worthless)))
         refused = say(bench.broker.connect("cursus"), f"AUTH principal=edge token={worthless}")
         assert b"authentication_failed" in refused
+
+
+def brief_token(bench: Bench) -> tuple[str, Callable[[], None]]:
+    """The secret of a token, and what makes it expire."""
+    tokens = bench.broker.facade.tokens
+    token = bench.broker.call(lambda: tokens.create(EDGE, EDGE, (), -1))
+    secret = bench.broker.call(lambda: tokens.secret(token.token_id))
+
+    def expire() -> None:
+        bench.broker.call(lambda: tokens.prolong(token.token_id, 1))
+        while bench.broker.call(lambda: tokens.get(token.token_id)) is not None:
+            time.sleep(0.001)
+
+    return base64.b64encode(secret).decode(), expire
+
+
+def test_a_blipmq_login_ends_with_its_token(bench: Bench) -> None:
+    key, expire = brief_token(bench)
+    wire = bench.broker.connect("blipmq")
+    log_in(wire, key)
+    publish = frame(3, 4, b"\1" + text("orders") + b"x")
+    assert answers(wire, publish) == []
+    end = bench.end("orders")
+    expire()
+    wire.send(publish)
+    wire.send(frame(2, 5, text(bench.key)))
+    assert b"authenticat" in wire.receive()
+    assert b"token expired" in wire.receive()
+    assert wire.closed
+    assert bench.end("orders") == end
+
+
+@pytest.mark.parametrize("listener", ["cursus", "cursus+auth"])
+def test_a_cursus_login_ends_with_its_token(bench: Bench, listener: str) -> None:
+    key, expire = brief_token(bench)
+    wire = bench.broker.connect(listener)
+    publish = "PUBLISH topic=orders producerId=p message=x"
+    inline = f"PUBLISH topic=orders principal=edge auth_token={key} producerId=p message=x"
+    assert say(wire, f"AUTH principal=edge token={key}").startswith(b"OK")
+    assert b"OK" in say(wire, publish)
+    assert b"OK" in say(wire, inline)
+    end = bench.end("orders")
+    expire()
+    assert b"authentication_required" in say(wire, publish)
+    assert b"authentication_required" in wire.ask(batch_of(b"x"))
+    assert b"authentication_failed" in say(wire, inline)  # what was proved once is so no more
+    assert bench.end("orders") == end
+    assert say(wire, f"AUTH principal=edge token={bench.key}").startswith(b"OK")
+    assert b"OK" in say(wire, publish)
+
+
+@pytest.mark.parametrize("listener", ["cursus", "cursus+auth"])
+def test_a_cursus_stream_ends_with_its_token(bench: Bench, listener: str) -> None:
+    key, expire = brief_token(bench)
+    wire = bench.broker.connect(listener)
+    say(wire, f"AUTH principal=edge token={key}")
+    end = bench.end("orders")
+    wire.send(f"\0\0STREAM topic=orders partition=0 offset={end} member=m group=g".encode())
+    writer = bench.broker.connect("cursus")
+    say(writer, f"AUTH principal=edge token={bench.key}")
+    writer.ask(batch_of(b"seen"))
+    assert [message.payload for message in messages_of(wire.receive())] == [b"seen"]
+    expire()
+    writer.ask(batch_of(b"unseen"))
+    closing = wire.receive()
+    while closing.startswith(b"STREAM_CONTROL type=KEEPALIVE"):
+        closing = wire.receive()
+    assert b"reason=not_authorized" in closing
+    assert wire.closed
 
 
 # Fluvio and RustLog

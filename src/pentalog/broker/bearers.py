@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -107,7 +108,7 @@ class LocalBearers:
 
     def _key(self, key_id: object, now_s: float) -> Any:
         age_s = now_s - self._fetched_s
-        known = key_id is None or key_id in self._keys
+        known = bool(self._keys) if key_id is None else key_id in self._keys
         if age_s >= _KEYS_GOOD_S or (not known and age_s >= _KEYS_INTERVAL_S):
             self._load(now_s)
         if key_id is None and len(self._keys) == 1:
@@ -120,12 +121,7 @@ class LocalBearers:
     def _load(self, now_s: float) -> None:
         self._fetched_s = now_s
         try:
-            entries = json.loads(self._fetch())["keys"]
-            keys = {}
-            for number, entry in enumerate(entries):
-                if entry.get("kty") == "oct" or entry.get("use", "sig") != "sig":
-                    continue
-                keys[str(entry.get("kid", number))] = self._jwt.PyJWK(entry).key
+            keys = self._read(json.loads(self._fetch())["keys"])
         except Exception as error:  # whatever the other side sent
             if self._keys:
                 return  # those there are serve on
@@ -133,3 +129,15 @@ class LocalBearers:
                 f"the keys that sign tokens cannot be had ({type(error).__name__})"
             ) from error
         self._keys = keys
+
+    def _read(self, entries: list[dict[str, Any]]) -> dict[str, Any]:
+        """The keys of a set that can check a signature; it may have others, of any kind."""
+        keys = {}
+        for number, entry in enumerate(entries):
+            if entry.get("kty") == "oct" or entry.get("use", "sig") != "sig":
+                continue
+            with suppress(self._jwt.PyJWTError, ValueError):
+                keys[str(entry.get("kid", number))] = self._jwt.PyJWK(entry).key
+        if entries and not keys:
+            raise ValueError("no key of the set can check a signature")
+        return keys

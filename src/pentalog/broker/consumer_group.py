@@ -15,6 +15,7 @@ from pentalog.broker.patterns import pattern
 from pentalog.broker.planning import AWAY, Consumer, Planning
 from pentalog.broker.port import Beat, Beaten, ConsumersView, Fence, GroupView, MemberView, Topics
 from pentalog.broker.reconciliation import Standing, Step, within
+from pentalog.broker.security import UNGUARDED, Rules
 from pentalog.model.errors import (
     BrokerError,
     GroupFull,
@@ -47,10 +48,11 @@ class ConsumerCore:
         surroundings: Surroundings,
         topics: Topics,
         lost: Callable[[ConsumerCore], None],
+        rules: Rules = UNGUARDED,
     ) -> None:
         """`lost` is called whenever members have gone, with the group that had them."""
         self.name = name
-        self.planning = Planning(topics)
+        self.planning = Planning(topics, rules)
         self.changed_ms = surroundings.runtime.now_ms()
         self._topics = topics
         self._state = surroundings.state
@@ -185,6 +187,7 @@ class ConsumerCore:
             member.topics = beat.topics
         if beat.pattern is not None:
             member.pattern = beat.pattern
+        member.sight = beat.sight if member.pattern else None
         member.client_id = beat.client_id
         member.client_host = beat.client_host
         member.classic = None
@@ -453,6 +456,7 @@ def _facts(member: Consumer) -> tuple[object, ...]:
         member.rebalance_timeout_ms,
         member.topics,
         member.pattern,
+        member.sight,
         member.assignor,
         member.classic,
     )

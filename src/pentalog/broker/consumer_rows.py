@@ -12,6 +12,7 @@ from pentalog.broker.assignors import Share
 from pentalog.broker.planning import Classic, Consumer, Planning
 from pentalog.broker.port import Proposal
 from pentalog.broker.reconciliation import Held, Standing, Step
+from pentalog.broker.security import Principal, Rules, Sight
 from pentalog.broker.state import State
 
 _PUT_GROUP: Final = "INSERT OR REPLACE INTO consumer_groups VALUES (?, ?, ?, ?, ?, ?)"
@@ -56,12 +57,12 @@ def groups(state: State) -> Sequence[tuple[str, int, int, str, str, int]]:
     )
 
 
-def members(state: State) -> Mapping[str, list[Consumer]]:
+def members(state: State, rules: Rules) -> Mapping[str, list[Consumer]]:
     found: dict[str, list[Consumer]] = {}
     for name, member_id, fields in state.rows(
         "SELECT grp, member_id, fields FROM consumer_members ORDER BY grp, member_id"
     ):
-        found.setdefault(name, []).append(_member_in(member_id, json.loads(fields)))
+        found.setdefault(name, []).append(_member_in(member_id, json.loads(fields), rules))
     return found
 
 
@@ -108,6 +109,8 @@ def _member_out(member: Consumer) -> dict[str, Any]:
         "held": _held_out(standing.held),
         "revoking": _held_out(standing.revoking),
     }
+    if member.sight is not None:
+        fields["sight"] = (str(member.sight.who), member.sight.host)
     if member.classic is not None:
         fields["session_timeout_ms"] = member.classic.session_timeout_ms
         fields["proposals"] = [
@@ -117,7 +120,7 @@ def _member_out(member: Consumer) -> dict[str, Any]:
     return fields
 
 
-def _member_in(member_id: str, fields: Mapping[str, Any]) -> Consumer:
+def _member_in(member_id: str, fields: Mapping[str, Any], rules: Rules) -> Consumer:
     topics = frozenset(fields["topics"])
     classic = None
     if "proposals" in fields:
@@ -126,6 +129,10 @@ def _member_in(member_id: str, fields: Mapping[str, Any]) -> Consumer:
             for name, metadata in fields["proposals"]
         ]
         classic = Classic(fields["session_timeout_ms"], tuple(proposals))
+    sight = None
+    if "sight" in fields and rules.enforced:
+        who, host = fields["sight"]
+        sight = Sight(Principal.parse(who), host, rules)
     return Consumer(
         member_id=member_id,
         instance_id=fields["instance"],
@@ -135,6 +142,7 @@ def _member_in(member_id: str, fields: Mapping[str, Any]) -> Consumer:
         rebalance_timeout_ms=fields["rebalance_timeout_ms"],
         topics=topics,
         pattern=fields["pattern"],
+        sight=sight,
         assignor=fields["assignor"],
         classic=classic,
         standing=Standing(

@@ -12,6 +12,7 @@ from pentalog.broker.groups import LocalGroups
 from pentalog.broker.mixed_group import ConsumerGroup
 from pentalog.broker.port import Beat, Beaten, ConsumersView, Topics
 from pentalog.broker.rosters import Roster
+from pentalog.broker.security import UNGUARDED, Rules
 from pentalog.model.errors import BrokerError, GroupNotFound, InvalidGroup, UnsupportedAssignor
 from pentalog.model.later import Later
 
@@ -21,14 +22,15 @@ _log: Final = logging.getLogger(__name__)
 class LocalConsumers:
     """Implements `port.Consumers`; the groups themselves are kept with all others."""
 
-    def __init__(self, groups: LocalGroups, topics: Topics) -> None:
+    def __init__(self, groups: LocalGroups, topics: Topics, rules: Rules = UNGUARDED) -> None:
         self._groups = groups
         self._topics = topics
+        self._rules = rules
         self._state = groups.surroundings.state
 
     def open(self) -> None:
         """Read what the last life left, after the other groups were read."""
-        members = consumer_rows.members(self._state)
+        members = consumer_rows.members(self._state, self._rules)
         for name, epoch, plan_epoch, plan, sizes, changed_ms in consumer_rows.groups(self._state):
             group = self._new(name)
             group.changed_ms = changed_ms
@@ -69,7 +71,7 @@ class LocalConsumers:
         raise _not_found(group)
 
     def _new(self, name: str) -> ConsumerGroup:
-        return ConsumerGroup(name, self._groups.surroundings, self._topics, self._lost)
+        return ConsumerGroup(name, self._groups.surroundings, self._topics, self._lost, self._rules)
 
     def _lost(self, group: ConsumerCore) -> None:
         """Members have gone: if only those of the older protocol are left, they plan again."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
+from pentalog.broker.security import Sight
 from pentalog.model.errors import GroupNotFound
 from pentalog.model.later import Later
 
@@ -26,6 +27,8 @@ class Beat:
     topics: frozenset[str] | None = None
     pattern: str | None = None
     """A regular expression over topic names, beside `topics`; empty: none."""
+    sight: Sight | None = None
+    """Which topics its pattern may find; None: all."""
     assignor: str | None = None
     owned: Mapping[UUID, frozenset[int]] | None = None
     """What it reads at the moment."""

@@ -176,6 +176,7 @@ class ConsumerGroup(ConsumerCore, Group):
         member.rebalance_timeout_ms = joining.rebalance_timeout_ms
         member.topics = told.topics
         member.pattern = ""
+        member.sight = None
         member.assignor = None
         member.classic = Classic(joining.session_timeout_ms, joining.proposals)
         self.planning.changed_members.add(member.member_id)

@@ -7,7 +7,7 @@ plan's says for which of them the plan was made, a member's which plan it has co
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
@@ -16,6 +16,7 @@ from pentalog.broker.assignors import ASSIGNORS, NOTHING, Planned, Share
 from pentalog.broker.patterns import pattern
 from pentalog.broker.port import ConsumerView, Proposal, Topics
 from pentalog.broker.reconciliation import Aim, Held, Owned, Standing, Step, advance
+from pentalog.broker.security import UNGUARDED, Rules, Sight
 from pentalog.model.errors import TopicNotFound
 from pentalog.runtime import Timer
 
@@ -23,7 +24,7 @@ DEFAULT_ASSIGNOR: Final = next(iter(ASSIGNORS))
 AWAY: Final = -2
 """The epoch of a static member that has left and will be back."""
 
-_Subscription: TypeAlias = tuple[frozenset[str], str]
+_Subscription: TypeAlias = tuple[frozenset[str], str, Sight | None]
 
 
 class Classic(NamedTuple):
@@ -45,6 +46,8 @@ class Consumer:
     rebalance_timeout_ms: int = 0
     topics: frozenset[str] = frozenset()
     pattern: str = ""
+    sight: Sight | None = None
+    """Which topics the pattern may find; None: all."""
     assignor: str | None = None
     classic: Classic | None = None
     standing: Standing = field(default_factory=Standing)
@@ -55,13 +58,13 @@ class Consumer:
 
     @property
     def subscription(self) -> _Subscription:
-        return self.topics, self.pattern
+        return self.topics, self.pattern, self.sight
 
 
 class Planning:
     """Knows nothing of time or of the disk; `changed` says what its owner has to write."""
 
-    def __init__(self, topics: Topics) -> None:
+    def __init__(self, topics: Topics, rules: Rules = UNGUARDED) -> None:
         self.epoch = 0
         self.plan_epoch = 0
         self.plan: dict[str, Share] = {}
@@ -72,8 +75,11 @@ class Planning:
         self.changed = False
         self.changed_members: set[str] = set()
         self._topics = topics
-        self._version = -1
+        self._rules = rules
+        self._versions = (-1, -1)
         self._resolved: dict[_Subscription, frozenset[UUID]] = {}
+        self._resolved_before: dict[_Subscription, frozenset[UUID]] = {}
+        """What subscriptions were to the last plan, while another is made."""
         self._owners: dict[tuple[UUID, int], str] = {}
         self._renamed: dict[str, str] | None = None
         """While a plan is made: static members that came back under another id."""
@@ -134,7 +140,12 @@ class Planning:
     @property
     def behind(self) -> bool:
         """Is the plan not known to be the one for the members and topics there are now?"""
-        return self.epoch != self.plan_epoch or self._version != self._topics.version
+        return self.epoch != self.plan_epoch or self._versions != self._versions_now
+
+    @property
+    def _versions_now(self) -> tuple[int, int]:
+        """Of all that subscriptions are resolved by."""
+        return self._topics.version, self._rules.version
 
     @property
     def work(self) -> int:
@@ -151,7 +162,8 @@ class Planning:
     def steps(self) -> Iterator[int]:
         """Plan again if there is reason to, in steps; each yields how much it has done.
 
-        The reasons: the epoch has grown, or topics that members read have come, gone or grown.
+        The reasons: the epoch has grown, topics that members read have come, gone or grown, or
+        patterns find others because members may see others.
         Members may come and go between steps: they find the plan that was begun before, and
         an epoch that has grown beyond it.
         """
@@ -163,8 +175,9 @@ class Planning:
 
     def _plan_in_steps(self, renamed: Mapping[str, str]) -> Iterator[int]:
         planned, sizes, epoch = yield from self._survey()
+        turned = self._turned()
         if epoch == self.plan_epoch:
-            if sizes == self.sizes:
+            if sizes == self.sizes and not turned:
                 return
             # Should the epoch have grown meanwhile, it is ahead of this plan also after this.
             self.bump()
@@ -182,10 +195,11 @@ class Planning:
     def _survey(self) -> Generator[int, None, tuple[dict[str, Planned], dict[UUID, int], int]]:
         """The members as assignors see them, the sizes of the topics they read, and the epoch."""
         while True:
-            version, epoch = self._topics.version, self.epoch
-            if self._version != version:
+            versions, epoch = self._versions_now, self.epoch
+            if self._versions != versions:
+                self._resolved_before = {**self._resolved, **self._resolved_before}
                 self._resolved.clear()
-                self._version = version
+                self._versions = versions
             planned: dict[str, Planned] = {}
             sizes: dict[UUID, int] = {}
             seen: set[UUID] = set()
@@ -196,10 +210,18 @@ class Planning:
                     sizes[topic_id] = self._topics.by_id(topic_id).partitions
                 seen |= topics
                 yield 1 + len(topics)
-                if self._topics.version != version:
+                if self._versions_now != versions:
                     break
             else:
                 return planned, sizes, epoch
+
+    def _turned(self) -> bool:
+        """Is any subscription one to other topics than when the last plan was made?"""
+        before, self._resolved_before = self._resolved_before, {}
+        return any(
+            self._resolved.get(subscription, topics) != topics
+            for subscription, topics in before.items()
+        )
 
     def topics_of(self, member: Consumer) -> frozenset[UUID]:
         """The topics a member is subscribed to, of those that exist."""
@@ -240,7 +262,7 @@ class Planning:
 
     def reads(self, topic: str) -> bool:
         return any(
-            topic in member.topics or (member.pattern and pattern(member.pattern).matches(topic))
+            topic in member.topics or (member.pattern and _finder(member)(topic))
             for member in self.members.values()
         )
 
@@ -269,9 +291,9 @@ class Planning:
             except TopicNotFound:
                 continue
         if member.pattern:
-            matches = pattern(member.pattern).matches
+            finds = _finder(member)
             for topic in self._topics.all(internal=True):
-                if matches(topic.name):
+                if finds(topic.name):
                     yield topic.topic_id
 
     def _rename(self, before: str, after: str) -> None:
@@ -295,6 +317,14 @@ class Planning:
     def _release(self, standing: Standing) -> None:
         for place in _places(standing):
             self._owners.pop(place, None)
+
+
+def _finder(member: Consumer) -> Callable[[str], bool]:
+    """Tells of a topic whether the member's pattern finds it."""
+    matches, sight = pattern(member.pattern).matches, member.sight
+    if sight is None:
+        return matches
+    return lambda topic: matches(topic) and sight.sees(topic)
 
 
 def _places(standing: Standing) -> Iterator[tuple[UUID, int]]:

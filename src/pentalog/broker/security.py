@@ -7,6 +7,7 @@ answers are kept per connection until a rule changes.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -266,6 +267,18 @@ UNAUDITED: Final = Unaudited()
 UNTIRING: Final = Untiring()
 
 
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """Which topics somebody may know of, asked anew each time: rules change."""
+
+    who: Principal
+    host: str
+    rules: Rules = field(compare=False)
+
+    def sees(self, topic: str) -> bool:
+        return self.rules.judge(self.who, self.host, Operation.DESCRIBE, Kind.TOPIC, topic).allowed
+
+
 class Access:
     """Who is at the other end of one connection, and what he may do.
 
@@ -318,6 +331,11 @@ class Access:
         """Answers given to one stamp may be given again to an equal one; None: to everybody."""
         rules = self.rules
         return (self.who, self.host, rules.version) if self.guarded else None
+
+    @property
+    def sight(self) -> Sight | None:
+        """What it may see, for those who ask when it is gone; None: everything."""
+        return Sight(self.who, self.host, self.rules) if self.guarded else None
 
     def become(self, who: Principal, mechanism: str, *, by_token: bool = False) -> None:
         """The connection has logged in."""

@@ -323,8 +323,9 @@ def _salted(mechanism: Mechanism, password: str, salt: bytes) -> bytes:
 
 def _offline_only() -> Refused:
     return Refused(
-        "a running broker hands out no keys: stop it and name its directory with --data, or let "
-        "the user log in by a token, see `pentalog token create`"
+        "keys are neither made nor removed through a running broker: stop it and name its "
+        "directory with --data; while it runs a token serves as a key, see `pentalog token "
+        "create`, and `pentalog user delete` ends all keys of a user"
     )
 
 

@@ -20,6 +20,7 @@ from pentalog.broker.port import (
     Proposal,
     TopicSpec,
 )
+from pentalog.broker.rules import LocalRules
 from pentalog.broker.state import FILE_NAME, State
 from pentalog.broker.topics import LocalTopics
 from pentalog.config import Config
@@ -37,7 +38,7 @@ REBALANCE_MS = 60_000
 class World:
     """One life of a broker; `crash` and a new `World` on the same directory are the next."""
 
-    def __init__(self, directory: Path, **settings: Any) -> None:
+    def __init__(self, directory: Path, *, guarded: bool = False, **settings: Any) -> None:
         self.runtime = SteppedRuntime()
         settings.setdefault("group_initial_rebalance_delay_ms", 0)
         self.config = Config(data=directory, journal_bytes=1 << 20, **settings)
@@ -50,7 +51,11 @@ class World:
         self.topics.open()
         self.groups = LocalGroups(self.state, self.runtime, self.config)
         self.groups.open()
-        self.consumers = LocalConsumers(self.groups, self.topics)
+        self.rules = LocalRules(
+            self.state, enforced=guarded, super_users=(), everyone_without_rule=False
+        )
+        self.rules.open()
+        self.consumers = LocalConsumers(self.groups, self.topics, self.rules)
         self.consumers.open()
         self.runtime.step()
 

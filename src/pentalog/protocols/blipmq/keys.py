@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import hmac
 import ipaddress
-from typing import Final
+from typing import Final, NamedTuple
 
 from pentalog.broker.port import Broker
 from pentalog.broker.security import ANONYMOUS, Principal
@@ -20,7 +20,15 @@ CONFIGURED: Final = Principal("User", "blipmq")
 """Whoever comes with a key of the configuration, unless a certificate or the listener says more."""
 
 
-def owner(key: str, context: Context) -> Principal | None:
+class Owner(NamedTuple):
+    """Whose a key is."""
+
+    who: Principal
+    token_id: str = ""
+    """The delegation token it is the secret of, if it is one: good for a while only."""
+
+
+def owner(key: str, context: Context) -> Owner | None:
     """Whose key is this?  None: nobody's."""
     found = _of_user(key, context.broker)
     if found is not None:
@@ -28,14 +36,14 @@ def owner(key: str, context: Context) -> Principal | None:
     if not accepted(key, context.config, context.peer):
         return None
     if context.access.who != ANONYMOUS or not context.config.blipmq_api_keys:
-        return context.access.who
-    return CONFIGURED
+        return Owner(context.access.who)
+    return Owner(CONFIGURED)
 
 
-def _of_user(key: str, broker: Broker) -> Principal | None:
+def _of_user(key: str, broker: Broker) -> Owner | None:
     name = broker.users.owner_of_key(key.encode())
     if name is not None:
-        return Principal("User", name)
+        return Owner(Principal("User", name))
     if not broker.tokens.enabled:
         return None
     try:
@@ -45,7 +53,7 @@ def _of_user(key: str, broker: Broker) -> Principal | None:
     token = broker.tokens.by_secret(secret)
     if token is None or broker.tokens.get(token.token_id) is None:
         return None
-    return token.owner
+    return Owner(token.owner, token.token_id)
 
 
 def accepted(key: str, config: Config, peer: str) -> bool:

@@ -79,6 +79,8 @@ class BlipmqSession:
         self._frame_bytes_max = min(FRAME_BYTES_MAX, context.config.frame_bytes_max)
         self._greeted = False
         self._authenticated = False
+        self._token_id = ""
+        """The delegation token it logged in by."""
         self._ended = False
         self._parked: deque[_Parked] = deque()
         timeout_ms = context.config.login_timeout_ms
@@ -87,6 +89,7 @@ class BlipmqSession:
     def receive(self, data: memoryview) -> int:
         if self._ended:
             return len(data)
+        lapsed = self._lapsed()
         split = kernels.split_blipmq(
             data,
             0,
@@ -123,6 +126,8 @@ class BlipmqSession:
         if split.refused:
             self._violation(split.refused)
             return len(data)
+        if lapsed:
+            self._give_up()
         return split.used
 
     def close(self) -> None:
@@ -164,24 +169,36 @@ class BlipmqSession:
             raise Nack(400, "HELLO not performed")
         if self._authenticated:
             raise Nack(400, "already authenticated")
+        if self._token_id:
+            raise Nack(401, "token expired: connect again")
         key = messages.read_auth(frame.payload)
         access = self._context.access
         self._hold_back(access.login_delay_ms, lambda: self._log_in(frame.correlation, key))
 
     def _log_in(self, correlation: bytes, key: str) -> None:
         access = self._context.access
-        who = keys.owner(key, self._context)
-        if who is not None:
+        owner = keys.owner(key, self._context)
+        if owner is not None:
             self._authenticated = True
+            self._token_id = owner.token_id
             self._waiting_for_login.cancel()
-            access.become(who, "API key")
+            access.become(owner.who, "API key", by_token=bool(owner.token_id))
             self._replies.send(frames.ack(correlation, 0))
             return
         delay_ms = access.turned_away("API key", "", "unknown key")
         self._hold_back(delay_ms, lambda: self._refuse(correlation, 401, "invalid API key"))
 
+    def _lapsed(self) -> bool:
+        """Is the token it logged in by good no more?  Then nothing is served any more."""
+        if not self._token_id:
+            return False
+        if self._authenticated and self._context.broker.tokens.get(self._token_id) is None:
+            self._authenticated = False
+            _log.info("%s: its token has expired; the connection is closed", self._context.peer)
+        return not self._authenticated
+
     def _give_up(self) -> None:
-        """Nobody has logged in here in time."""
+        """Nobody has logged in here in time, or for as long."""
         self._ended = True
         self._replies.hang_up()
 
@@ -382,7 +399,9 @@ class BlipmqSession:
     def _go_on(self, parked: _Parked, *, moved: bool = True) -> None:
         if self._ended or not self._parked or self._parked[0] is not parked:
             return
-        if parked.kind is FrameType.ACK:
+        if self._lapsed():
+            parked.answers.append(self._nacks(parked.rest, 401, UNAUTHENTICATED))
+        elif parked.kind is FrameType.ACK:
             unknown = parked.subscription.acknowledge(parked.rest)
             if unknown:
                 parked.answers.append(self._nacks(unknown, 404, UNKNOWN_TAG))

@@ -30,16 +30,29 @@ class Login:
         self._proved: tuple[bytes, int] | None = None
         """Hash of the credentials last accepted, and of which state of the users."""
         self._waiting: Timer | None = None
+        self._give_up: Callable[[], None] | None = None
+        self._token_id = ""
+        """The delegation token by which somebody logged in."""
 
     def await_login(self, give_up: Callable[[], None]) -> None:
         """Give up unless somebody has logged in in time, where somebody must."""
         context = self._context
+        self._give_up = give_up
         if "auth" in context.demands and context.access.who == ANONYMOUS:
             self._waiting = context.runtime.after(context.config.login_timeout_ms, give_up)
 
     def close(self) -> None:
         if self._waiting is not None:
             self._waiting.cancel()
+
+    def refresh(self) -> None:
+        """A connection whose token has expired is nobody's, until somebody logs in again."""
+        if self._token_id and self._context.broker.tokens.get(self._token_id) is None:
+            self._token_id = ""
+            self._proved = None
+            self._context.access.leave()
+            if self._give_up is not None:
+                self.await_login(self._give_up)
 
     def authenticate(self, call: Call) -> None:
         """AUTH."""
@@ -88,9 +101,10 @@ class Login:
         self._hold_back(call, delay_ms, lambda: self._look(call, name, token, proved))
 
     def _look(self, call: Call, name: str, token: str, proved: Callable[[], None]) -> None:
-        who = self._by_key(name, token)
-        if who is not None:
-            self._accept(who, name, token)
+        found = self._by_key(name, token)
+        if found is not None:
+            who, token_id = found
+            self._accept(who, name, token, token_id)
             proved()
             return
         later = self._context.broker.users.verify(name, token)
@@ -116,10 +130,11 @@ class Login:
 
         later.then(arrived)
 
-    def _by_key(self, name: str, token: str) -> Principal | None:
+    def _by_key(self, name: str, token: str) -> tuple[Principal, str] | None:
+        """Whose key or token it is, and the id of the token."""
         broker = self._context.broker
         if broker.users.owner_of_key(token.encode("utf-8", "surrogateescape")) == name:
-            return Principal("User", name)
+            return Principal("User", name), ""
         if not broker.tokens.enabled:
             return None
         try:
@@ -131,16 +146,18 @@ class Login:
             return None
         if name not in (found.owner.name, found.token_id):
             return None
-        return found.owner
+        return found.owner, found.token_id
 
-    def _accept(self, who: Principal, name: str, token: str) -> None:
+    def _accept(self, who: Principal, name: str, token: str, token_id: str = "") -> None:
         self._proved = (_digest(name, token), self._context.broker.users.version)
+        self._token_id = token_id
         self.close()
-        self._context.access.become(who, "AUTH")
+        self._context.access.become(who, "AUTH", by_token=bool(token_id))
 
     def _refuse(self, call: Call, name: str) -> None:
         # Whoever fails to be somebody else is nobody.
         self._proved = None
+        self._token_id = ""
         access = self._context.access
         delay_ms = access.turned_away("AUTH", name[:100], "wrong token")
         access.leave()

@@ -189,6 +189,8 @@ def check_batch(call: Call, topic: bytes) -> None:
 
 def check_read(call: Call, topic: str) -> None:
     """The same for a read that has waited."""
+    call.session.login.refresh()
+    _check_login(call, call.command.verb)
     if call.session.context.access.guarded:
         _check(call, call.command.verb, (rights.read_topic(topic),))
 

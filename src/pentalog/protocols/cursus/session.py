@@ -97,6 +97,7 @@ class CursusSession:
                 break
             if self.replies.full:
                 break
+            self.login.refresh()
             self._serve(data[used + frames.HEAD_BYTES : end])
             used = end
         return size if self.ended else used

@@ -51,6 +51,7 @@ class Stream:
         self._reading = reading
         self._key = (reading.at, group)
         self._group = group
+        self._who = session.context.access.who
         self._over = False
         self._waiting: Waiting | None = None
         self._beat: Timer | None = None
@@ -90,10 +91,22 @@ class Stream:
         self._beat = self._session.context.runtime.after(KEEP_ALIVE_MS, self._keep_alive)
 
     def _keep_alive(self) -> None:
-        if not self._over:
+        if self._over:
+            return
+        if not self._may_read():
+            self.end("not_authorized")
+        else:
             if not self._session.unread:
                 self._session.replies.send(KEEP_ALIVE)
             self._arm()
+
+    def _may_read(self) -> bool:
+        """Is it still the connection of who began the stream, and may he still read?"""
+        session = self._session
+        session.login.refresh()
+        access = session.context.access
+        topic = self._reading.at.topic
+        return access.who == self._who and access.allows(Operation.READ, Kind.TOPIC, topic)
 
     def _push(self) -> None:
         """Send what is there; go on when there is room, or when there is more."""
@@ -104,8 +117,7 @@ class Stream:
         if self._session.replies.full:
             self._session.replies.when_room(self._push)
             return
-        access = self._session.context.access
-        if not access.allows(Operation.READ, Kind.TOPIC, reading.at.topic):
+        if not self._may_read():
             self.end("not_authorized")
             return
         try:

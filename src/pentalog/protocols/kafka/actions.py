@@ -1,10 +1,12 @@
-"""What the audit writes down of Kafka's administrative requests: the action, and on what."""
+"""What the audit writes down of Kafka's administrative requests: what, on what, how it ended."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from pentalog.protocols.kafka.codec import Fields
+from pentalog.protocols.kafka.errors import ErrorCode
 from pentalog.protocols.kafka.messages import Call
 
 _NAMES_MAX: Final = 20
@@ -50,9 +52,54 @@ ACTIONS: Final[Mapping[int, tuple[str, _Names]]] = {
 """Those about rules, users and tokens write their own lines, which tell more."""
 
 
-def record(call: Call) -> None:
-    """Write down that this was asked for; a denial has a line of its own."""
+_LABELS: Final = ("name", "topic", "resource_name", "group_id", "feature", "producer_id")
+"""Fields of answers that say what a part of them is about."""
+
+
+def watch(call: Call) -> None:
+    """Write down what was asked for and what became of it, as soon as that is answered."""
+    call.answered = lambda fields: record(call, outcome(call, fields))
+
+
+def record(call: Call, end: str) -> None:
+    call.answered = None
     action, names_of = ACTIONS[call.key]
-    names = [str(name)[:260] for name in names_of(call.body)]
-    more = f" and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else ""
-    call.access.record(action, ",".join(names[:_NAMES_MAX]) + more, "asked")
+    call.access.record(action, _listed(str(name)[:260] for name in names_of(call.body)), end)
+
+
+def outcome(call: Call, fields: Fields) -> str:
+    """What an answer says: `done`, `refused`, or what of it was not done, and why."""
+    codes = list(_codes(fields, ""))
+    refused = {(label, code): None for label, code in codes if code}
+    done = "checked" if call.field("validate_only", False) else "done"
+    if not refused:
+        return done
+    if len({code for _, code in codes}) == 1:
+        return f"refused: {_word(codes[0][1])}"
+    told = _listed(f"{label} {_word(code)}".strip() for label, code in refused)
+    all_refused = all(code for _, code in codes)
+    return f"refused: {told}" if all_refused else f"{done}, except {told}"
+
+
+def _codes(part: Any, label: str) -> Iterator[tuple[str, int]]:
+    """The error codes of an answer's parts, each with what it is about."""
+    if isinstance(part, Mapping):
+        label = next((str(part[each])[:260] for each in _LABELS if part.get(each)), label)
+        inner = [found for value in part.values() for found in _codes(value, label)]
+        code = part.get("error_code")
+        if code or (code is not None and not inner):
+            yield label, int(code)
+        yield from inner
+    elif isinstance(part, list | tuple):
+        for each in part:
+            yield from _codes(each, label)
+
+
+def _word(code: int) -> str:
+    return ErrorCode(code).name
+
+
+def _listed(texts: Iterable[str]) -> str:
+    every = list(texts)
+    more = f" and {len(every) - _NAMES_MAX} more" if len(every) > _NAMES_MAX else ""
+    return ",".join(every[:_NAMES_MAX]) + more

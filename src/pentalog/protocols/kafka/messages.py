@@ -75,6 +75,8 @@ class Call:
     """What the client may use; None while nobody has a quota."""
     throttle_ms: int = 0
     """How long it is muted for what it used before, or to send this request."""
+    answered: Callable[[Fields], None] | None = None
+    """Is shown the answer, also if nobody is there any more to get it."""
 
     @property
     def access(self) -> Access:
@@ -93,7 +95,13 @@ class Call:
         error codes ints, ids UUIDs.  `throttle_time`, `error_code` and what has a default in the
         schema may be missing.
         """
-        self.line.send(codec.encode(self.key, self.version, self.correlation_id, fields))
+        self.line.send(self.encoded(fields))
+
+    def encoded(self, fields: Fields) -> bytearray:
+        """The response as it is sent; for those who answer."""
+        if self.answered is not None:
+            self.answered(fields)
+        return codec.encode(self.key, self.version, self.correlation_id, fields)
 
     def place(self) -> CallPlace:
         """Keep the place in line for an answer that comes later."""
@@ -155,5 +163,4 @@ class CallPlace:
     kept: Place
 
     def answer(self, fields: Fields) -> None:
-        call = self.call
-        self.kept.fill(codec.encode(call.key, call.version, call.correlation_id, fields))
+        self.kept.fill(self.call.encoded(fields))

@@ -15,7 +15,7 @@ from pentalog.kernels import Frames, ProduceRun
 from pentalog.model.errors import BrokerError
 from pentalog.model.types import FilePiece, Piece
 from pentalog.protocols.kafka import codec, frames, login
-from pentalog.protocols.kafka.actions import ACTIONS, record
+from pentalog.protocols.kafka.actions import ACTIONS, record, watch
 from pentalog.protocols.kafka.api import APIS, k00_produce, k18_api_versions
 from pentalog.protocols.kafka.door import door_of
 from pentalog.protocols.kafka.entities import Undecodable
@@ -217,10 +217,12 @@ class KafkaSession:
             if call.throttle_ms:
                 call.line = ThrottledLine(self, key, version, call.throttle_ms)
         if key in ACTIONS:
-            record(call)
+            watch(call)
         try:
             api.serve(call)
         except BrokerError as refusal:
+            if call.answered is not None:
+                record(call, f"refused: {refusal}")
             self._violation(f"{api.name}: {refusal}")
 
     def _new_login(self) -> Login:

@@ -46,6 +46,7 @@ def _beat(call: Call, body: Any) -> Beat:
         rebalance_timeout_ms=None if timeout_ms == -1 else timeout_ms,
         topics=None if topics is None else frozenset(topics),
         pattern=call.field("subscribed_topic_regex", None),
+        sight=call.access.sight,
         assignor=body.server_assignor,
         owned=None
         if owned is None
