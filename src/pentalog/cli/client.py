@@ -34,6 +34,12 @@ def parse_server(text: str, option: str = "--server") -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+def parse_servers(text: str) -> None:
+    """Refuse what is no list of `HOST:PORT`, with commas."""
+    for one in text.split(","):
+        parse_server(one.strip())
+
+
 def explained(error: KafkaFailed) -> str:
     """What a cluster refused, with what to do where that is not in its own words."""
     text = str(error)
