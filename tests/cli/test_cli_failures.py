@@ -59,6 +59,9 @@ FORBIDDEN: list[tuple[str, ...]] = [
     ("group", "seek", "g", "--topic", "t", "--to", "latest"),
     ("group", "delete", "g"),
     ("bench", "kafka"),
+    ("user", "list"),
+    ("acl", "list"),
+    ("quota", "list"),
 ]
 FILES: list[tuple[tuple[str, ...], int, str]] = [
     (("dump", "/no/such/place"), 1, "name a segment"),
@@ -111,6 +114,10 @@ def test_who_may_not_is_told_who_may(run: Run, guarded: str, arguments: tuple[st
     said = one_line(run(*arguments, "--server", guarded, stdin=b"x\n", code=1))
     assert "AUTHORIZATION_FAILED" in said
     assert "pentalog acl add" in said
+
+
+def test_a_broker_without_tokens_says_how_to_have_some(run: Run) -> None:
+    assert "PENTALOG_DELEGATION_TOKEN_SECRET" in one_line(run("token", "list", code=1))
 
 
 @pytest.fixture(scope="module")

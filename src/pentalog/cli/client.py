@@ -50,6 +50,8 @@ def explained(error: KafkaFailed) -> str:
         )
     elif "SASL_AUTHENTICATION_FAILED" in text:
         text += "; check the user, the mechanism and the password of the profile"
+    elif "DELEGATION_TOKEN_AUTH_DISABLED" in text:
+        text += "; start the broker with PENTALOG_DELEGATION_TOKEN_SECRET set to have tokens"
     elif "broke off" in text:
         text += ", or give a login or TLS by `pentalog profile add` if it wants them"
     return text

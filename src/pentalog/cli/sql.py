@@ -60,6 +60,8 @@ def sql(
 ) -> None:
     """Run SQL over topics (topic.NAME) and tables of pipelines (table.NAME).
 
+    Exit codes: 0 done, 1 refused or unreachable, 2 used wrongly.
+
     Example: pentalog sql "select partition, count(*) from topic.orders group by 1"
     """
     _check(query, format, output, follow, server, data)
