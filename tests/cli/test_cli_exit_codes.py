@@ -40,7 +40,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "token": ("token", "list"),
     "quota": ("quota", "list", "--server", "127.0.0.1:1"),
     "rustlog": ("rustlog", "topics", "--server", "127.0.0.1:1"),
-    "blipmq": ("blipmq", "publish", "orders", "--key", "wrong"),
+    "blipmq": ("blipmq", "publish", "orders", "--server", "127.0.0.1:1"),
     "bench": ("bench", "kafka", "--server", "127.0.0.1:1"),
     "doctor": ("doctor", "--data", "PLACE/file", "--listen", "kafka=127.0.0.1:0"),
     "inspect": ("inspect", "4000000000"),

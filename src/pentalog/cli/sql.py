@@ -120,7 +120,7 @@ def _check(
         raise Misused("--follow prints; to write tables continuously use `pentalog table run`")
     if data is not None and server is not None and "--server" in sys.argv:
         raise Misused("--server and --data exclude each other; give one of them")
-    if server:
+    if server and data is None:
         parse_servers(server)
     if output is not None and not output.parent.is_dir():
         raise Refused(f"--output {output}: {output.parent} is no directory; make it first")
