@@ -139,6 +139,29 @@ SESSIONS: dict[str, list[str | tuple[str, bytes]]] = {
         ("blipmq publish news --json", b"hello\n"),
         ("blipmq publish news --key wrong", b"hello\n"),
     ],
+    "pipelines": [
+        "table init BACKUP/p.toml --topic orders",
+        "table init BACKUP/p.toml",
+        "table init BACKUP/no/p.toml",
+        "table init BACKUP/q.toml --server nowhere",
+        "table init BACKUP/down.toml --topic orders --server 127.0.0.1:1 --json",
+        "table list BACKUP/p.toml",
+        "table list BACKUP/p.toml --json",
+        "table list BACKUP/absent.toml",
+        "table status BACKUP/down.toml",
+        "table run BACKUP/down.toml --once",
+        "table run BACKUP/p.toml returns",
+        "table backfill BACKUP/down.toml orders --from earliest",
+        "table vacuum BACKUP/p.toml --older-than soon",
+        "table drop BACKUP/p.toml orders",
+        "verify BACKUP/down.toml",
+        "verify BACKUP/absent.toml --json",
+        "sql 'select * from topic.orders' --server 127.0.0.1:1",
+        "sql 'select 1' --config BACKUP/absent.toml",
+        "sql 'select 1' --data BACKUP/absent",
+        "sql 'select 1' --output BACKUP/no/rows.csv",
+        "sql 'select 1' --format xml",
+    ],
     "settings": [
         "config --node-id 7 --listen kafka=127.0.0.1:0",
         "config --node-id 7 --listen kafka=127.0.0.1:0 --json",
@@ -192,7 +215,7 @@ def test_sessions_read_as_they_did(
     monkeypatch: pytest.MonkeyPatch,
     name: str,
 ) -> None:
-    places = {"DATA": str(fresh.data), "BACKUP": str(tmp_path / "backups")}
+    places = {"DATA": str(fresh.data), "BACKUP": str(tmp_path / "backups"), "HERE": os.getcwd()}
     (tmp_path / "backups").mkdir()
     parts: list[str] = []
     for step in SESSIONS[name]:

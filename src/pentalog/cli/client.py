@@ -34,6 +34,12 @@ def parse_server(text: str, option: str = "--server") -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+def parse_servers(text: str) -> None:
+    """Refuse what is no list of `HOST:PORT`, with commas."""
+    for one in text.split(","):
+        parse_server(one.strip())
+
+
 def explained(error: KafkaFailed) -> str:
     """What a cluster refused, with what to do where that is not in its own words."""
     text = str(error)
@@ -44,6 +50,8 @@ def explained(error: KafkaFailed) -> str:
         )
     elif "SASL_AUTHENTICATION_FAILED" in text:
         text += "; check the user, the mechanism and the password of the profile"
+    elif "DELEGATION_TOKEN_AUTH_DISABLED" in text:
+        text += "; start the broker with PENTALOG_DELEGATION_TOKEN_SECRET set to have tokens"
     elif "broke off" in text:
         text += ", or give a login or TLS by `pentalog profile add` if it wants them"
     return text

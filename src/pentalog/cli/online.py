@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pentalog.broker.credentials import KeyView, Mechanism
 from pentalog.broker.operation import Owner, Quota
 from pentalog.broker.security import Kind, Operation, Principal, Rule
-from pentalog.cli.client import Connection, Failure, parse_server
+from pentalog.cli.client import Connection, Failure, explained, parse_server
 from pentalog.cli.output import Refused
+from pentalog.clients.kafka.errors import KafkaFailed
 from pentalog.clients.kafka.messages import ms
 
 if TYPE_CHECKING:
@@ -333,4 +334,4 @@ def _refuse(doing: str, results: Iterable[Any]) -> None:
     for result in results:
         if result.error_code:
             failure = Failure(result.error_code, getattr(result, "error_message", None) or "")
-            raise Refused(f"{doing} was refused: {failure}")
+            raise Refused(explained(KafkaFailed(f"{doing} was refused: {failure}")))

@@ -33,8 +33,23 @@ def refusing() -> Iterator[None]:
         yield
     except known as error:
         raise Refused(str(error)) from error
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise Refused(
+            f"{error.filename}: {error.strerror}; name another place, or mend this one"
+        ) from error
     except _spark_errors() as error:
         raise Refused(reason(str(error))) from error
+
+
+def refuse_silence(servers: str, data: str, who: str = "") -> None:
+    """Refuse at once what Spark would be started for only to find nobody there."""
+    from pentalog.tables.sources import trouble
+
+    why = trouble(servers, data)
+    if why:
+        raise Refused(who + why)
 
 
 def _spark_errors() -> tuple[type[Exception], ...]:

@@ -6,6 +6,7 @@ import csv
 import datetime
 import decimal
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -14,7 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
 
 import typer
 
-from pentalog.cli.output import Misused, leave_quietly, reported
+from pentalog.cli.client import parse_servers
+from pentalog.cli.output import Misused, Refused, leave_quietly, reported
+from pentalog.cli.refusals import refuse_silence
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from pentalog.tables.catalog import Catalog
 
 FORMATS: Final = ("table", "csv", "json", "parquet")
+_OF_TOPICS: Final = re.compile(r"\btopic\s*\.|`topic`", re.IGNORECASE)
+_TEXTS: Final = re.compile(r"'[^']*'|\"[^\"]*\"")
 _SHOWN_MAX: Final = 1000
 """Rows a table shows; more can be read by programs only."""
 
@@ -55,11 +60,13 @@ def sql(
 ) -> None:
     """Run SQL over topics (topic.NAME) and tables of pipelines (table.NAME).
 
+    Exit codes: 0 done, 1 refused or unreachable, 2 used wrongly.
+
     Example: pentalog sql "select partition, count(*) from topic.orders group by 1"
     """
     _check(query, format, output, follow, server, data)
     with _answering():
-        catalog = _catalog(config, server, data, master)
+        catalog = _catalog(query, config, server, data, master)
         if follow:
             _follow(catalog, str(query), starting, format)
             return
@@ -108,24 +115,40 @@ def _check(
     if format == "parquet" and output is None:
         raise Misused("--format parquet writes files; name a directory with --output PATH")
     if follow and query is None:
-        raise Misused("--follow needs a query")
+        raise Misused("--follow needs a query, such as 'select value from topic.orders'")
     if follow and (format == "parquet" or output is not None):
         raise Misused("--follow prints; to write tables continuously use `pentalog table run`")
     if data is not None and server is not None and "--server" in sys.argv:
-        raise Misused("--server and --data exclude each other")
+        raise Misused("--server and --data exclude each other; give one of them")
+    if server and data is None:
+        parse_servers(server)
+    if output is not None and not output.parent.is_dir():
+        raise Refused(f"--output {output}: {output.parent} is no directory; make it first")
 
 
 def _catalog(
-    config: Path | None, server: str | None, data: Path | None, master: str | None
+    query: str | None,
+    config: Path | None,
+    server: str | None,
+    data: Path | None,
+    master: str | None,
 ) -> Catalog:
     from pentalog.tables import pipeline
-    from pentalog.tables.catalog import Catalog, Places
+    from pentalog.tables.catalog import SERVER, Catalog, Places
     from pentalog.tables.session import session
 
     pipelines = pipeline.load(config) if config is not None else {}
+    if server or data or not pipelines:
+        _refuse_silence(query, server or SERVER, data)
     directory = str(data.resolve()) if data is not None else ""
     places = Places("" if directory else server or "", directory, pipelines)
     return Catalog(session(master=master, name="pentalog sql", quick=True), places)
+
+
+def _refuse_silence(query: str | None, server: str, data: Path | None) -> None:
+    """A query that reads a topic needs somebody to ask; one of tables alone does not."""
+    if data is not None or (query is not None and _OF_TOPICS.search(_TEXTS.sub("", query))):
+        refuse_silence("" if data else server, str(data or ""))
 
 
 @contextmanager

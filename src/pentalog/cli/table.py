@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from pentalog.cli import output
+from pentalog.cli.client import parse_servers
 from pentalog.cli.output import Misused, Refused, reported
+from pentalog.cli.refusals import refuse_silence
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,10 +56,12 @@ def init(
     as_json: AsJson = False,
 ) -> None:
     """Write a small pipeline file to begin with."""
+    parse_servers(server)
     if file.exists():
         raise Refused(f"{file} is there already; name another file")
     name = "".join(one if one.isalnum() or one in "_-" else "_" for one in topic)
-    file.write_text(_EXAMPLE.format(name=name, server=server, topic=topic), encoding="utf-8")
+    with _refusing():
+        file.write_text(_EXAMPLE.format(name=name, server=server, topic=topic), encoding="utf-8")
     done = f"wrote {file}; run it with: pentalog table run {file} --once"
     output.show_done(done, {"file": str(file), "pipeline": name}, as_json=as_json)
 
@@ -84,7 +88,7 @@ def run(
     with (
         _refusing(),
         _serving(metrics, counted),
-        _session(_loaded(file, names), master, jars, quick=once) as (
+        _session(_answering(_loaded(file, names)), master, jars, quick=once) as (
             spark,
             pipelines,
         ),
@@ -142,6 +146,8 @@ def show_status(file: File, names: Names = None, as_json: AsJson = False) -> Non
         return
     rows = []
     for one in found:
+        if "unknown" in one["lag"]:
+            typer.echo(f"{one['pipeline']}: lag unknown: {one['lag']['unknown']}", err=True)
         last = one["last_batch"]
         for layer, table in one["tables"].items():
             for at, (start, end) in table["covered"].items() or {"-": (0, 0)}.items():
@@ -238,7 +244,10 @@ def backfill(
     from pentalog.tables import repair
     from pentalog.tables.sinks.state import name_of
 
-    with _refusing(), _session(_loaded(file, [name]), master, jars) as (spark, pipelines):
+    with (
+        _refusing(),
+        _session(_answering(_loaded(file, [name])), master, jars) as (spark, pipelines),
+    ):
         added = repair.backfill(spark, pipelines[0], starting)
     shown = {name_of(at): [one.start, one.end] for at, one in sorted(added.items())}
     text = ", ".join(f"{at} {one[0]}..{one[1]}" for at, one in shown.items()) or "nothing to add"
@@ -308,8 +317,14 @@ def _loaded(file: Path, names: list[str] | None) -> list[Pipeline]:
     pipelines = load(file)
     for name in names or ():
         if name not in pipelines:
-            raise Refused(f"{file} has no pipeline {name!r}; it has: {', '.join(pipelines)}")
+            raise Misused(f"{file} has no pipeline {name!r}; it has: {', '.join(pipelines)}")
     return [one for one in pipelines.values() if not names or one.name in names]
+
+
+def _answering(pipelines: list[Pipeline]) -> list[Pipeline]:
+    for one in pipelines:
+        refuse_silence(one.servers, one.data, f"pipeline {one.name}: ")
+    return pipelines
 
 
 @contextmanager

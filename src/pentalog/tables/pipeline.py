@@ -203,9 +203,14 @@ def load(path: Path) -> dict[str, Pipeline]:
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise PipelineError(f"{path}: {error.strerror or error}") from error
+        raise PipelineError(
+            f"{path}: {error.strerror or error}; name a pipeline file, or begin one with"
+            " `pentalog table init FILE`"
+        ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise PipelineError(f"{path} is no TOML: {error}") from error
+        raise PipelineError(
+            f"{path} is no TOML: {error}; `pentalog table init FILE` writes one to begin with"
+        ) from error
     try:
         return parse(document, folder=path.parent)
     except PipelineError as error:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pentalog.clients.kafka import KafkaFailed
 from pentalog.log.reader import DirectoryUnreadable
-from pentalog.tables import bronze, checkpoint, group
+from pentalog.tables import bronze, checkpoint, group, sources
 from pentalog.tables.checkpoint import INGEST, Checkpoint
 from pentalog.tables.options import OptionRefused
 from pentalog.tables.pipeline import LAYERS, Pipeline
@@ -45,13 +45,14 @@ def describe(pipeline: Pipeline) -> dict[str, Any]:
             tables[layer]["last_commit_ms"] = ledger[-1].time_ms if ledger else 0
         if layer == "bronze":
             reached = {at: one.end for at, one in covered.items()}
+    why = sources.trouble(pipeline.servers, pipeline.data)
     return {
         "pipeline": pipeline.name,
         "state": state_of(pipeline),
         "into": pipeline.into,
         "tables": tables,
-        "lag": _lag(pipeline, reached),
-        "group": _group(pipeline),
+        "lag": {"unknown": why} if why else _lag(pipeline, reached),
+        "group": _group(pipeline, why),
         "last_batch": Checkpoint(pipeline.checkpoint, INGEST).progress(),
     }
 
@@ -65,9 +66,12 @@ def _lag(pipeline: Pipeline, reached: dict[Any, int]) -> dict[str, Any]:
     return {"records": sum(behind.values()), "by": {name_of(at): one for at, one in behind.items()}}
 
 
-def _group(pipeline: Pipeline) -> dict[str, Any]:
+def _group(pipeline: Pipeline, why: str) -> dict[str, Any]:
+    """What Kafka's tools are shown of it; `why` it cannot be asked for, if it cannot."""
     if not pipeline.servers:
         return {}
+    if why:
+        return {"name": pipeline.group, "unknown": why}
     try:
         shown = group.shown(pipeline)
     except KafkaFailed as error:
