@@ -98,5 +98,7 @@ def _announce(addresses: Mapping[str, Address], config: Config) -> None:
     try:
         print("\n".join(lines), flush=True)
     except OSError:
-        # Nobody reads our output: no reason not to serve.
+        # Nobody reads our output: no reason not to serve.  What is left in the buffer must go
+        # where it is taken, or the interpreter ends with a complaint.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         logging.getLogger("pentalog").info("; ".join(lines))

@@ -26,13 +26,12 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from pentalog.protocols.kafka.codec import uvarint
-from pentalog.protocols.kafka.entities import Undecodable, read_uvarint
+from pentalog.protocols.kafka.entities import Undecodable, read_long_duration, read_uvarint
 
 BODY_BYTES_MAX: Final = 4 << 20
 _FLEXIBLE: Final = 8
 _BY_ID: Final = 10
 _NUMBER: Final = struct.Struct(">i")
-_LONG: Final = struct.Struct(">q")
 _SIZE: Final = struct.Struct(">h")
 _ANSWER_HEAD: Final = struct.Struct(">ii")
 _RESULT: Final = struct.Struct(">ih")
@@ -109,9 +108,7 @@ def _decode(version: int, data: bytes) -> CommitRequest:
     if version >= 7:
         instance, position = _nullable(data, position, flexible)
     elif version < 5:
-        (retention_ms,) = _LONG.unpack_from(data, position)
-        retention = timedelta(milliseconds=retention_ms)
-        position += 8
+        retention, position = read_long_duration(data, position)
     topics: list[CommitTopic] = []
     count, position = _count(data, position, flexible)
     for _ in range(count):
@@ -129,9 +126,7 @@ def _decode(version: int, data: bytes) -> CommitRequest:
         if flexible:
             position = _skip_tagged(data, position)
     if flexible:
-        position = _skip_tagged(data, position)
-    if position != len(data):
-        raise Undecodable(f"OffsetCommit {version}: {len(data) - position} bytes too many")
+        _skip_tagged(data, position)
     return CommitRequest(group, generation, member, instance, retention, topics)
 
 

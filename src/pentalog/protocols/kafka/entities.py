@@ -210,7 +210,7 @@ def _read_duration(data: bytes, position: int) -> tuple[timedelta, int]:
     return timedelta(milliseconds=number), position + 4
 
 
-def _read_long_duration(data: bytes, position: int) -> tuple[timedelta, int]:
+def read_long_duration(data: bytes, position: int) -> tuple[timedelta, int]:
     (number,) = struct.unpack_from(">q", data, position)
     # More than a timedelta can hold means for ever; nobody lives to see the difference.
     bounded = max(-_DURATION_MS_MAX, min(_DURATION_MS_MAX, number))
@@ -235,5 +235,5 @@ _DURATION_MS_MAX: Final = 999_999_999 * 24 * 3600 * 1000
 _CONVERTED: Final[dict[str, Read]] = {
     "uuid": _read_id,
     "timedelta_i32": _read_duration,
-    "timedelta_i64": _read_long_duration,
+    "timedelta_i64": read_long_duration,
 }

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from kafka_requests import request
 
@@ -105,6 +105,8 @@ def test_cut_requests_are_refused(version: int) -> None:
     assert all(by_hand(version, body[:end]) is None for end in range(len(body)))
 
 
+@example(version=2, places=[(14, 0)])
+@example(version=8, places=[(14, 0), (15, 1)])
 @given(
     version=st.sampled_from(VERSIONS),
     places=st.lists(st.tuples(st.integers(0, 500), st.integers(0, 255)), max_size=4),
