@@ -323,13 +323,12 @@ def test_topics_are_text(connection: Connection, name: str) -> None:
     assert (delivery.topic, delivery.message) == (name, b"m")
 
 
+@pytest.mark.xfail(strict=True, reason="names the log cannot have: refused with 400")
 @pytest.mark.parametrize("name", ["a/b", ".", "a\nb", "n" * 250, "n" * 65535])
-def test_names_no_topic_of_the_log_can_have(connection: Connection, name: str) -> None:
-    """Section "PUBLISH" has any UTF-8 text; the door's README says which names are left out."""
-    refusal = blipmq.read_refusal(connection.exchange(blipmq.subscribe(3, name, 1)))
-    assert (refusal.correlation_id, refusal.code) == (3, 400)
-    (answer,) = connection.answers(blipmq.publish(4, name, b"m", 1))
-    assert blipmq.read_refusal(answer).code == 400
+def test_topics_are_any_text(connection: Connection, name: str) -> None:
+    """Section "PUBLISH": UTF-8 topic name, as long as two bytes can tell."""
+    blipmq.read_subscription(connection.exchange(blipmq.subscribe(3, name, 1)))
+    assert connection.answers(blipmq.publish(4, name, b"m", 1)) == []
 
 
 @pytest.mark.parametrize(
@@ -407,15 +406,16 @@ def test_frames_only_servers_send_are_ignored(connection: Connection, kind: int)
     assert connection.answers(Frame(kind, 4, b"anything")) == []
 
 
-def test_a_publish_too_large_for_its_topic_is_no_error_of_the_log(
+@pytest.mark.xfail(strict=True, reason="too large for its topic is the client's fault: 400")
+def test_500_is_a_publish_that_cannot_be_kept(
     blipmq_stage: Stage, connection: Connection, topic: str
 ) -> None:
-    """Section "PUBLISH" has 500 for the log's errors only; this is the client's."""
+    """Section "PUBLISH": on WAL error."""
     blipmq_stage.make_topic(topic, {"max.message.bytes": "1000"})
     (answer,) = connection.answers(blipmq.publish(4, topic, b"m" * 2000, 1))
     refusal = blipmq.read_refusal(answer)
-    assert refusal.message.startswith("publish failed: ")
-    assert (refusal.correlation_id, refusal.code) == (4, 400)
+    assert refusal.message.startswith("durable publish failed: ")
+    assert (refusal.correlation_id, refusal.code) == (4, 500)
 
 
 def test_a_refused_publish_is_not_delivered(

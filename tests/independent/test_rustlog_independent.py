@@ -25,8 +25,8 @@ PONG = b'{"type":"Pong"}'
 METRICS = {
     "counter": (
         "messages_produced_total", "messages_fetched_total", "bytes_in_total", "bytes_out_total",
-        "throttled_consumers_total", "slow_consumers_total", "segments_deleted_total",
-        "compaction_segments_rewritten_total",
+        "throttled_consumers_total",
+        "slow_consumers_total", "segments_deleted_total", "compaction_segments_rewritten_total",
         "bytes_reclaimed_total", "compaction_runs_total", "compaction_skipped_segments_total",
         "retention_noop_runs_total", "checkpoint_corruption_total",
         "compaction_records_dropped_total", "compaction_bytes_rewritten_total",
@@ -278,11 +278,11 @@ def test_the_largest_kept_offset_can_be_committed(connection: Connection, topic:
     assert connection.ask(rustlog.offset_fetch("far", topic, 0))["offset"] == 2**63 - 1
 
 
-def test_no_offset_has_64_bits(connection: Connection, topic: str) -> None:
-    """Section "Offset Commit Request" has a u64; the log counts in 63 bits."""
-    for offset in (2**63, 2**64 - 1):
-        answer = refused(connection, rustlog.offset_commit("far", topic, 0, offset), 400)
-        assert str(2**63 - 1) in answer["message"]
+@pytest.mark.xfail(strict=True, reason="the log counts in 63 bits: answered with 400")
+def test_any_u64_can_be_committed(connection: Connection, topic: str) -> None:
+    """Section "Offset Commit Request": "offset" is a u64."""
+    answer = connection.ask(rustlog.offset_commit("far", topic, 0, 2**64 - 1))
+    assert answer == {"type": "OffsetCommitResponse", "success": True}
 
 
 # Topics
@@ -338,11 +338,12 @@ def test_good_names(connection: Connection, name: str) -> None:
     assert connection.ask(rustlog.describe_topic(name))["topic"] == name
 
 
+@pytest.mark.xfail(strict=True, reason="the log's names end at 249 characters: answered with 400")
 @pytest.mark.parametrize("length", [250, 255])
-def test_names_longer_than_the_log_s(connection: Connection, length: int) -> None:
-    """Section "Create Topic Request" has 1-255 characters; names of the log end at 249."""
-    answer = refused(connection, rustlog.create_topic("l" * length, 1), 400)
-    assert "1 to 249" in answer["message"]
+def test_the_longest_names(connection: Connection, length: int) -> None:
+    """Section "Create Topic Request": 1-255 characters."""
+    answer = connection.ask(rustlog.create_topic("l" * length, 1))
+    assert answer == {"type": "CreateTopicResponse", "success": True, "partitions_created": 1}
 
 
 @pytest.mark.parametrize("name", ["", "a.b", "a b", "a/b", "..", "ü", "n" * 256, "a\0", "a\n"])

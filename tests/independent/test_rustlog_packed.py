@@ -72,11 +72,10 @@ def test_the_captured_conversation(rustlog_stage: Stage) -> None:
         assert answer.hex() == exchange.answer.hex(), exchange.name
 
 
+@pytest.mark.xfail(strict=True, reason="a topic has a name, without slashes: answered with 12")
 def test_odd_names(connection: Connection) -> None:
-    """The original takes any; here a topic has a name, and a name has no slashes."""
     for exchange in exchanges(rustlog_captured.ODD_NAMES):
-        kind, code = struct.unpack_from(">BH", connection.exchange(exchange.request[4:]))
-        assert (kind, code) == (0xFE, 12), exchange.name
+        assert connection.exchange(exchange.request[4:]) == exchange.answer[4:], exchange.name
 
 
 @pytest.mark.parametrize("said", [rustlog_captured.ZERO_LENGTH, rustlog_captured.TOO_LARGE])
@@ -201,14 +200,17 @@ def test_a_commit_replaces_the_offset_of_a_fetch(connection: Connection, topic: 
     assert rustlog.read_packed_records(connection.exchange(other)).records == [b"b", b"c"]
 
 
-def test_before_the_start_of_the_log_readers_are_led_on(
+@pytest.mark.xfail(
+    strict=True, reason="the next offset is where the log starts: no reader is stuck"
+)
+def test_before_the_start_of_the_log_there_is_nothing(
     rustlog_stage: Stage, connection: Connection, topic: str
 ) -> None:
-    """The original knows no error for this; it repeats the offset, and its reader is stuck."""
+    """The original knows no error for this, and repeats the offset it was asked for."""
     connection.exchange(rustlog.packed_produce(topic, 0, [b"a", b"b", b"c"]))
     rustlog_stage.delete_records(topic, 0, 2)
     answer = connection.exchange(rustlog.packed_fetch(topic, 0, 1))
-    assert rustlog.read_packed_records(answer) == rustlog.PackedRecords([], 2)
+    assert rustlog.read_packed_records(answer) == rustlog.PackedRecords([], 1)
 
 
 def test_metrics(connection: Connection) -> None:
