@@ -10,9 +10,6 @@ FRAMES ?= 1000000
 # Wheels only, but for two that are published as source: pyspark (Python and jars) and msgpack 1.0.4,
 # which the Fluvio client pins.
 WHEELS := --only-binary :all: --no-binary pyspark --no-binary msgpack
-# Thousands of tests drive real processes side by side on as many cores as there happen to be.  What
-# fails there is run once more by itself, and must pass then.
-RETRY := $(BIN)/pytest --last-failed --last-failed-no-failures none -m "not alone"
 PROGRESS := awk '/^Collecting/ { printf "  package %d of at most $(shell grep -c == requirements/test.txt)\r", ++n; \
 	fflush() } /^Installing collected/ { print "  unpacking them            " }'
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
@@ -32,7 +29,7 @@ demo: $(STAMP) ## a story of a minute: five doors, a kill -9, a table (KEEP=1: s
 
 test: $(STAMP) ## run the whole test suite
 	$(BIN)/pytest -q -m alone
-	$(BIN)/pytest -n $(PARALLEL) --dist loadfile -m "not alone" || $(RETRY)
+	$(BIN)/pytest -n $(PARALLEL) --dist loadfile -m "not alone"
 
 check: $(STAMP) ## lint, format, types, import rules
 	$(BIN)/ruff check .
