@@ -75,11 +75,11 @@ def run(config_file: str | None, flags: Mapping[str, object], log_level: str) ->
 
 
 async def _serve(config: Config, loop: Loop) -> bool:
-    from pentalog.app import App
+    from pentalog.gateway import new_app
     from pentalog.server import lifecycle
 
     stopped = lifecycle.watch_signals(loop)
-    app = App(config, loop)
+    app = new_app(config, loop)
     await app.start()
     lifecycle.calm_garbage_collector()
     _announce(app.addresses, config)
@@ -94,7 +94,8 @@ async def _serve(config: Config, loop: Loop) -> bool:
 
 def _announce(addresses: Mapping[str, Address], config: Config) -> None:
     lines = [f"{name} listening on {address}" for name, address in addresses.items()]
-    lines.append(f"ready, keeping records in {config.data.resolve()}")
+    kept = config.data.resolve() if config.engine == "local" else config.engine
+    lines.append(f"ready, keeping records in {kept}")
     try:
         print("\n".join(lines), flush=True)
     except OSError:

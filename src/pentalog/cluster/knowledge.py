@@ -1,0 +1,58 @@
+"""The port's `Knowledge` of an engine that has to ask: what doors want to know is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from pentalog.cluster.bounds import Bounds
+from pentalog.cluster.fleet import Fleet
+from pentalog.cluster.offsets import ClusterOffsets
+from pentalog.cluster.steps import Steps, all_of, begin
+from pentalog.cluster.topics import ClusterTopics
+from pentalog.cluster.writing import Writing
+from pentalog.model.errors import TopicNotFound
+from pentalog.model.later import Later
+from pentalog.model.types import Partition
+
+
+class ClusterKnowledge:
+    current = False
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        topics: ClusterTopics,
+        bounds: Bounds,
+        writing: Writing,
+        offsets: ClusterOffsets,
+    ) -> None:
+        self._fleet = fleet
+        self._topics = topics
+        self._bounds = bounds
+        self._writing = writing
+        self._offsets = offsets
+
+    def topics(self) -> Later[None]:
+        return begin(self._fleet.persist(self._topics.refresh))
+
+    def topic(self, name: str) -> Later[None]:
+        if self._topics.described(name):
+            return Later.now(None)
+        return begin(self._fleet.persist(lambda: self._topics.describe(name)))
+
+    def partitions(self, topic: str, indexes: Collection[int] | None = None) -> Later[None]:
+        return begin(self._look(topic, indexes))
+
+    def offsets(self, group: str, at: Collection[Partition]) -> Later[None]:
+        return begin(self._offsets.refresh(group, at))
+
+    def _look(self, topic: str, indexes: Collection[int] | None) -> Steps[None]:
+        yield self.topic(topic)
+        try:
+            count = self._topics.get(topic).partitions
+        except TopicNotFound:
+            return
+        wanted = range(count) if indexes is None else [each for each in indexes if each < count]
+        at = [Partition(topic, index) for index in wanted]
+        yield all_of([self._writing.drained(each) for each in at])
+        yield from self._fleet.persist(lambda: self._bounds.refresh(at))

@@ -1,0 +1,29 @@
+"""Port for connections to other machines; the server implements it on its event loop."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Wire(Protocol):
+    """One way to one peer, open or about to be."""
+
+    def send(self, data: bytes) -> None:
+        """Kept until it can leave; dropped if the peer has gone."""
+
+    def close(self) -> None:
+        """Nothing is told to the receiver after this."""
+
+
+class Receiver(Protocol):
+    def opened(self) -> None:
+        """The peer can be spoken to."""
+
+    def received(self, data: bytes) -> None: ...
+
+    def lost(self, why: str) -> None:
+        """There is no connection, or none any more.  Told once."""
+
+
+class Dialer(Protocol):
+    def dial(self, host: str, port: int, receiver: Receiver) -> Wire: ...

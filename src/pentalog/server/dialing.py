@@ -1,0 +1,70 @@
+"""Connections to other machines, on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Final, cast
+
+from pentalog.cluster.wire import Receiver
+
+_CONNECT_TIMEOUT_S: Final = 10.0
+
+
+class AsyncioDialer:
+    """`cluster.wire.Dialer`, for real."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def dial(self, host: str, port: int, receiver: Receiver) -> AsyncioWire:
+        return AsyncioWire(self._loop, host, port, receiver)
+
+
+class AsyncioWire(asyncio.Protocol):
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, host: str, port: int, receiver: Receiver
+    ) -> None:
+        self._receiver: Receiver | None = receiver
+        self._transport: asyncio.Transport | None = None
+        self._opening = loop.create_task(self._open(loop, host, port))
+
+    async def _open(self, loop: asyncio.AbstractEventLoop, host: str, port: int) -> None:
+        try:
+            async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+                await loop.create_connection(lambda: self, host, port)
+        except (OSError, TimeoutError) as error:
+            self._lost(f"cannot be reached ({error.strerror or type(error).__name__})")
+
+    def send(self, data: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def close(self) -> None:
+        self._receiver = None
+        if self._transport is not None:
+            self._transport.abort()
+        else:
+            self._opening.cancel()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        if self._receiver is None:
+            self._transport.abort()
+            return
+        self._transport.get_extra_info("socket").setsockopt(
+            socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
+        )
+        self._receiver.opened()
+
+    def data_received(self, data: bytes) -> None:
+        if self._receiver is not None:
+            self._receiver.received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost("the connection was closed" if exc is None else str(exc))
+
+    def _lost(self, why: str) -> None:
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None:
+            receiver.lost(why)
