@@ -50,7 +50,7 @@ class Sending:
     """One batch, from the append to the cluster's word."""
 
     __slots__ = (
-        "acks", "at", "batch", "deadline_s", "later", "offsets", "outcome", "own", "stamped"
+        "acks", "at", "batch", "deadline_s", "later", "offsets", "outcome", "own", "tried", "who"
     )  # fmt: skip
 
     def __init__(
@@ -62,7 +62,9 @@ class Sending:
         self.deadline_s = deadline_s
         self.own = own
         """Numbered by us; else the batch says itself whose it is."""
-        self.stamped = not own
+        self.who: Identity | None = None
+        """Under which id we have numbered it."""
+        self.tried = False
         self.acks = ACKS_LEADER
         self.later: Later[Appended] = Later()
         self.outcome: BrokerError | None = None
@@ -72,7 +74,16 @@ class Sending:
 class Lane:
     """The batches for one partition."""
 
-    __slots__ = ("at", "flying", "identity", "pause_ms", "queue", "resting", "sequence")
+    __slots__ = (
+        "at",
+        "flying",
+        "identity",
+        "introduced",
+        "pause_ms",
+        "queue",
+        "resting",
+        "sequence",
+    )
 
     def __init__(self, at: Partition) -> None:
         self.at = at
@@ -80,8 +91,18 @@ class Lane:
         self.flying: deque[Sending] = deque()
         self.identity: Identity | None = None
         self.sequence = 0
+        self.introduced = False
+        """The leader has taken a batch under this id: of a new one it accepts any number."""
         self.pause_ms = 0
         self.resting = False
+
+    @property
+    def full(self) -> bool:
+        return len(self.flying) >= (IN_FLIGHT_MAX if self.introduced else 1)
+
+    @property
+    def retrying(self) -> bool:
+        return any(sending.tried for sending in self.flying)
 
     @property
     def troubled(self) -> bool:
@@ -154,7 +175,7 @@ class Writing:
 
     def _next(self, lane: Lane) -> tuple[Link, Sending] | None:
         """The batch of a lane that may leave now, numbered, and where it goes."""
-        if not lane.queue or lane.resting or lane.troubled or len(lane.flying) >= IN_FLIGHT_MAX:
+        if not lane.queue or lane.resting or lane.troubled or lane.full:
             return None
         sending = lane.queue[0]
         if self._runtime.monotonic() > sending.deadline_s:
@@ -166,6 +187,7 @@ class Writing:
             leader = self._topics.leader(lane.at)
         except BrokerError as refusal:
             lane.queue.popleft()
+            self._renounce(lane)
             self._finish(sending, refusal)
             self._wake(lane)
             return None
@@ -173,7 +195,11 @@ class Writing:
         if link is None:
             self._rest(lane)
             return None
-        if not sending.stamped and not self._number(lane, sending):
+        if sending.own and sending.who is None and not self._number(lane, sending):
+            return None
+        if lane.flying and (lane.flying[-1].who != sending.who or lane.retrying > sending.tried):
+            # What becomes of those under another id must be known first; and nothing new may
+            # push what is tried again out of the leader's memory.
             return None
         lane.queue.popleft()
         lane.flying.append(sending)
@@ -182,13 +208,13 @@ class Writing:
     def _number(self, lane: Lane, sending: Sending) -> bool:
         if lane.identity is None:
             if lane.flying:
-                return False  # under an older id: what it becomes must be known first
+                return False
             if self._identity is None:
                 self._ask_identity()
                 return False
-            lane.identity, lane.sequence = self._identity, 0
+            lane.identity, lane.sequence, lane.introduced = self._identity, 0, False
         lane.sequence = produce.stamp(sending.batch, lane.identity, lane.sequence)
-        sending.stamped = True
+        sending.who = lane.identity
         return True
 
     def _send_parcel(self, link: Link, acks: int, parcel: Sequence[tuple[Lane, Sending]]) -> None:
@@ -237,6 +263,7 @@ class Writing:
 
     def _written(self, lane: Lane, sending: Sending, answer: produce.Answer) -> None:
         lane.flying.remove(sending)
+        lane.introduced = lane.introduced or sending.own
         lane.pause_ms = 0
         end = answer.base_offset + sending.offsets
         self.written(lane.at, end)
@@ -248,7 +275,7 @@ class Writing:
     def _failed(self, lane: Lane, sending: Sending, code: ErrorCode) -> None:
         refusal = Refused(f"writing to {lane.at}", code)
         if sending.own and code in _NOT_TAKEN:
-            sending.stamped = False
+            sending.who = None
             self._renounce(lane)
             sending.outcome = refusal
         elif refusal.retriable:
@@ -270,6 +297,7 @@ class Writing:
         for sending in reversed(again):
             if now_s > sending.deadline_s:
                 continue
+            sending.tried = True
             lane.queue.appendleft(sending)
         for sending in again:
             outcome, sending.outcome = sending.outcome, None
@@ -354,7 +382,7 @@ class Writing:
             self._identity = identity.value
         except BrokerError as refusal:
             for lane in list(self._lanes.values()):
-                while lane.queue and not lane.queue[0].stamped:
+                while lane.queue and lane.queue[0].own and lane.queue[0].who is None:
                     self._finish(lane.queue.popleft(), refusal)
         for lane in list(self._lanes.values()):
             if lane.queue:
