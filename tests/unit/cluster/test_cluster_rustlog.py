@@ -21,6 +21,7 @@ from test_rustlog_golden import (
     METRICS,
     ORIGINAL,
     OURS,
+    failed,
     in_pieces_of,
     talk,
 )
