@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import Final, Protocol
 
 from pentalog.model.later import Later
-from pentalog.model.types import Partition
+from pentalog.model.types import Offset, Partition
 
 
 class Knowledge(Protocol):
@@ -33,6 +33,9 @@ class Knowledge(Protocol):
     def partitions(self, topic: str, indexes: Collection[int] | None = None) -> Later[None]:
         """The marks of these partitions, or of all; what was appended here before is in them."""
 
+    def records(self, at: Partition, offset: Offset, *, bytes_max: int) -> Later[None]:
+        """The marks of a partition, and the stable records that `log.open` is about to read."""
+
     def offsets(self, group: str, at: Collection[Partition]) -> Later[None]:
         """Where a group goes on in these partitions."""
 
@@ -49,6 +52,9 @@ class AllKnown:
         return Later.now(None)
 
     def partitions(self, topic: str, indexes: Collection[int] | None = None) -> Later[None]:
+        return Later.now(None)
+
+    def records(self, at: Partition, offset: Offset, *, bytes_max: int) -> Later[None]:
         return Later.now(None)
 
     def offsets(self, group: str, at: Collection[Partition]) -> Later[None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from pentalog.cluster.fleet import ASKING, Fleet, by_topic
@@ -33,14 +33,14 @@ _ANSWER: Final = struct.Struct(">ihqqi")
 _TRIES: Final = 2
 
 
-def request_body(at: Collection[Partition], *, isolation: int, when: int) -> bytes:
+def request_body(at: Collection[Partition], *, isolation: int, when: int) -> Sequence[bytes]:
     topics = by_topic(at)
     pieces = [_HEAD.pack(-1, isolation, len(topics))]
     for topic, indexes in topics.items():
         name = topic.encode()
         pieces += (_I16.pack(len(name)), name, _I32.pack(len(indexes)))
         pieces += [_ASKED_PARTITION.pack(index, -1, when) for index in indexes]
-    return b"".join(pieces)
+    return (b"".join(pieces),)
 
 
 def read_answer(data: memoryview) -> dict[Partition, Offset]:

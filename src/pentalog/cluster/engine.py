@@ -61,7 +61,7 @@ class Engine:
             cast("Groups", MemberlessGroups(self._offsets)),
             cast("Transactions", NotOffered("transactions")),
             knowledge=ClusterKnowledge(
-                self._fleet, self._topics, self._bounds, self._writing, self._offsets
+                self._fleet, self._topics, self._bounds, self._writing, self._offsets, self.log
             ),
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from pentalog.cluster.refusals import Lost
@@ -31,21 +32,22 @@ class Fetched(NamedTuple):
     data: memoryview
 
 
-def request_body(at: Partition, offset: Offset, bytes_max: int, *, committed: bool) -> bytes:
+def request_body(
+    at: Partition, offset: Offset, bytes_max: int, *, committed: bool
+) -> Sequence[bytes]:
     """Never waits: an empty answer if there is nothing."""
     name = at.topic.encode()
-    return b"".join(
-        (
-            _REQUEST_HEAD.pack(-1, 0, 0, bytes_max, committed, 0, -1),
-            _I32.pack(1),
-            _I16.pack(len(name)),
-            name,
-            _I32.pack(1),
-            _REQUEST_PARTITION.pack(at.index, -1, offset, -1, bytes_max),
-            _I32.pack(0),
-            _I16.pack(0),
-        )
+    pieces = (
+        _REQUEST_HEAD.pack(-1, 0, 0, bytes_max, committed, 0, -1),
+        _I32.pack(1),
+        _I16.pack(len(name)),
+        name,
+        _I32.pack(1),
+        _REQUEST_PARTITION.pack(at.index, -1, offset, -1, bytes_max),
+        _I32.pack(0),
+        _I16.pack(0),
     )
+    return (b"".join(pieces),)
 
 
 def read_answer(data: memoryview) -> Fetched:

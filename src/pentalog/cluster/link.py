@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from pentalog.clients.kafka import messages
 from pentalog.cluster.refusals import Lost
-from pentalog.cluster.wire import Dialer, Wire
+from pentalog.cluster.wire import Bytes, Dialer, Wire
 from pentalog.model.errors import BrokerError, UnsupportedVersion
 from pentalog.model.later import Later
 from pentalog.runtime import Runtime, Timer
@@ -37,7 +37,7 @@ class _Request:
         self,
         key: int,
         version: int,
-        encode: Callable[[int, int], bytes],
+        encode: Callable[[int, int], Sequence[Bytes]],
         read: Callable[[int, bytes], Any],
     ) -> None:
         self.key = key
@@ -82,18 +82,18 @@ class Link:
     def ask(self, key: int, fields: Mapping[str, Any]) -> Later[Any]:
         """Send a request made of plain values; its decoded answer."""
 
-        def encode(version: int, correlation_id: int) -> bytes:
-            return messages.request(key, version, correlation_id, CLIENT_ID, fields)
+        def encode(version: int, correlation_id: int) -> Sequence[Bytes]:
+            return (messages.request(key, version, correlation_id, CLIENT_ID, fields),)
 
         return self._take(
             _Request(key, -1, encode, lambda version, data: messages.answer(key, version, data))
         )
 
-    def exchange(self, key: int, version: int, body: bytes) -> Later[memoryview]:
+    def exchange(self, key: int, version: int, body: Sequence[Bytes]) -> Later[memoryview]:
         """Send a request written by hand; the bytes of its answer behind the header."""
 
-        def encode(version: int, correlation_id: int) -> bytes:
-            return messages.head(key, version, correlation_id, CLIENT_ID) + body
+        def encode(version: int, correlation_id: int) -> Sequence[Bytes]:
+            return (messages.head(key, version, correlation_id, CLIENT_ID), *body)
 
         return self._take(
             _Request(key, version, encode, lambda _, data: memoryview(data)[_CORRELATION.size :])
@@ -116,8 +116,8 @@ class Link:
         hello = _Request(
             messages.API_VERSIONS,
             0,
-            lambda version, number: messages.request(
-                messages.API_VERSIONS, version, number, CLIENT_ID, {}
+            lambda version, number: (
+                messages.request(messages.API_VERSIONS, version, number, CLIENT_ID, {}),
             ),
             lambda version, data: messages.answer(messages.API_VERSIONS, version, data),
         )
@@ -197,9 +197,10 @@ class Link:
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         request.correlation_id = self._correlation_id
         request.sent_s = self._runtime.monotonic()
-        frame = request.encode(request.version, request.correlation_id)
+        head, *body = request.encode(request.version, request.correlation_id)
+        size = len(head) + sum(map(len, body))
         self._flying.append(request)
-        self._wire.send(_LENGTH.pack(len(frame)) + frame)
+        self._wire.send((_LENGTH.pack(size) + head, *body))
         self._arm()
 
     def _settle_version(self, request: _Request) -> str | None:

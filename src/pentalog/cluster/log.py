@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Final, NoReturn
 
@@ -40,7 +41,10 @@ from pentalog.model.types import (
 from pentalog.runtime import Runtime, Timer
 
 _WAIT_LOOK_MS: Final = 100
+_OFFSET_MAX: Final = (1 << 63) - 1
 _BATCH_BYTES_MIN: Final = 61
+_AHEAD_BYTES_MAX: Final = 64 << 20
+_AHEAD_MAX: Final = 1_000
 
 
 class _Sent(Appended):
@@ -63,9 +67,11 @@ class ClusterLog:
         self._bounds = bounds
         self._writing = writing
         self._runtime = runtime
+        self._ahead = Ahead()
         self._waits: set[ClusterWait] = set()
         self._appended_bytes: dict[Partition, int] = {}
         writing.written = self._written
+        topics.watch(self._ahead.clear)
 
     def append(self, at: Partition, batches: memoryview, facts: Facts | None = None) -> Appended:
         self._topics.leader(at)
@@ -109,10 +115,22 @@ class ClusterLog:
         horizon: Horizon,
         whole_first: bool = True,
     ) -> Later[Slice]:
+        ahead = self._ahead.take(at, offset, bytes_max) if horizon is Horizon.STABLE else None
+        if ahead is not None:
+            return Later.now(ahead)
+
         def once() -> Steps[Slice]:
             return (yield from self._read(at, offset, bytes_max, horizon, whole_first))
 
         return begin(self._fleet.persist(once))
+
+    def fetch_ahead(self, at: Partition, offset: Offset, *, bytes_max: int) -> Later[None]:
+        """Learn the marks, and keep what the next read of the same place will ask for."""
+        return begin(self._fetch_ahead(at, offset, bytes_max))
+
+    def _fetch_ahead(self, at: Partition, offset: Offset, bytes_max: int) -> Steps[None]:
+        found = yield self.read(at, offset, bytes_max=bytes_max, horizon=Horizon.STABLE)
+        self._ahead.keep(at, offset, bytes_max, found)
 
     def _read(
         self, at: Partition, offset: Offset, bytes_max: int, horizon: Horizon, whole_first: bool
@@ -121,6 +139,9 @@ class ClusterLog:
         link = None if leader == NO_LEADER else self._fleet.node(leader, READING)
         try:
             link = self._fleet.required(link, f"reading {at}")
+            if offset > _OFFSET_MAX:
+                yield from self._bounds.refresh([at])
+                self._refuse_offset(at, offset)
             body = fetch.request_body(
                 at, offset, max(bytes_max, 1), committed=horizon is Horizon.STABLE
             )
@@ -222,6 +243,35 @@ class ClusterLog:
         """One: how a cluster cuts its partitions is not told to clients."""
         self._topics.leader(at)
         return 1
+
+
+class Ahead:
+    """Slices that were fetched together with their marks, each for one reader."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[Partition, Offset], tuple[int, Slice]] = OrderedDict()
+        self._bytes = 0
+
+    def keep(self, at: Partition, offset: Offset, bytes_max: int, found: Slice) -> None:
+        self.take(at, offset, 1 << 62)
+        self._kept[at, offset] = (bytes_max, found)
+        self._bytes += found.size_bytes
+        while self._bytes > _AHEAD_BYTES_MAX or len(self._kept) > _AHEAD_MAX:
+            self._bytes -= self._kept.popitem(last=False)[1][1].size_bytes
+
+    def take(self, at: Partition, offset: Offset, bytes_max: int) -> Slice | None:
+        """What was kept for a reader of at most so many bytes."""
+        kept = self._kept.get((at, offset))
+        if kept is None or kept[0] > bytes_max:
+            return None
+        del self._kept[at, offset]
+        self._bytes -= kept[1].size_bytes
+        return kept[1]
+
+    def clear(self) -> None:
+        """Topics have changed: the same name may be another one."""
+        self._kept.clear()
+        self._bytes = 0
 
 
 def _no_files(piece: FilePiece) -> bytes:

@@ -21,6 +21,8 @@ _OFFSET_COMMIT: Final = 8
 _OFFSET_FETCH: Final = 9
 _FIND_COORDINATOR: Final = 10
 _GROUP: Final = 0
+_INDEX_MAX: Final = (1 << 31) - 1
+_NAME_BYTES_MAX: Final = (1 << 15) - 1
 _REMEMBERED_MAX: Final = 10_000
 _NOT_OFFERED: Final = "transactions of a cluster do not pass through its gateways: ask the cluster"
 
@@ -59,8 +61,14 @@ class ClusterOffsets:
         return list(self._remembered.items())
 
     def refresh(self, group: str, at: Collection[Partition]) -> Steps[None]:
-        """Ask the group's coordinator."""
-        yield from self._fleet.persist(lambda: self._ask(group, at))
+        """Ask the group's coordinator, except for what no request can name: it is not there."""
+        wanted = [
+            each
+            for each in at
+            if each.index <= _INDEX_MAX and len(each.topic.encode()) <= _NAME_BYTES_MAX
+        ]
+        if wanted and group and len(group.encode()) <= _NAME_BYTES_MAX:
+            yield from self._fleet.persist(lambda: self._ask(group, wanted))
 
     def _commit(self, group: str, offsets: Mapping[Partition, Committed]) -> Steps[None]:
         def once() -> Steps[None]:

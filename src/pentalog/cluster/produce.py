@@ -6,7 +6,8 @@ import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from pentalog.kernels import Buffer, batch_header, crc32c
+from pentalog.cluster.wire import Bytes
+from pentalog.kernels import batch_header, crc32c
 from pentalog.model.errors import BatchCorrupt
 from pentalog.model.kio_schemas import ErrorCode
 from pentalog.model.types import Identity, Offset, Partition
@@ -47,19 +48,22 @@ def stamp(batch: bytearray, who: Identity, sequence: int) -> int:
 
 
 def request_body(
-    batches: Sequence[tuple[Partition, Buffer]], *, acks: int, timeout_ms: int
-) -> bytes:
+    batches: Sequence[tuple[Partition, Bytes]], *, acks: int, timeout_ms: int
+) -> Sequence[Bytes]:
     """At most one batch for each partition: nodes take no more at once."""
-    by_topic: dict[str, list[tuple[int, Buffer]]] = {}
+    by_topic: dict[str, list[tuple[int, Bytes]]] = {}
     for at, batch in batches:
         by_topic.setdefault(at.topic, []).append((at.index, batch))
-    pieces: list[Buffer] = [_HEAD.pack(_NO_TRANSACTION, acks, timeout_ms, len(by_topic))]
+    pieces: list[Bytes] = []
+    small = bytearray(_HEAD.pack(_NO_TRANSACTION, acks, timeout_ms, len(by_topic)))
     for topic, parts in by_topic.items():
         name = topic.encode()
-        pieces += (_I16.pack(len(name)), name, _I32.pack(len(parts)))
+        small += _I16.pack(len(name)) + name + _I32.pack(len(parts))
         for index, batch in parts:
-            pieces += (_PART.pack(index, len(batch)), batch)
-    return b"".join(pieces)
+            small += _PART.pack(index, len(batch))
+            pieces += (small, batch)
+            small = bytearray()
+    return pieces
 
 
 def read_answer(data: memoryview) -> tuple[list[Answer], int]:

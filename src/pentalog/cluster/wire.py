@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Protocol, TypeAlias
+
+Bytes: TypeAlias = bytes | bytearray | memoryview
 
 
 class Wire(Protocol):
     """One way to one peer, open or about to be."""
 
-    def send(self, data: bytes) -> None:
-        """Kept until it can leave; dropped if the peer has gone."""
+    def send(self, pieces: Sequence[Bytes]) -> None:
+        """Kept, not copied, until they can leave; dropped if the peer has gone."""
 
     def close(self) -> None:
         """Nothing is told to the receiver after this."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Sequence
 from typing import Final, cast
 
-from pentalog.cluster.wire import Receiver
+from pentalog.cluster.wire import Bytes, Receiver
 
 _CONNECT_TIMEOUT_S: Final = 10.0
 
@@ -36,9 +37,9 @@ class AsyncioWire(asyncio.Protocol):
         except (OSError, TimeoutError) as error:
             self._lost(f"cannot be reached ({error.strerror or type(error).__name__})")
 
-    def send(self, data: bytes) -> None:
+    def send(self, pieces: Sequence[Bytes]) -> None:
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
+            self._transport.writelines(pieces)
 
     def close(self) -> None:
         self._receiver = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from unittest.mock import patch
@@ -23,7 +23,7 @@ from rustlog_world import RustLogConnection
 
 from pentalog.broker.port import Broker, TopicSpec
 from pentalog.cluster.engine import Engine
-from pentalog.cluster.wire import Receiver
+from pentalog.cluster.wire import Bytes, Receiver
 from pentalog.kernels import Buffer, batch_header
 from pentalog.model import batch
 from pentalog.model.later import Later
@@ -78,8 +78,8 @@ class MemoryWire:
         else:
             self._receiver.opened()
 
-    def send(self, data: bytes) -> None:
-        self._coming += data
+    def send(self, pieces: Sequence[Bytes]) -> None:
+        self._coming += b"".join(pieces)
 
     def close(self) -> None:
         self._receiver = None

@@ -9,7 +9,18 @@ from pathlib import Path
 
 import pytest
 from cluster_world import ClusterWorld, GatewayConnection, SecondGateway
-from rustlog_world import commit, committed, create, failure, fetch, fetched, framed, produce, text
+from rustlog_world import (
+    commit,
+    committed,
+    create,
+    describe,
+    failure,
+    fetch,
+    fetched,
+    framed,
+    produce,
+    text,
+)
 
 from pentalog.cluster import fleet
 from pentalog.model.types import Partition
@@ -84,6 +95,21 @@ def test_many_requests_are_few_batches(world: GatewayWorld) -> None:
     assert answers == [b"\x01" + struct.pack(">QI", number, 1) for number in range(500)]
     assert world.kept(Partition("demo", 0)) == values
     assert world.metrics.appended_batches < 5
+
+
+def test_numbers_that_kafka_does_not_know(world: GatewayWorld) -> None:
+    peer = world.connect()
+    peer.ask(create("demo", 1))
+    peer.ask(produce("demo", 0, b"a"))
+    largest = (1 << 64) - 1
+    assert fetched(peer.ask(fetch("demo", 0, largest))) == ([], largest)
+    assert failure(peer.ask(fetch("demo", 0xFFFFFFFF, 0)))[0] == 10
+    assert peer.ask(committed("g" * 40_000, "demo", 0)) == b"\x04\0"
+    assert peer.ask(committed("g", "t" * 40_000, 0)) == b"\x04\0"
+    assert peer.ask(committed("g", "demo", 0xFFFFFFFF)) == b"\x04\0"
+    assert peer.ask(committed("", "demo", 0)) == b"\x04\0"
+    assert failure(peer.ask(produce("t" * 40_000, 0, b"x")))[0] == 10
+    assert failure(peer.ask(describe("demo", 0xFFFFFFFF)))[0] == 14
 
 
 def test_two_gateways(world: GatewayWorld) -> None:

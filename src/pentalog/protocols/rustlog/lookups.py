@@ -21,6 +21,9 @@ from pentalog.protocols.rustlog.messages import (
 )
 from pentalog.session import Replies
 
+_AHEAD_BYTES_MAX: Final = 7 << 20
+"""No reply in either dialect holds less."""
+
 Lookups = tuple[Later[None], ...]
 
 
@@ -82,10 +85,13 @@ def _produce(broker: Broker, request: Produce) -> Lookups:
 
 
 def _fetch(broker: Broker, request: Fetch) -> Lookups:
+    at = Partition(request.topic, request.partition)
+    if not request.group_id and request.max_bytes > 0:
+        bytes_max = min(request.max_bytes, _AHEAD_BYTES_MAX)
+        return (broker.knowledge.records(at, request.offset, bytes_max=bytes_max),)
     marks = broker.knowledge.partitions(request.topic, (request.partition,))
     if not request.group_id:
         return (marks,)
-    at = Partition(request.topic, request.partition)
     return (marks, broker.knowledge.offsets(request.group_id, (at,)))
 
 
