@@ -23,6 +23,7 @@ CLIENT_ID: Final = b"pentalog"
 _LENGTH: Final = struct.Struct(">I")
 _CORRELATION: Final = struct.Struct(">i")
 _ANSWER_BYTES_MAX: Final = 256 << 20
+_SMALL_BYTES: Final = 64 << 10
 _PAUSE_FIRST_MS: Final = 50
 _PAUSE_MS_MAX: Final = 1_000
 _OFFERED: Final = {messages.API_VERSIONS: (0, 0)}
@@ -38,7 +39,7 @@ class _Request:
         key: int,
         version: int,
         encode: Callable[[int, int], Sequence[Bytes]],
-        read: Callable[[int, bytes], Any],
+        read: Callable[[int, memoryview], Any],
     ) -> None:
         self.key = key
         self.version = version
@@ -68,7 +69,10 @@ class Link:
         self._correlation_id = 0
         self._waiting: deque[_Request] = deque()
         self._flying: deque[_Request] = deque()
-        self._received = bytearray()
+        self._incoming = bytearray(_SMALL_BYTES)
+        self._filled = 0
+        self._large = False
+        """The incoming bytes are one answer, too large for the usual buffer."""
         self._pause_ms = 0
         self._muted = False
         self._redial: Timer | None = None
@@ -86,7 +90,9 @@ class Link:
             return (messages.request(key, version, correlation_id, CLIENT_ID, fields),)
 
         return self._take(
-            _Request(key, -1, encode, lambda version, data: messages.answer(key, version, data))
+            _Request(
+                key, -1, encode, lambda version, data: messages.answer(key, version, bytes(data))
+            )
         )
 
     def exchange(self, key: int, version: int, body: Sequence[Bytes]) -> Later[memoryview]:
@@ -95,9 +101,7 @@ class Link:
         def encode(version: int, correlation_id: int) -> Sequence[Bytes]:
             return (messages.head(key, version, correlation_id, CLIENT_ID), *body)
 
-        return self._take(
-            _Request(key, version, encode, lambda _, data: memoryview(data)[_CORRELATION.size :])
-        )
+        return self._take(_Request(key, version, encode, lambda _, data: data[_CORRELATION.size :]))
 
     def mute(self, delay_ms: int) -> None:
         """The node asks for a pause: requests wait here meanwhile."""
@@ -119,27 +123,52 @@ class Link:
             lambda version, number: (
                 messages.request(messages.API_VERSIONS, version, number, CLIENT_ID, {}),
             ),
-            lambda version, data: messages.answer(messages.API_VERSIONS, version, data),
+            lambda version, data: messages.answer(messages.API_VERSIONS, version, bytes(data)),
         )
         hello.later.then(self._greeted)
         self._send(hello)
 
-    def received(self, data: bytes) -> None:
-        received = self._received
-        received += data
+    def buffer(self) -> memoryview:
+        return memoryview(self._incoming)[self._filled :]
+
+    def received(self, size: int) -> None:
+        self._filled += size
+        if self._large:
+            if self._filled == len(self._incoming):
+                answer = self._incoming
+                self._start_over()
+                self._answered(memoryview(answer))
+            return
         used = 0
-        while self._wire is not None and len(received) - used >= _LENGTH.size:
-            (size,) = _LENGTH.unpack_from(received, used)
+        incoming, filled = self._incoming, self._filled
+        while self._wire is not None and filled - used >= _LENGTH.size:
+            (size,) = _LENGTH.unpack_from(incoming, used)
             if not _CORRELATION.size <= size <= _ANSWER_BYTES_MAX:
                 self._fail(f"{self.name} announced an answer of {size} bytes: not a Kafka node?")
                 return
             start = used + _LENGTH.size
-            if start + size > len(received):
+            if start + size > filled:
+                if start + size - used > len(incoming):
+                    self._receive_large(size, memoryview(incoming)[start:filled])
+                    return
                 break
             used = start + size
-            self._answered(bytes(memoryview(received)[start:used]))
-        if used and self._wire is not None:
-            del received[:used]
+            self._answered(memoryview(bytes(memoryview(incoming)[start:used])))
+        if self._wire is not None:
+            incoming[: filled - used] = incoming[used:filled]
+            self._filled = filled - used
+
+    def _receive_large(self, size: int, beginning: memoryview) -> None:
+        """The rest of this answer goes where it stays."""
+        self._incoming = bytearray(size)
+        self._incoming[: len(beginning)] = beginning
+        self._filled = len(beginning)
+        self._large = True
+
+    def _start_over(self) -> None:
+        self._incoming = bytearray(_SMALL_BYTES)
+        self._filled = 0
+        self._large = False
 
     def lost(self, why: str) -> None:
         self._wire = None
@@ -218,7 +247,7 @@ class Link:
             f"in {ours_min}..{ours_max}: use a newer cluster"
         )
 
-    def _answered(self, data: bytes) -> None:
+    def _answered(self, data: memoryview) -> None:
         if not self._flying:
             self._fail(f"{self.name} answered what nobody had asked")
             return
@@ -244,7 +273,7 @@ class Link:
         if wire is not None:
             wire.close()
         self._usable = False
-        self._received = bytearray()
+        self._start_over()
         for timer in (self._redial, self._watch):
             if timer is not None:
                 timer.cancel()

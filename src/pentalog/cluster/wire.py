@@ -22,7 +22,11 @@ class Receiver(Protocol):
     def opened(self) -> None:
         """The peer can be spoken to."""
 
-    def received(self, data: bytes) -> None: ...
+    def buffer(self) -> memoryview:
+        """Where what comes next is to be put; never empty."""
+
+    def received(self, size: int) -> None:
+        """So many bytes have been put there."""
 
     def lost(self, why: str) -> None:
         """There is no connection, or none any more.  Told once."""

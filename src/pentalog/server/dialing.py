@@ -10,6 +10,8 @@ from typing import Final, cast
 from pentalog.cluster.wire import Bytes, Receiver
 
 _CONNECT_TIMEOUT_S: Final = 10.0
+_NOBODYS: Final = memoryview(bytearray(1 << 10))
+"""For what comes after the end."""
 
 
 class AsyncioDialer:
@@ -22,7 +24,7 @@ class AsyncioDialer:
         return AsyncioWire(self._loop, host, port, receiver)
 
 
-class AsyncioWire(asyncio.Protocol):
+class AsyncioWire(asyncio.BufferedProtocol):
     def __init__(
         self, loop: asyncio.AbstractEventLoop, host: str, port: int, receiver: Receiver
     ) -> None:
@@ -58,9 +60,12 @@ class AsyncioWire(asyncio.Protocol):
         )
         self._receiver.opened()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return _NOBODYS if self._receiver is None else self._receiver.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
         if self._receiver is not None:
-            self._receiver.received(data)
+            self._receiver.received(nbytes)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost("the connection was closed" if exc is None else str(exc))

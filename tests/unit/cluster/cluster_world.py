@@ -107,7 +107,12 @@ class MemoryWire:
         sent = self._line.sent()
         if len(sent) > self._delivered:
             answer, self._delivered = sent[self._delivered :], len(sent)
-            self._receiver.received(answer)
+            while answer and self._receiver is not None:
+                buffer = self._receiver.buffer()
+                size = min(len(buffer), len(answer))
+                buffer[:size] = answer[:size]
+                answer = answer[size:]
+                self._receiver.received(size)
             moved = True
         return moved
 

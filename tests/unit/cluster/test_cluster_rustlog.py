@@ -87,6 +87,15 @@ def test_a_pipeline_reads_its_own_writes(world: GatewayWorld) -> None:
         assert fetched(answers[2 + 2 * number]) == ([b"%d" % number], number + 1)
 
 
+def test_answers_larger_than_a_buffer(world: GatewayWorld) -> None:
+    peer = world.connect()
+    peer.ask(create("demo", 1))
+    values = [bytes([number]) * (number * 9_000) for number in range(30)]
+    for value in values:
+        peer.ask(produce("demo", 0, value))
+    assert fetched(peer.ask(fetch("demo", 0, 0, 8 << 20))) == (values, 30)
+
+
 def test_many_requests_are_few_batches(world: GatewayWorld) -> None:
     peer = world.connect()
     peer.ask(create("demo", 1))
