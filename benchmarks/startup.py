@@ -48,7 +48,16 @@ def start_process(directory: Path, *, idle_s: float) -> tuple[float, float, floa
     listen = [f"--listen={name}=127.0.0.1:0" for name in ENDPOINTS]
     began = time.perf_counter()
     process = subprocess.Popen(
-        [sys.executable, "-m", "pentalog", "start", "--data", str(directory), *listen],
+        [
+            sys.executable,
+            "-m",
+            "pentalog",
+            "start",
+            "--data",
+            str(directory),
+            *listen,
+            "--console=off",
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,

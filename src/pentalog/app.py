@@ -11,7 +11,7 @@ from pentalog.broker.aggregates import LocalAggregates
 from pentalog.broker.audit import LogAudit
 from pentalog.broker.bearers import LocalBearers
 from pentalog.broker.consumers import LocalConsumers
-from pentalog.broker.credentials import TRUSTLESS, Bearers
+from pentalog.broker.credentials import TICKETLESS, TRUSTLESS, Bearers, Tickets
 from pentalog.broker.derived_topics import DerivedTopics
 from pentalog.broker.groups import LocalGroups
 from pentalog.broker.live_settings import LocalSettings
@@ -34,7 +34,7 @@ from pentalog.broker.topic_options import LocalTopicOptions
 from pentalog.broker.topics import LocalTopics
 from pentalog.broker.transactions import LocalTransactions
 from pentalog.broker.users import LocalUsers
-from pentalog.config import Config, Listen
+from pentalog.config import Config, ConfigError, Listen
 from pentalog.log.files import Files, RealFiles
 from pentalog.log.housekeeping import Housekeeping
 from pentalog.log.store import Store, StoreError
@@ -44,6 +44,7 @@ from pentalog.protocols import OBSERVERS, PROTOCOLS
 from pentalog.protocols.blipmq.keys import notice as blipmq_notice
 from pentalog.server.asyncio_runtime import AsyncioRuntime
 from pentalog.server.certificates import Certificates
+from pentalog.server.kerberos import KerberosTickets
 from pentalog.server.keys import fetcher_of
 from pentalog.server.lifecycle import Loop, arrival, raise_file_limit
 from pentalog.server.listener import Listeners, ListenFailed
@@ -113,6 +114,11 @@ class App:
         """Where each listener is, by its name."""
         return {} if self._listeners is None else self._listeners.addresses
 
+    @property
+    def console_key(self) -> str:
+        """Lets the console see at the http listener what it shows to those who may."""
+        return "" if self._listeners is None else self._listeners.observation.console_key
+
     def show_console(self, url: str | None) -> None:
         """Where browsers that come to the http listener are sent; None: nowhere."""
         if self._listeners is not None:
@@ -134,7 +140,7 @@ class App:
             )
             self._listeners.reconfigure(broker.settings.live)
             await self._listeners.open(self._listen)
-        except (StoreError, BrokerError, ListenFailed) as error:
+        except (StoreError, BrokerError, ListenFailed, ConfigError) as error:
             self._listeners = None
             await self.stop()
             raise StartFailed(str(error)) from error
@@ -271,6 +277,7 @@ class App:
             users=self._open_users(),
             tokens=self._open_tokens(),
             bearers=self._open_bearers(),
+            tickets=self._open_tickets(),
         )
         self._derived = DerivedTopics(broker, self._runtime)
         topics.checks.append(self._derived.check)
@@ -302,6 +309,11 @@ class App:
         if "OAUTHBEARER" not in self._config.sasl_mechanisms:
             return TRUSTLESS
         return LocalBearers(self._runtime, self._config, fetcher_of(self._config))
+
+    def _open_tickets(self) -> Tickets:
+        if "GSSAPI" not in self._config.sasl_mechanisms:
+            return TICKETLESS
+        return KerberosTickets(self._runtime, self._config)
 
     def _open_smart_modules(self) -> LocalSmartModules:
         smart_modules = LocalSmartModules(self._state, self._runtime, self._config)
@@ -337,6 +349,8 @@ def doors(
     """Which endpoint each listener opens; raises `ConfigError` for what cannot be."""
     for advertised in config.advertise.values():
         endpoint_of(config, advertised, endpoints)
+    for name in config.listener_principals:
+        endpoint_of(config, Listen(name, "", 0), endpoints)
     listen = config.listen or tuple(
         Listen(endpoint.name, "127.0.0.1", endpoint.port) for endpoint in endpoints.values()
     )

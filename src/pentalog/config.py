@@ -36,6 +36,16 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
+class ConsoleAddress(str):
+    """`HOST:PORT`, or `off`."""
+
+    __slots__ = ()
+
+    @property
+    def served(self) -> bool:
+        return self != "off"
+
+
 class ConfigError(ValueError):
     """A setting is refused; the text names it, where it came from and what would be accepted."""
 
@@ -60,16 +70,6 @@ class Listen:
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.name}={host}:{self.port}"
-
-
-class ConsoleAddress(str):
-    """`HOST:PORT`, or `off`."""
-
-    __slots__ = ()
-
-    @property
-    def served(self) -> bool:
-        return self != "off"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

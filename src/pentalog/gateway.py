@@ -51,6 +51,11 @@ class Gateway:
         """Where each listener is, by its name."""
         return {} if self._listeners is None else self._listeners.addresses
 
+    @property
+    def console_key(self) -> str:
+        """Lets the console see at the http listener what it shows to those who may."""
+        return "" if self._listeners is None else self._listeners.observation.console_key
+
     def show_console(self, url: str | None) -> None:
         """Where browsers that come to the http listener are sent; None: nowhere."""
         if self._listeners is not None:
@@ -71,7 +76,7 @@ class Gateway:
                 LogAudit(),
             )
             await self._listeners.open(self._listen)
-        except (BrokerError, ListenFailed) as error:
+        except (BrokerError, ListenFailed, ConfigError) as error:
             self._listeners = None
             await self.stop()
             raise StartFailed(f"engine {self._config.engine}: {error}") from error

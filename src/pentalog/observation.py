@@ -70,8 +70,6 @@ class Peer:
 
     client: str = ""
     """The name the client gives itself."""
-    principal: str = ""
-    """Whom it has proven to be."""
     door: str = ""
     """The protocol it has chosen, on a port that several share."""
     inspector: Callable[[], Inspector] | None = None
@@ -113,6 +111,10 @@ class Observation(Protocol):
     @property
     def console_url(self) -> str | None:
         """Where the web console is, if one runs."""
+
+    @property
+    def console_key(self) -> str:
+        """What the broker's own console shows in place of a name."""
 
     @property
     def ready(self) -> bool:

@@ -21,6 +21,8 @@ from pentalog.cli.cluster import reached
 from pentalog.cli.consume import read
 from pentalog.cli.output import Refused
 from pentalog.clients.kafka.offsets import GroupOffset, commit, committed
+from pentalog.log import checkpoints
+from pentalog.log.files import RealFiles
 from pentalog.model import batch
 from pentalog.model.types import Partition, Record
 
@@ -234,6 +236,20 @@ def test_damage_in_the_log_is_told_and_backed_up(run: Run, tmp_path: Path) -> No
     assert "damaged in the log" in done.said
     run("restore", str(tmp_path / "backup"), "--data", str(tmp_path / "new"), code=1)
     assert (tmp_path / "new" / "pentalog.format").exists()
+
+
+def test_what_is_compacted_meanwhile_may_have_gaps(tmp_path: Path) -> None:
+    data, draft = tmp_path / "data", tmp_path / "draft"
+    for directory, offsets in (
+        (data, {Partition("a", 0): 7, Partition("b", 1): 9}),
+        (draft, {Partition("a", 0): 5}),
+    ):
+        directory.mkdir()
+        text = checkpoints.offsets_text(offsets)
+        (directory / checkpoints.CLEANED_OFFSETS).write_text(text)
+    backups._note_compacted(data, draft)
+    kept = checkpoints.read_offsets(RealFiles(), draft / checkpoints.CLEANED_OFFSETS)
+    assert kept == {Partition("a", 0): 5, Partition("b", 1): 0}
 
 
 def test_a_run_that_did_not_finish_is_in_nobodys_way(run: Run, tmp_path: Path) -> None:

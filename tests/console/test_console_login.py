@@ -14,8 +14,10 @@ from tests.console.world import Browser
 from tests.server.broker_process import BrokerProcess, pentalog
 
 from pentalog.clients.kafka import ClientOptions, Cluster, KafkaFailed
-from pentalog.console.identity import Session
+from pentalog.console import rights
+from pentalog.console.identity import Session, check_readable
 from pentalog.console.place import Place
+from pentalog.console.rights import Rule
 from pentalog.model import batch
 from pentalog.model.types import Partition, Record
 
@@ -78,6 +80,39 @@ def test_nothing_is_shown_before_the_login(place: Place, pictures: Path) -> None
             browser.close()
             assert console.stdin is not None
             console.stdin.close()
+
+
+def test_users_and_rules_are_made_and_removed(place: Place) -> None:
+    """As the page of users, rules and quotas does it."""
+    options = ClientOptions(sasl_mechanism=MECHANISM, username="alice", password="secret")
+    rule = Rule("User:carol", permission=3, operation=3, resource=2, name="sec", pattern=4)
+    with Cluster(place.servers, options) as cluster:
+        rights.set_password(cluster, "carol", "hers")
+        (carol,) = [one for one in rights.users(cluster) if one.name == "carol"]
+        assert carol.logs_in_by == "SCRAM-SHA-256, SCRAM-SHA-512"
+        rights.add_rule(cluster, rule)
+        assert rights.rules(cluster) == [rule]
+        hers = ClientOptions(sasl_mechanism="SCRAM-SHA-512", username="carol", password="hers")
+        with Cluster(place.servers, hers) as other:
+            check_readable(other, "secrets")
+        rights.delete_rule(cluster, rule)
+        assert rights.rules(cluster) == []
+        rights.delete_user(cluster, carol)
+        assert "carol" not in [one.name for one in rights.users(cluster)]
+
+
+def test_only_those_who_may_see_all_see_connections(place: Place) -> None:
+    async def look(name: str) -> None:
+        session = Session(place)
+        await session.log_in(name, "secret", MECHANISM)
+        try:
+            await session.check_operator()
+        finally:
+            session.log_out()
+
+    asyncio.run(look("alice"))
+    with pytest.raises(KafkaFailed, match="CLUSTER_AUTHORIZATION_FAILED"):
+        asyncio.run(look("bob"))
 
 
 def test_files_are_not_read_for_those_who_may_not(place: Place) -> None:

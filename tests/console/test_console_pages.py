@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 from urllib.request import urlopen
 
 import pytest
@@ -25,7 +26,7 @@ from pentalog.clients.kafka import (
     commit,
     committed,
 )
-from pentalog.console import browsing
+from pentalog.console import browsing, rights
 from pentalog.console.pages.frame import NAVIGATION
 from pentalog.model.types import Partition, Record
 
@@ -195,11 +196,11 @@ def test_settings_are_changed_and_a_topic_is_deleted(
 
 def test_a_group_is_shown_and_moved(browser: Browser, cluster: Cluster, topic: str) -> None:
     write(cluster, topic, *(Record(b"v") for _ in range(100)))
-    group, at = f"g-{uuid.uuid4().hex[:8]}", Partition(topic, 0)
+    group, at = f'g "{uuid.uuid4().hex[:8]}" <b>', Partition(topic, 0)
     commit(cluster, group, {at: GroupOffset(30)})
     browser.open("/groups")
     browser.wait_text("groups", group)
-    browser.open(f"/groups/{group}")
+    browser.open(f"/groups/{quote(group)}")
     browser.wait_text("lag", "70")
     browser.click("seek")
     browser.click("seek-preview")
@@ -263,6 +264,23 @@ def test_metrics_are_drawn_and_listed(browser: Browser) -> None:
     browser.open("/metrics")
     browser.wait_text("metrics", "pentalog_")
     assert len(browser.driver.find_elements(By.TAG_NAME, "canvas")) >= 8
+
+
+def test_quotas_are_set_and_removed(browser: Browser, cluster: Cluster) -> None:
+    name = f"client-{uuid.uuid4().hex[:8]}"
+    browser.open("/security")
+    browser.click("adding-quotas", ".q-expansion-item__toggle-icon, .q-item")
+    browser.type("quota-name", name)
+    browser.click("add-quotas")
+    browser.wait_text("quotas", f"client-id {name}", "producer_byte_rate", "1,000,000")
+    assert rights.QuotaOf((("client-id", name),), "producer_byte_rate", 1e6) in rights.quotas(
+        cluster
+    )
+    browser.picture("quotas")
+    browser.click("quotas", "tbody button")
+    browser.click("remove-really")
+    browser.until(lambda: name not in browser.text("quotas"), "the quota's end")
+    assert rights.quotas(cluster) == []
 
 
 def test_what_does_not_exist_is_said_in_place(browser: Browser) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 
 import jwt
 import pytest
-from kio.static.primitive import i64Timedelta
+from kio.schema.alter_user_scram_credentials.v0.request import ScramCredentialUpsertion
+from kio.static.primitive import i8, i32, i64Timedelta
 from scramp import ScramClient
 from secured import ADMIN, PASSWORDS, Keys, RawClient, Secured, oauth_message
 
@@ -349,9 +350,14 @@ def test_tokens_of_others_are_nobodys_business(secured: Secured) -> None:
 
 def token_login(client: RawClient, mechanism: str, token_id: str, password: str) -> int:
     """As Kafka's clients do: by an extension, which is part of what is proved."""
+    return prove(client, mechanism, token_id, password, ",tokenauth=true")
+
+
+def prove(client: RawClient, mechanism: str, name: str, password: str, extension: str = "") -> int:
+    """SCRAM by hand; the error code of the last step."""
     assert client.handshake(mechanism) == OK
     digest = hashlib.sha256 if mechanism == MECHANISMS[0] else hashlib.sha512
-    bare = f"n={token_id},r=abcdef,tokenauth=true"
+    bare = f"n={name},r=abcdef{extension}"
     error, said, _ = client.authenticate(f"n,,{bare}".encode())
     assert error == OK
     nonce, salt, iterations = (part[2:] for part in said.decode().split(","))
@@ -383,3 +389,28 @@ def topics(secured: Secured) -> set[str]:
     with secured.connect() as client:
         assert client.plain(ADMIN) == OK
         return {str(topic.name) for topic in client.call(3, 1, topics=None).topics}
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_short_salts_of_other_tools_serve(secured: Secured, mechanism: str) -> None:
+    """Refused by the library that speaks SCRAM here, made by clients there are."""
+    digest = hashlib.sha256 if mechanism == MECHANISMS[0] else hashlib.sha512
+    salted = hashlib.pbkdf2_hmac(digest().name, b"short", b"salt", 4096)
+    upsertion = ScramCredentialUpsertion(
+        name="shorty",
+        mechanism=i8(1 + MECHANISMS.index(mechanism)),
+        iterations=i32(4096),
+        salt=b"salt",
+        salted_password=salted,
+    )
+    with secured.connect() as admin:
+        assert admin.plain(ADMIN) == OK
+        answer = admin.call(51, 0, deletions=(), upsertions=(upsertion,))
+        assert [int(result.error_code) for result in answer.results] == [OK]
+    for password, error in (("short", OK), ("long", NOT_AUTHENTICATED)):
+        with secured.connect() as client:
+            assert prove(client, mechanism, "shorty", password) == error
+        with secured.connect() as client:
+            assert client.plain("shorty", password) == error
+    with secured.connect() as client:
+        assert client.plain("alice") == OK

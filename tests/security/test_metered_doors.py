@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from tests.security.guarded_world import GuardedBroker, Wire, guarded
+from tests.security.matrix import matrix_kafka
 from tests.security.matrix.matrix_blipmq import frame, log_in, text
 from tests.security.matrix.matrix_cursus import say
 from tests.security.matrix.matrix_fluvio import Pair
@@ -27,8 +28,8 @@ SIZE = int(LIMIT * (10 + OVER_S))
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedBroker]:
     data = tmp_path_factory.mktemp("metered")
-    listeners = ("rustlog", "blipmq", "cursus", "fluvio-sc", "fluvio-spu")
-    principals = ",".join(f"{name}=User:{name}" for name in listeners)
+    listeners = ("rustlog", "blipmq", "cursus", "fluvio-sc", "fluvio-spu", "kafka+sasl")
+    principals = ",".join(f"{name}=User:{name}" for name in listeners[:5])
     with guarded(data, listeners, listener_principals=principals, flush_interval_ms=0) as started:
         started.topic("orders", max_message_bytes="1000000")
         yield started
@@ -105,6 +106,21 @@ def test_a_stream_is_pushed_no_faster_than_its_reader_may_read(broker: GuardedBr
     pair.ask(1003, stream_fetch("orders", end - 1))
     pair.ask(18, b"", version=0)
     assert time.monotonic() - started_s >= 0.8 * OVER_S
+
+
+def test_kafka_counts_for_whoever_has_logged_in(broker: GuardedBroker) -> None:
+    users = broker.facade.users
+    for name in ("edge", "other"):
+        broker.call(lambda name=name: users.set_password(name, "password"))
+    limit(broker, Quota.WRITTEN, "edge", 1)
+    throttled = {}
+    for name in ("edge", "other"):
+        client = matrix_kafka.by_password(
+            broker.connect("kafka+sasl"), "SCRAM-SHA-256", "password", user=name
+        )
+        answer = client.ask(0, 9, matrix_kafka.records("orders"))
+        throttled[name] = answer.throttle_time.total_seconds() > 0
+    assert throttled == {"edge": True, "other": False}
 
 
 def test_time_is_counted(broker: GuardedBroker) -> None:

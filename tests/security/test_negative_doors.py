@@ -131,9 +131,12 @@ def test_a_batch_behind_the_right_password_waits_for_it(bench: Bench) -> None:
 
 def test_who_fails_to_be_somebody_else_is_nobody(bench: Bench) -> None:
     wire = bench.broker.connect("cursus")
+    publish = "PUBLISH topic=orders producerId=p message=x"
     assert say(wire, f"AUTH principal=edge token={bench.key}").startswith(b"OK")
+    assert b"OK" in say(wire, publish)
     assert b"authentication_failed" in say(wire, "AUTH principal=admin token=guess")
-    assert b"authentication_required" in say(wire, "PUBLISH topic=orders producerId=p message=x")
+    # What somebody else was allowed a moment ago is not remembered.
+    assert b"authentication_required" in say(wire, publish)
 
 
 def test_credentials_inside_of_commands(bench: Bench) -> None:
@@ -296,3 +299,48 @@ def test_plain_text_is_not_served_where_tls_is_demanded(bench: Bench) -> None:
     wire: Wire = bench.broker.connect("rustlog+tls")
     wire.send(b"\xff")
     assert wire.closed
+
+
+def test_plain_text_is_told_by_its_first_byte_where_that_is_set(
+    bench: Bench, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with guarded(
+        tmp_path_factory.mktemp("sniffed"),
+        ("cursus+tls", "rustlog+tls"),
+        super_users="User:edge",
+        tls_certificate=str(bench.authority.server()),
+        tls_client_ca=str(bench.authority.file),
+        tls_client_authentication="required",
+        ssl_principal_mapping_rules=MAPPING,
+        cursus_tls_accepts_plaintext="true",
+    ) as broker:
+        certified = broker.connect("cursus+tls", bench.authority.client("edge"))
+        assert say(certified, "CREATE topic=a partitions=1").startswith(b"OK")
+        plain = broker.connect("cursus+tls")
+        assert say(plain, "PROTOCOL_INFO").startswith(b"OK")
+        # It has shown no certificate, so it is nobody.
+        assert say(plain, "LIST") == b"OK count=0 topics="
+        assert b"authentication_required" in say(plain, "DELETE topic=a")
+        other = broker.connect("rustlog+tls")
+        other.send(b"\xff")
+        assert other.closed
+
+
+def test_who_does_not_log_in_is_not_waited_for(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with guarded(
+        tmp_path_factory.mktemp("late"),
+        ("blipmq", "cursus", "cursus+auth"),
+        super_users="User:edge",
+        login_timeout_ms=3_000,
+    ) as broker:
+        key = broker.key_of("edge")
+        served = [broker.connect("cursus"), broker.connect("cursus+auth")]
+        assert b"OK" in say(served[1], f"AUTH principal=edge token={key}")
+        blipmq = broker.connect("blipmq")
+        log_in(blipmq, key)
+        late = [broker.connect("blipmq"), broker.connect("cursus+auth")]
+        assert late[0].ask(frame(1, 1, b"\0\1"))[0] == 5
+        assert all(wire.closed for wire in late)
+        # Those who have logged in, or need not, stay.
+        assert all(b"OK" in say(wire, "PROTOCOL_INFO") for wire in served)
+        assert answers(blipmq) == []

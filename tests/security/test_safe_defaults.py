@@ -72,6 +72,13 @@ def test_tls_alone_asks_nobody_who_he_is() -> None:
             opened("rustlog+tls=0.0.0.0:0", **{**CERTIFIED, "tls_client_authentication": way})
 
 
+def test_plain_text_on_a_tls_port_asks_nobody_either() -> None:
+    with pytest.raises(ConfigError):
+        opened("cursus+tls=0.0.0.0:0", cursus_tls_accepts_plaintext="true", **CERTIFIED)
+    both = opened("cursus+auth+tls=0.0.0.0:0", cursus_tls_accepts_plaintext="true", **CERTIFIED)
+    assert both == ["cursus+auth+tls"]
+
+
 @pytest.mark.parametrize("name", ["rustlog+sasl", "blipmq+auth", "kafka+magic", "nothing"])
 def test_what_a_door_cannot_demand_is_refused(name: str) -> None:
     with pytest.raises(ConfigError):

@@ -1,4 +1,4 @@
-"""Failed logins by address: each one makes the next answer come later."""
+"""Failed logins by address: each one but the first makes the next answer come later."""
 
 from __future__ import annotations
 
@@ -53,4 +53,5 @@ class LocalAttempts:
 
 
 def _delay_ms(count: int) -> int:
-    return min(DELAY_MS_MAX, DELAY_MS_MIN << min(count - 1, 16))
+    # Once is a slip of the hand.
+    return min(DELAY_MS_MAX, DELAY_MS_MIN << min(count - 2, 16)) if count > 1 else 0

@@ -69,7 +69,7 @@ class Users(Protocol):
         """Take a verifier that somebody else made of the password; durable with `settle`."""
 
     def drop_verifier(self, name: str, mechanism: Mechanism) -> None:
-        """Raises `UserNotFound`.  A user without verifiers and keys is gone."""
+        """Raises `UserNotFound`.  With the last one the user goes, and his keys with him."""
 
     def drop(self, name: str) -> None: ...
 
@@ -148,6 +148,26 @@ class Bearers(Protocol):
 
     def verify(self, token: str) -> Later[Bearer]:
         """Raises `Unauthorized`; the text never quotes the token."""
+
+
+class TicketStep(NamedTuple):
+    """What to tell the bearer of a ticket, and who it is once that is known."""
+
+    reply: bytes
+    who: Principal | None
+
+
+class TicketTalk(Protocol):
+    """One conversation about one ticket."""
+
+    def hear(self, message: bytes) -> Later[TicketStep]:
+        """Refused with `Unauthorized` if the ticket is no good."""
+
+
+class Tickets(Protocol):
+    """Checks tickets of Kerberos."""
+
+    def talk(self) -> TicketTalk: ...
 
 
 class Nobody:
@@ -256,6 +276,14 @@ class Trustless:
         return later
 
 
+class Ticketless:
+    """A broker that Kerberos knows nothing of."""
+
+    def talk(self) -> TicketTalk:
+        raise Unauthorized("this broker has no keys of Kerberos: set kerberos_keytab")
+
+
 NOBODY: Final = Nobody()
 TOKENLESS: Final = Tokenless()
 TRUSTLESS: Final = Trustless()
+TICKETLESS: Final = Ticketless()

@@ -12,7 +12,16 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
-from pentalog.broker.credentials import NOBODY, TOKENLESS, TRUSTLESS, Bearers, Tokens, Users
+from pentalog.broker.credentials import (
+    NOBODY,
+    TICKETLESS,
+    TOKENLESS,
+    TRUSTLESS,
+    Bearers,
+    Tickets,
+    Tokens,
+    Users,
+)
 from pentalog.broker.deliveries import UNSUBSCRIBED, Subscriptions
 from pentalog.broker.knowledge import ALL_KNOWN, Knowledge
 from pentalog.broker.membership import UNPLANNED, Consumers
@@ -556,3 +565,4 @@ class Broker:
     tokens: Tokens = field(default=TOKENLESS, kw_only=True)
     bearers: Bearers = field(default=TRUSTLESS, kw_only=True)
     knowledge: Knowledge = field(default=ALL_KNOWN, kw_only=True)
+    tickets: Tickets = field(default=TICKETLESS, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from enum import Enum
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from pentalog.model.errors import Unauthorized
 from pentalog.model.later import Later
@@ -16,6 +16,8 @@ from pentalog.model.later import Later
 
 class Operation(Enum):
     """What somebody wants to do with a resource."""
+
+    __hash__ = object.__hash__  # an enumeration's own is slow, and every request asks by it
 
     READ = "read"
     WRITE = "write"
@@ -35,6 +37,8 @@ class Operation(Enum):
 
 class Kind(Enum):
     """What can be protected."""
+
+    __hash__ = object.__hash__
 
     TOPIC = "topic"
     GROUP = "group"
@@ -195,6 +199,8 @@ class Unguarded:
 UNGUARDED: Final = Unguarded()
 
 _KEPT_MAX: Final = 10_000
+_KEPT_CHARACTERS_MAX: Final = 256
+"""Longer names are those of nothing there is, and would fill the memory."""
 
 
 class Audit(Protocol):
@@ -270,11 +276,13 @@ class Access:
         "_attempts",
         "_audit",
         "_kept",
-        "_rules",
-        "_version",
         "by_token",
+        "guarded",
         "host",
         "listener",
+        "remembered",
+        "rules",
+        "version",
         "who",
     )
 
@@ -294,30 +302,38 @@ class Access:
         self.listener = listener
         self.by_token = False
         """Logged in by a delegation token, which must not make others."""
-        self._rules = rules
+        self.guarded = rules.enforced
+        """False: everybody may do everything, and nothing need be asked."""
+        self.rules = rules
         self._audit = audit
         self._attempts = attempts
-        self._version = rules.version
+        self.version = rules.version
+        """Of the rules, when they were asked last."""
+        self.remembered: dict[Any, Any] = {}
+        """What a protocol made of the answers; good while the rules have this version."""
         self._kept: dict[tuple[Operation, Kind, str], bool] = {}
-
-    @property
-    def guarded(self) -> bool:
-        """Is there any rule at all?  If not, nothing need be asked."""
-        return self._rules.enforced
 
     @property
     def stamp(self) -> object:
         """Answers given to one stamp may be given again to an equal one; None: to everybody."""
-        rules = self._rules
-        return (self.who, self.host, rules.version) if rules.enforced else None
+        rules = self.rules
+        return (self.who, self.host, rules.version) if self.guarded else None
 
     def become(self, who: Principal, mechanism: str, *, by_token: bool = False) -> None:
         """The connection has logged in."""
         self.who = who
         self.by_token = by_token
         self._kept.clear()
+        self.remembered.clear()
         self._attempts.succeeded(self.host)
         self._audit.logged_in(self, mechanism)
+
+    def leave(self) -> None:
+        """The connection is nobody's any more."""
+        self.who = ANONYMOUS
+        self.by_token = False
+        self._kept.clear()
+        self.remembered.clear()
 
     def turned_away(self, mechanism: str, name: str, reason: str) -> int:
         """A login failed; returns for how long the refusal is to be held back, in ms."""
@@ -335,21 +351,23 @@ class Access:
 
     def allows(self, operation: Operation, kind: Kind, name: str = CLUSTER_NAME) -> bool:
         """May it?  A denial is written to the audit, once per question and rule book."""
-        if not self._rules.enforced:
+        if not self.guarded:
             return True
-        if self._version != self._rules.version:
-            self._version = self._rules.version
+        if self.version != self.rules.version:
+            self.version = self.rules.version
             self._kept.clear()
+            self.remembered.clear()
         question = (operation, kind, name)
         kept = self._kept.get(question)
         if kept is None:
-            verdict = self._rules.judge(self.who, self.host, operation, kind, name)
+            verdict = self.rules.judge(self.who, self.host, operation, kind, name)
             kept = verdict.allowed
             if not kept:
                 self._audit.denied(self, operation, kind, name, verdict)
             if len(self._kept) >= _KEPT_MAX:
                 self._kept.clear()
-            self._kept[question] = kept
+            if len(name) <= _KEPT_CHARACTERS_MAX:
+                self._kept[question] = kept
         return kept
 
     def sees(self, kind: Kind, name: str) -> bool:
@@ -358,20 +376,18 @@ class Access:
 
     def could(self, operation: Operation, kind: Kind, name: str = CLUSTER_NAME) -> bool:
         """May it, if it wanted to?  Nothing is written down."""
-        if not self._rules.enforced:
+        if not self.guarded:
             return True
-        return self._rules.judge(self.who, self.host, operation, kind, name).allowed
+        return self.rules.judge(self.who, self.host, operation, kind, name).allowed
 
     def allows_any(self, operation: Operation, kind: Kind) -> bool:
         """May it do this with any resource of this kind at all?"""
-        return not self._rules.enforced or self._rules.judge_any(
-            self.who, self.host, operation, kind
-        )
+        return not self.guarded or self.rules.judge_any(self.who, self.host, operation, kind)
 
     def check(self, operation: Operation, kind: Kind, name: str = CLUSTER_NAME) -> None:
         """Raise `Unauthorized` unless it may."""
         if not self.allows(operation, kind, name):
             raise Unauthorized(
-                f"{self.who} may not {operation.value} {kind.value} {name!r}: "
+                f"{self.who} may not {operation.value} {kind.value} {name[:260]!r}: "
                 "ask an administrator for a rule that allows it"
             )

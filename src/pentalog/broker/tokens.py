@@ -7,6 +7,7 @@ the state file is enough to log in.
 from __future__ import annotations
 
 import base64
+import hashlib
 import hmac
 import json
 import secrets
@@ -36,6 +37,8 @@ class LocalTokens:
         self._config = config
         self._master = ",".join(config.delegation_token_secret).encode()
         self._tokens: dict[str, TokenView] = {}
+        self._by_secret: dict[bytes, str] = {}
+        """Hash of the secret to the token's id; how long a look takes says nothing of secrets."""
         self._swept_ms = runtime.now_ms()
         self.enabled = bool(self._master)
 
@@ -50,6 +53,7 @@ class LocalTokens:
                 tuple(Principal.parse(text) for text in json.loads(renewers)),
                 *times,
             )
+            self._by_secret[self._hash(token_id)] = token_id
 
     def create(
         self,
@@ -81,11 +85,10 @@ class LocalTokens:
         return hmac.digest(self._master, token_id.encode(), "sha512")
 
     def by_secret(self, secret: bytes) -> TokenView | None:
-        found = None
-        for token in self._tokens.values():
-            if hmac.compare_digest(self.secret(token.token_id), secret):
-                found = token
-        return found
+        if not self.enabled:
+            return None  # without a secret of ours everybody could compute those of tokens
+        token_id = self._by_secret.get(hashlib.sha256(secret).digest(), "")
+        return self._tokens.get(token_id)
 
     def get(self, token_id: str) -> TokenView | None:
         found = self._tokens.get(token_id)
@@ -109,6 +112,7 @@ class LocalTokens:
     def drop(self, token_id: str) -> None:
         self._state.check()
         if self._tokens.pop(token_id, None) is not None:
+            self._by_secret.pop(self._hash(token_id), None)
             self._state.write("DELETE FROM tokens WHERE token_id = ?", token_id)
 
     def verifier(self, token_id: str, mechanism: Mechanism) -> Later[Verifier | None]:
@@ -126,11 +130,15 @@ class LocalTokens:
     def settle(self) -> Later[None]:
         return self._state.settle()
 
+    def _hash(self, token_id: str) -> bytes:
+        return hashlib.sha256(self.secret(token_id)).digest()
+
     def _good(self, token: TokenView) -> bool:
         return self._runtime.now_ms() < min(token.expires_ms, token.expires_ms_max)
 
     def _keep(self, token: TokenView) -> None:
         self._tokens[token.token_id] = token
+        self._by_secret[self._hash(token.token_id)] = token.token_id
         marks = ", ".join("?" * 7)
         self._state.write(
             f"INSERT OR REPLACE INTO tokens ({_COLUMNS}) VALUES ({marks})",

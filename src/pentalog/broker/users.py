@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final
 
 from scramp import ScramException, ScramMechanism  # type: ignore[import-untyped]
+from scramp.utils import saslprep  # type: ignore[import-untyped]
 
 from pentalog.broker.credentials import KeyView, Mechanism, Verifier
 from pentalog.broker.state import State
@@ -30,7 +31,7 @@ LANE: Final = "passwords"
 _KEY_BYTES: Final = 32
 _KEY_PREFIX: Final = "pk_"
 _SALT_BYTES: Final = 16
-_SALT_BYTES_MIN: Final = 12
+_SALT_BYTES_MAX: Final = 1024
 
 __all__ = ["ITERATIONS", "KeyView", "LocalUsers", "Mechanism", "Verifier", "digest_of"]
 
@@ -102,10 +103,10 @@ class LocalUsers:
         size = mechanism.digest_bytes
         if (len(verifier.stored_key), len(verifier.server_key)) != (size, size):
             raise InvalidConfig(f"a verifier of {mechanism.value} has two keys of {size} bytes")
-        if len(verifier.salt) < _SALT_BYTES_MIN:
+        if not 0 < len(verifier.salt) <= _SALT_BYTES_MAX:
             raise InvalidConfig(
                 f"a salt of {len(verifier.salt)} bytes was refused; "
-                f"accepted are at least {_SALT_BYTES_MIN}"
+                f"accepted are 1 to {_SALT_BYTES_MAX}"
             )
         if not ITERATIONS <= verifier.iterations <= ITERATIONS_MAX:
             raise InvalidConfig(
@@ -118,10 +119,11 @@ class LocalUsers:
     def drop_verifier(self, name: str, mechanism: Mechanism) -> None:
         if self.verifier(name, mechanism) is None:
             raise UserNotFound(f"user {name!r} has no verifier of {mechanism.value}")
+        if len(self._verifiers[name]) == 1:
+            self.drop(name)
+            return
         self._state.check()
         del self._verifiers[name][mechanism]
-        if not self._verifiers[name]:
-            del self._verifiers[name]
         self._state.write(
             "DELETE FROM verifiers WHERE name = ? AND mechanism = ?", name, mechanism.value
         )
@@ -209,12 +211,14 @@ def _matches(mechanism: Mechanism, verifier: Verifier, password: str) -> bool:
     if len(password.encode()) > PASSWORD_BYTES_MAX:
         return False
     try:
-        _, stored_key, _, _ = ScramMechanism(mechanism.value).make_auth_info(
-            password, iteration_count=verifier.iterations, salt=verifier.salt
-        )
+        prepared = saslprep(password).encode()
     except ScramException:  # not a text that could be a password
         return False
-    return hmac.compare_digest(stored_key, verifier.stored_key)
+    # Not by the library, which refuses salts as short as other tools may have made them.
+    digest = mechanism.digest
+    salted = hashlib.pbkdf2_hmac(digest, prepared, verifier.salt, verifier.iterations)
+    client_key = hmac.digest(salted, b"Client Key", digest)
+    return hmac.compare_digest(hashlib.new(digest, client_key).digest(), verifier.stored_key)
 
 
 def _check_name(name: str) -> None:

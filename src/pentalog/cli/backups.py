@@ -100,7 +100,17 @@ def take(data: Path, into: Path, *, base: Path | None = None, link: bool = False
         if stopped and (data / "journal").exists():
             # After a power cut it may hold what the segments lack.
             copy.file("journal")
+        _note_compacted(data, draft)
         return _finish(draft, copy)
+
+
+def _note_compacted(data: Path, draft: Path) -> None:
+    """Offsets may be missing in what was compacted while we copied: the next start must know."""
+    path = draft / checkpoints.CLEANED_OFFSETS
+    before = checkpoints.read_offsets(RealFiles(), path)
+    after = checkpoints.read_offsets(RealFiles(), data / checkpoints.CLEANED_OFFSETS)
+    if after.keys() - before.keys():
+        _write(path, checkpoints.offsets_text(dict.fromkeys(after, 0) | before))
 
 
 def _check_source(data: Path) -> None:

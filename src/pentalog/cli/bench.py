@@ -54,7 +54,7 @@ def bench(
         str, typer.Option(envvar="PENTALOG_BLIPMQ_KEY", help="BlipMQ's API key.")
     ] = "dev-key",
     topic: Annotated[
-        str | None, typer.Option(help="Use this one, and leave it; else one of its own.")
+        str | None, typer.Option(help="Use this one, which must be there; else one of its own.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -84,7 +84,7 @@ def bench(
     both = write == read
     found: list[Measured] = []
     with refusing(address), _watched(door) as watch:
-        if topic is None or not read or write:
+        if topic is None:
             chosen.prepare(plan)
         try:
             if write or both or (topic is None and not chosen.follows):

@@ -83,7 +83,7 @@ async def _serve(config: Config, loop: Loop) -> bool:
     await app.start()
     lifecycle.calm_garbage_collector()
     _announce(app.addresses, config)
-    beside = console.companion(config, app.addresses, app.show_console)
+    beside = console.companion(config, app.addresses, app.show_console, app.console_key)
     if beside is not None:
         beside.start()
     await stopped.wait()

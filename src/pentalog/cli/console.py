@@ -21,6 +21,7 @@ def companion(
     config: Config,
     addresses: Mapping[str, Address],
     set_url: Callable[[str | None], None],
+    key: str,
 ) -> Companion | None:
     """The console as a process, not yet started; None where there is none to be.
 
@@ -39,7 +40,10 @@ def companion(
         set_url(url)
         _log.info("web console at %s", url)
 
-    return Companion("console", command(config, addresses, kafka), up, lambda: set_url(None))
+    words = command(config, addresses, kafka)
+    # Not among the words: everybody on the machine can read those.
+    secret = {"PENTALOG_CONSOLE_KEY": key}
+    return Companion("console", words, up, lambda: set_url(None), environment=secret)
 
 
 def command(config: Config, addresses: Mapping[str, Address], kafka: str) -> list[str]:

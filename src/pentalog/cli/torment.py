@@ -119,8 +119,11 @@ class Torment:
             threading.Thread(target=self._write_to, args=(index, stop), daemon=True)
             for index in range(_PARTITIONS)
         ]
+        before, deadline = len(self._told), time.monotonic() + _TIMEOUT_MS / 1000
         for writer in writers:
             writer.start()
+        while len(self._told) == before and time.monotonic() < deadline:
+            time.sleep(0.005)  # a kill before anything was acknowledged would show nothing
         time.sleep(seconds)
         self._broker.kill()
         stop.set()

@@ -45,8 +45,11 @@ def torture(
         raise Refused(f"cannot write in {directory}: {error.strerror}; name another DIR") from error
     started = time.monotonic()
     torment = Torment(scratch, chosen)
-    with Progress("killing", rounds) as progress:
-        torment.run(rounds, progress.advance)
+    try:
+        with Progress("killing", rounds) as progress:
+            torment.run(rounds, progress.advance)
+    except Refused as error:
+        raise Refused(f"{error}; everything is kept in {scratch}") from error
     report, seconds = torment.report, time.monotonic() - started
     fields = {"seed": chosen, **dataclasses.asdict(report), "seconds": round(seconds, 1)}
     if report.ok:

@@ -33,6 +33,7 @@ def main() -> int:
         servers=given.servers,
         data=given.data,
         http=given.http,
+        http_key=os.environ.pop("PENTALOG_CONSOLE_KEY", ""),
         pipelines=tuple(given.pipelines or ()),
         login=given.login,
         tls=given.tls,

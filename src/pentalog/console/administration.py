@@ -1,4 +1,4 @@
-"""What pages ask of the broker beyond records: topics, groups, users, rules, quotas.
+"""What pages ask of the broker beyond records: topics and groups.
 
 Plain functions over a `Cluster`, so that each runs in the name of the browser that asks.
 """
@@ -6,7 +6,7 @@ Plain functions over a `Cluster`, so that each runs in the name of the browser t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from pentalog.clients.kafka import EARLIEST, LATEST, Cluster, groups, messages
@@ -14,19 +14,14 @@ from pentalog.clients.kafka.connection import checked
 from pentalog.clients.kafka.errors import Incompatible
 from pentalog.clients.kafka.groups import Member
 from pentalog.clients.kafka.offsets import GroupOffset, commit, committed
-from pentalog.model.kio_schemas import ErrorCode
 from pentalog.model.types import Offset, Partition
 
 _DELETE_TOPICS: Final = 20
-_DESCRIBE_ACLS: Final = 29
 _DESCRIBE_CONFIGS: Final = 32
 _DESCRIBE_LOG_DIRS: Final = 35
 _CREATE_PARTITIONS: Final = 37
 _ALTER_CONFIGS: Final = 44
-_DESCRIBE_QUOTAS: Final = 48
-_DESCRIBE_SCRAM: Final = 50
 _TOPIC_RESOURCE: Final = 2
-_ANY: Final = 1
 _SET: Final = 0
 _UNSET: Final = 1
 _SOURCES: Final = {
@@ -36,26 +31,6 @@ _SOURCES: Final = {
     4: "broker",
     5: "default",
 }
-_RESOURCES: Final = {
-    2: "topic",
-    3: "group",
-    4: "cluster",
-    5: "transactional id",
-    6: "token",
-    7: "user",
-}
-_PATTERNS: Final = {3: "literal", 4: "prefixed"}
-_PERMISSIONS: Final = {2: "deny", 3: "allow"}
-_OPERATIONS: Final = {
-    2: "all", 3: "read", 4: "write", 5: "create", 6: "delete", 7: "alter", 8: "describe",
-    9: "cluster action", 10: "describe configs", 11: "alter configs", 12: "idempotent write",
-    13: "create tokens", 14: "describe tokens",
-}  # fmt: skip
-_MECHANISMS: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
-
-
-class NotOffered(Exception):
-    """The broker does not have this; the text says so for a page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +83,6 @@ class Group:
     @property
     def lag(self) -> int:
         return sum(position.lag for position in self.positions)
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Lines for a page that only shows them."""
-
-    columns: tuple[str, ...]
-    lines: list[tuple[str, ...]] = field(default_factory=list)
 
 
 # Topics
@@ -178,7 +145,7 @@ def partition_bytes(cluster: Cluster, places: list[Partition] | None) -> dict[Pa
 def delete_topic(cluster: Cluster, topic: str) -> None:
     fields = {"topic_names": (topic,), "timeout": messages.ms(cluster.options.timeout_ms)}
     answer = cluster.control().ask(_DELETE_TOPICS, fields)
-    _check_all(f"deleting topic {topic!r}", answer.responses)
+    check_all(f"deleting topic {topic!r}", answer.responses)
 
 
 def grow_topic(cluster: Cluster, topic: str, count: int) -> None:
@@ -188,7 +155,7 @@ def grow_topic(cluster: Cluster, topic: str, count: int) -> None:
         "validate_only": False,
     }
     answer = cluster.control().ask(_CREATE_PARTITIONS, fields)
-    _check_all(f"giving topic {topic!r} {count} partitions", answer.results)
+    check_all(f"giving topic {topic!r} {count} partitions", answer.results)
 
 
 def settings(cluster: Cluster, topic: str) -> list[Setting]:
@@ -203,7 +170,7 @@ def settings(cluster: Cluster, topic: str) -> list[Setting]:
         "include_documentation": False,
     }
     answer = cluster.control().ask(_DESCRIBE_CONFIGS, fields)
-    _check_all(f"describing topic {topic!r}", answer.results)
+    check_all(f"describing topic {topic!r}", answer.results)
     return [
         Setting(
             one.name,
@@ -226,7 +193,7 @@ def set_setting(cluster: Cluster, topic: str, name: str, value: str | None) -> N
     answer = cluster.control().ask(
         _ALTER_CONFIGS, {"resources": [resource], "validate_only": False}
     )
-    _check_all(f"changing {name} of topic {topic!r}", answer.responses)
+    check_all(f"changing {name} of topic {topic!r}", answer.responses)
 
 
 # Groups
@@ -274,71 +241,7 @@ def seek(cluster: Cluster, group: str, offsets: Mapping[Partition, Offset]) -> N
     commit(cluster, group, {at: GroupOffset(offset) for at, offset in offsets.items()})
 
 
-# Users, rules, quotas
-
-
-def users(cluster: Cluster) -> Table:
-    answer = _asked(cluster, _DESCRIBE_SCRAM, {"users": None}, "users")
-    table = Table(("User", "Logs in by", "Iterations"))
-    for one in answer.results:
-        for info in one.credential_infos:
-            mechanism = _MECHANISMS.get(info.mechanism, str(info.mechanism))
-            table.lines.append((one.user, mechanism, str(info.iterations)))
-    return table
-
-
-def rules(cluster: Cluster) -> Table:
-    fields = {
-        "resource_type_filter": _ANY,
-        "resource_name_filter": None,
-        "pattern_type_filter": _ANY,
-        "principal_filter": None,
-        "host_filter": None,
-        "operation": _ANY,
-        "permission_type": _ANY,
-    }
-    answer = _asked(cluster, _DESCRIBE_ACLS, fields, "rules")
-    table = Table(("Principal", "May", "Operation", "On", "Name", "Pattern", "From"))
-    for resource in answer.resources:
-        kind = _RESOURCES.get(resource.resource_type, str(resource.resource_type))
-        pattern = _PATTERNS.get(resource.pattern_type, str(resource.pattern_type))
-        table.lines.extend(
-            (
-                one.principal,
-                _PERMISSIONS.get(one.permission_type, str(one.permission_type)),
-                _OPERATIONS.get(one.operation, str(one.operation)),
-                kind,
-                resource.resource_name,
-                pattern,
-                one.host,
-            )
-            for one in resource.acls
-        )
-    return table
-
-
-def quotas(cluster: Cluster) -> Table:
-    answer = _asked(cluster, _DESCRIBE_QUOTAS, {"components": (), "strict": False}, "quotas")
-    table = Table(("Whose", "Quota", "Value"))
-    for entry in answer.entries or ():
-        whose = ", ".join(
-            f"{part.entity_type} {part.entity_name or '(any other)'}" for part in entry.entity
-        )
-        table.lines.extend((whose, one.key, f"{one.value:,.0f}") for one in entry.values)
-    return table
-
-
-def _asked(cluster: Cluster, key: int, fields: Mapping[str, Any], what: str) -> Any:
-    try:
-        answer = cluster.control().ask(key, fields)
-    except Incompatible:
-        raise NotOffered(f"This broker does not offer {what}.") from None
-    if answer.error_code is ErrorCode.security_disabled:
-        raise NotOffered(f"This broker keeps no {what}: its authorization is switched off.")
-    checked(f"asking for {what}", answer.error_code, answer.error_message)
-    return answer
-
-
-def _check_all(doing: str, results: Iterable[Any]) -> None:
+def check_all(doing: str, results: Iterable[Any]) -> None:
+    """Raise the first refusal among results."""
     for result in results:
         checked(doing, result.error_code, getattr(result, "error_message", None))

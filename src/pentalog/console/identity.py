@@ -17,6 +17,7 @@ from pentalog.clients.kafka import LATEST, ClientOptions, Cluster, KafkaFailed, 
 from pentalog.clients.kafka.fetch import read_answer, request_body
 from pentalog.console.observed import NotTold
 from pentalog.console.place import Place
+from pentalog.console.rights import check_operator
 from pentalog.log.reader import DirectoryUnreadable
 from pentalog.model.types import Partition
 from pentalog.tables.options import SourceOptions
@@ -80,6 +81,14 @@ class Session:
             return ClusterOrigin(options)
         self._ask(lambda cluster: check_readable(cluster, topic))
         return DirectoryOrigin(str(self.place.data))
+
+    async def check_operator(self) -> None:
+        """Raise what is to be said to those who may not see what concerns everybody.
+
+        The broker's http listener does not ask who is looking, so the Kafka door is asked.
+        """
+        if self.place.login:
+            await self.ask(check_operator)
 
     async def log_in(self, user: str, password: str, mechanism: str) -> None:
         """Become a user of the broker; raises `KafkaFailed` if it does not let us."""

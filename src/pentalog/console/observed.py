@@ -28,9 +28,10 @@ class Sample(NamedTuple):
 
 
 class Observed:
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, key: str = "") -> None:
         """An empty address: the broker has no http listener, or none we know of."""
         self.address = address
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._client: httpx.AsyncClient | None = None
 
     def check(self) -> None:
@@ -45,7 +46,10 @@ class Observed:
         self.check()
         if self._client is None:
             self._client = httpx.AsyncClient(
-                base_url=f"http://{self.address}", timeout=_TIMEOUT_S, trust_env=False
+                base_url=f"http://{self.address}",
+                headers=self._headers,
+                timeout=_TIMEOUT_S,
+                trust_env=False,
             )
         return self._client
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
@@ -14,6 +14,8 @@ class Place:
     """The data directory, if it can be read from here."""
     http: str = ""
     """`HOST:PORT` of the broker's own http listener: rates, connections, frames."""
+    http_key: str = field(default="", repr=False)
+    """What this console shows there in place of a name, where the broker asks for one."""
     pipelines: tuple[Path, ...] = ()
     """Files that declare pipelines."""
     login: bool = False

@@ -21,7 +21,8 @@ FIELDS: Final = ("key", "value", "headers")
 OPERATORS: Final = ("=", "!=", "<", "<=", ">", ">=", "~")
 
 _CONDITION: Final = re.compile(
-    r"""\s*\$?\.?(?P<path>[^\s=!<>~]+)\s*(?:(?P<operator>!=|<=|>=|=|<|>|~)\s*(?P<wanted>.*?))?\s*""",
+    r"\s*\$?\.?(?P<path>[^\s=!<>~]+)\s*"
+    r"(?:(?P<operator>!=|<=|>=|=|<|>|~)\s*(?P<wanted>.*?))?\s*",
     re.DOTALL,
 )
 _STEP: Final = re.compile(r"""\[(\d+|\*|'[^']*'|"[^"]*")\]|([^.\[\]]+)""")

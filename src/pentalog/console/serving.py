@@ -44,7 +44,7 @@ def serve(place: Place, listen: str, *, with_parent: bool = False) -> None:
     """Serve pages until a signal, or until standard input ends if told so."""
     listening = _bound(listen)
     host, port = listening.getsockname()[:2]
-    application = _application(Console(place), host)
+    application = _application(Console(place), host, port)
     config = uvicorn.Config(
         application, log_config=None, log_level="warning", access_log=False, ws_max_size=16 << 20
     )
@@ -56,7 +56,7 @@ def serve(place: Place, listen: str, *, with_parent: bool = False) -> None:
     asyncio.run(server.serve(sockets=[listening]))
 
 
-def _application(console: Console, host: str) -> FastAPI:
+def _application(console: Console, host: str, port: int) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         measuring = asyncio.create_task(console.measure())
@@ -75,7 +75,8 @@ def _application(console: Console, host: str) -> FastAPI:
         favicon=_ICON,
         dark=None,
         storage_secret=secrets.token_urlsafe(32),
-        session_middleware_kwargs={"same_site": "strict"},
+        # Cookies know nothing of ports, and there may be two brokers on one machine.
+        session_middleware_kwargs={"same_site": "strict", "session_cookie": f"pentalog-{port}"},
         show_welcome_message=False,
         reconnect_timeout=10.0,
         binding_refresh_interval=0.5,

@@ -99,6 +99,9 @@ def _make_context(config: Config) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    # Nobody comes back by a ticket: a certificate is looked at each time.
+    context.options |= ssl.OP_NO_TICKET
+    context.num_tickets = 0
     try:
         context.load_cert_chain(config.tls_certificate, config.tls_key or None)
     except (OSError, ssl.SSLError) as error:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 _log: Final = logging.getLogger(__name__)
@@ -18,7 +20,6 @@ _log: Final = logging.getLogger(__name__)
 PAUSE_FIRST_S: Final = 1.0
 PAUSE_MAX_S: Final = 60.0
 _WELL_AFTER_S: Final = 30.0
-_STOP_S: Final = 5.0
 
 
 class Companion:
@@ -28,12 +29,18 @@ class Companion:
         command: Sequence[str],
         on_up: Callable[[str], None],
         on_down: Callable[[], None],
+        *,
+        environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`on_up` gets the first line it prints; `on_down` follows when it has ended."""
+        """`on_up` gets the first line it prints; `on_down` follows when it has ended.
+
+        `environment` is what it is told besides ours.
+        """
         self._name = name
         self._command = command
         self._on_up = on_up
         self._on_down = on_down
+        self._environment = environment
         self._process: Process | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -42,6 +49,7 @@ class Companion:
         self._task = asyncio.create_task(self._keep())
 
     async def stop(self) -> None:
+        """Takes no time: a companion has nothing to lose."""
         if self._task is None:
             return
         self._task.cancel()
@@ -49,13 +57,7 @@ class Companion:
             await self._task
         self._task = None
         process, self._process = self._process, None
-        if process is None or process.returncode is not None:
-            return
-        if process.stdin is not None:
-            process.stdin.close()
-        try:
-            await asyncio.wait_for(process.wait(), _STOP_S)
-        except TimeoutError:
+        if process is not None and process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
@@ -76,7 +78,12 @@ class Companion:
         """One life; how it ended."""
         try:
             process = await asyncio.create_subprocess_exec(
-                *self._command, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True
+                *self._command,
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=PIPE,
+                start_new_session=True,
+                env={**os.environ, **self._environment},
             )
         except OSError as error:
             return f"cannot be started: {error}"

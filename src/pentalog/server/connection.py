@@ -96,6 +96,7 @@ class Connection(asyncio.BufferedProtocol):
         "peer",
         "since_ms",
         "traffic",
+        "who",
     )
 
     _transport: asyncio.Transport
@@ -120,6 +121,12 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = "?"
         self.since_ms = 0
         self.traffic = Traffic()
+        self.who: Access | None = None
+        """Whom the peer has proven to be, once there is a session."""
+
+    @property
+    def listener(self) -> Listen:
+        return self._door.listener
 
     @property
     def endpoint(self) -> Endpoint:
@@ -208,10 +215,11 @@ class Connection(asyncio.BufferedProtocol):
         told = door.config.listener_principals.get(listen.name)
         if told is not None and who == ANONYMOUS:
             who = Principal.parse(told)
-        access = Access(
+        self.who = access = Access(
             door.broker.rules,
             who,
-            self._host or "",
+            # A port for both families shows addresses of the old one in the new one's way.
+            (self._host or "").removeprefix("::ffff:"),
             listener=listen.name,
             audit=door.audit,
             attempts=door.attempts,

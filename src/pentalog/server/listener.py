@@ -97,7 +97,7 @@ class Listeners:
             # The loop takes its number for how many to accept in one turn too.
             bound.listen(_BACKLOG)
         for wish, endpoint in listen:
-            self.observation.opened(endpoint, self._addresses[wish.name])
+            self.observation.opened(wish.name, endpoint, self._addresses[wish.name])
         self.observation.start()
         self._limits.start_sweeping()
 

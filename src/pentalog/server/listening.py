@@ -64,6 +64,9 @@ def is_loopback(host: str) -> bool:
 def _authenticated(config: Config, wish: Listen, endpoint: Endpoint) -> bool:
     if endpoint.authenticates or wish.demands & endpoint.demands:
         return True
+    if endpoint.name == "cursus" and config.cursus_tls_accepts_plaintext:
+        # Who comes without TLS has no certificate to show.
+        return False
     return _TLS in wish.demands and config.tls_client_authentication == "required"
 
 

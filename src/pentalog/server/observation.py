@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,6 +12,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from pentalog.broker.security import ANONYMOUS
 from pentalog.metrics import Metrics, Traffic
 from pentalog.model.later import Later
 from pentalog.observation import (
@@ -40,6 +42,7 @@ class LocalObservation:
         self, runtime: Runtime, metrics: Metrics, data: Path, connections: set[Connection]
     ) -> None:
         self.console_url: str | None = None
+        self.console_key = secrets.token_urlsafe(32)
         self.ready = False
         self.started_ms = runtime.now_ms()
         self._runtime = runtime
@@ -68,9 +71,9 @@ class LocalObservation:
         """For a connection; none had it before."""
         return next(self._numbers)
 
-    def opened(self, endpoint: Endpoint, address: Address) -> None:
+    def opened(self, listener: str, endpoint: Endpoint, address: Address) -> None:
         door = endpoint.door or endpoint.name
-        self._listeners.setdefault(door, []).append((endpoint.name, str(address)))
+        self._listeners.setdefault(door, []).append((listener, str(address)))
         self._gone.setdefault(door, Traffic())
 
     def gone(self, connection: Connection) -> None:
@@ -161,15 +164,16 @@ def _door_of(connection: Connection) -> str:
 
 
 def _view(connection: Connection) -> ConnectionView:
+    who = ANONYMOUS if connection.who is None else connection.who.who
     return ConnectionView(
         connection.number,
         _door_of(connection),
-        connection.endpoint.name,
+        connection.listener.name,
         connection.peer,
         connection.since_ms,
         connection.traffic,
         connection.known.client,
-        connection.known.principal,
+        "" if who == ANONYMOUS else str(who),
     )
 
 

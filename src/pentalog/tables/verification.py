@@ -109,6 +109,7 @@ def verify(spark: SparkSession, pipeline: Pipeline) -> Report:
     return replace(
         report,
         problems=(*report.problems, *(problem for one in gold for problem in one.problems)),
+        problems_left_out=report.problems_left_out + sum(one.left_out for one in gold),
         gold=tuple(one.account for one in gold),
     )
 

@@ -57,6 +57,7 @@ class WindowProblem:
 class Found(NamedTuple):
     account: WindowCount
     problems: Sequence[WindowProblem] = ()
+    left_out: int = 0
 
 
 def verify(
@@ -72,7 +73,10 @@ def verify(
     if why:
         return Found(WindowCount(layer, 0, why))
     expected = _expected(spark, pipeline, one, batches, log)
-    return Found(WindowCount(layer, rows.count()), _problems(layer, rows, one, expected))
+    wrong = _wrong(rows, one, expected)
+    listed = [WindowProblem(layer, *found) for found in wrong.limit(PROBLEMS_MAX).collect()]
+    total = wrong.count() if len(listed) == PROBLEMS_MAX else len(listed)
+    return Found(WindowCount(layer, rows.count()), listed, total - len(listed))
 
 
 def _taken(sink: Sink, spark: SparkSession) -> tuple[list[Entry], DataFrame]:
@@ -201,8 +205,8 @@ def _watermarks(newest_ms: Mapping[int, int], batches: int, delay_ms: int) -> li
     return found
 
 
-def _problems(layer: str, rows: DataFrame, one: Gold, expected: DataFrame) -> list[WindowProblem]:
-    """The windows of a table that are not as expected, the first ones of them."""
+def _wrong(rows: DataFrame, one: Gold, expected: DataFrame) -> DataFrame:
+    """(kind, start, end, grouping columns) of the windows that are not as expected, in order."""
     from pyspark.sql import functions as f
 
     keys = ["window_start", "window_end", *one.by]
@@ -230,14 +234,13 @@ def _problems(layer: str, rows: DataFrame, one: Gold, expected: DataFrame) -> li
     joined = there.join(wanted, same, "full_outer").withColumn("__kind", kind)
     shown = [f.coalesce(f.col(f"`{name}`"), f.col(f"`__key_{name}`")).alias(name) for name in keys]
     text = [f.col(name).cast("string") for name in ("window_start", "window_end")]
-    wrong = (
+    by = f.to_json(f.struct(*(f"`{name}`" for name in one.by))) if one.by else f.lit("{}")
+    return (
         joined.filter("__kind is not null")
         .select("__kind", *shown)
         .orderBy(*(f"`{name}`" for name in keys))
-        .limit(PROBLEMS_MAX)
-        .select("__kind", *text, f.to_json(f.struct(*(f"`{name}`" for name in one.by))))
+        .select("__kind", *text, by)
     )
-    return [WindowProblem(layer, *found) for found in wrong.collect()]
 
 
 def _equal(one: Column, other: Column, kind: str) -> Column:

@@ -60,9 +60,9 @@ class Client:
         self._wire.close()
 
 
-def by_password(wire: Wire, mechanism: str, password: str) -> Client:
+def by_password(wire: Wire, mechanism: str, password: str, user: str = "edge") -> Client:
     client = Client(wire)
-    client.log_in(mechanism, lambda exchange: authenticate(mechanism, "edge", password, exchange))
+    client.log_in(mechanism, lambda exchange: authenticate(mechanism, user, password, exchange))
     return client
 
 
@@ -155,13 +155,14 @@ _NEW_RULE = {
 }
 
 
-def _records() -> dict[str, Any]:
+def records(topic: str) -> dict[str, Any]:
+    """What a Produce of one record says."""
     data = bytes(batch.build([Record(b"x")], timestamp_ms=1_700_000_000_000))
     return {
         "transactional_id": None,
         "acks": -1,
         "timeout": ms(1000),
-        "topic_data": [{"name": TOPIC, "partition_data": [{"index": 0, "records": data}]}],
+        "topic_data": [{"name": topic, "partition_data": [{"index": 0, "records": data}]}],
     }
 
 
@@ -198,7 +199,7 @@ def _offset(**more: Any) -> dict[str, Any]:
 
 
 def _records_operations() -> Iterator[Asked]:
-    yield Asked("0 Produce", (rights.write_topic(TOPIC),), _asking(0, 9, _records()))
+    yield Asked("0 Produce", (rights.write_topic(TOPIC),), _asking(0, 9, records(TOPIC)))
     yield Asked("1 Fetch", (rights.read_topic(TOPIC),), _asking(1, 11, _fetch()))
     place = [{"name": TOPIC, "partitions": [{"partition_index": 0, "timestamp": -1}]}]
     listed = {"replica_id": -1, "isolation_level": 0, "topics": place}
@@ -342,6 +343,17 @@ def _topic_operations() -> Iterator[Asked]:
         _asking(19, 5, {"topics": [making], "timeout": ms(1000), "validate_only": False}),
         gone=_MADE,
     )
+    derived = [
+        {"name": "derived.from", "value": TOPIC},
+        {"name": "derived.smartmodule", "value": "m-none"},
+    ]
+    deriving = {"topics": [{**making, "configs": derived}], "timeout": ms(1000)}
+    yield Asked(
+        "19 CreateTopics: derived from another",
+        (rights.create_topic(_MADE), rights.read_topic(TOPIC)),
+        _asking(19, 5, {**deriving, "validate_only": False}),
+        gone=_MADE,
+    )
     yield Asked(
         "20 DeleteTopics",
         (rights.delete_topic(_DOOMED),),
@@ -368,6 +380,19 @@ def _topic_operations() -> Iterator[Asked]:
     one = {"name": "retention.ms", "config_operation": 0, "value": "9000000"}
     changes = {"resources": [{**of, "configs": [one]}], "validate_only": False}
     yield Asked("44 IncrementalAlterConfigs", alter, _asking(44, 1, changes))
+    source = [{**one, "config_operation": 0} for one in derived]
+    into = {"resource_type": 2, "resource_name": _GROWING}
+    for key, name, version, configs in (
+        (33, "AlterConfigs", 2, derived),
+        (44, "IncrementalAlterConfigs", 1, source),
+    ):
+        changes = {"resources": [{**into, "configs": configs}], "validate_only": False}
+        yield Asked(
+            f"{key} {name}: derived from another",
+            (rights.alter_topic_settings(_GROWING), rights.read_topic(TOPIC)),
+            _asking(key, version, changes),
+            there=_GROWING,
+        )
 
 
 def _cluster_operations() -> Iterator[Asked]:

@@ -11,16 +11,17 @@ from pentalog.broker.attempts import DELAY_MS_MAX, DELAY_MS_MIN, LocalAttempts
 def test_each_failure_doubles_the_wait_up_to_a_limit() -> None:
     known = LocalAttempts(SteppedRuntime())
     waits = [known.failed("a") for _ in range(12)]
-    assert waits[:3] == [DELAY_MS_MIN, 2 * DELAY_MS_MIN, 4 * DELAY_MS_MIN]
+    assert waits[:4] == [0, DELAY_MS_MIN, 2 * DELAY_MS_MIN, 4 * DELAY_MS_MIN]
     assert waits == sorted(waits)
     assert waits[-1] == DELAY_MS_MAX
-    assert known.failed("b") == DELAY_MS_MIN
+    assert known.failed("b") == 0
 
 
 def test_what_has_passed_of_the_wait_counts() -> None:
     runtime = SteppedRuntime()
     known = LocalAttempts(runtime)
     assert known.delay_ms("a") == 0
+    known.failed("a")
     known.failed("a")
     assert known.delay_ms("a") == DELAY_MS_MIN
     runtime.advance(DELAY_MS_MIN - 1)
@@ -35,9 +36,10 @@ def test_success_and_time_make_up_for_failures() -> None:
     known = LocalAttempts(runtime)
     known.failed("a")
     known.succeeded("a")
+    assert known.failed("a") == 0
     assert known.failed("a") == DELAY_MS_MIN
     runtime.advance(61_000)
-    assert known.failed("a") == DELAY_MS_MIN
+    assert known.failed("a") == 0
 
 
 def test_addresses_do_not_fill_the_memory() -> None:

@@ -117,6 +117,17 @@ def test_dropping(users: LocalUsers, runtime: StepRuntime) -> None:
             call("alice")
 
 
+def test_the_last_verifier_takes_the_keys_with_it(users: LocalUsers, runtime: StepRuntime) -> None:
+    users.set_password("alice", "secret")
+    runtime.run()
+    key = users.add_key("alice", "")
+    for mechanism in Mechanism:
+        assert users.owner_of_key(key.encode()) == "alice"
+        users.drop_verifier("alice", mechanism)
+    assert users.owner_of_key(key.encode()) is None
+    assert users.names() == []
+
+
 @pytest.mark.parametrize(
     ("name", "password"), [("", "x"), ("n" * 250, "x"), ("a\nb", "x"), ("a", ""), ("a", "p" * 1025)]
 )
@@ -139,7 +150,7 @@ def test_a_password_the_mechanism_forbids_is_refused_without_being_quoted(
 @pytest.mark.parametrize(
     "bad",
     [
-        Verifier(b"too short", bytes(32), bytes(32), 4096),
+        Verifier(b"", bytes(32), bytes(32), 4096),
         Verifier(b"salt" * 4, bytes(31), bytes(32), 4096),
         Verifier(b"salt" * 4, bytes(32), bytes(64), 4096),
         Verifier(b"salt" * 4, bytes(32), bytes(32), 4095),

@@ -50,13 +50,15 @@ def register(console: Console) -> None:
     @ui.page("/connections", response_timeout=BUILD_TIMEOUT_S)
     @guarded(console)
     async def connections() -> None:
-        with frame(console, "Connections", "/connections"):
+        with frame(console, "Connections", "/connections") as session:
+            await session.check_operator()
             await _list(console)
 
     @ui.page("/connections/{number}", response_timeout=BUILD_TIMEOUT_S)
     @guarded(console)
     async def connection(number: int) -> None:
-        with frame(console, f"Connection {number}", "/connections"):
+        with frame(console, f"Connection {number}", "/connections") as session:
+            await session.check_operator()
             _Inspector(console, number).build()
 
 
@@ -131,7 +133,7 @@ class _Inspector:
         self._table.props('flat dense data-test="frames" no-data-label="No frame has passed yet"')
         self._table.add_slot("body-cell-bytes", _BYTES_CELL)
         task = background_tasks.create(self._follow(), name=f"inspect {self._number}")
-        context.client.on_disconnect(task.cancel)
+        context.client.on_delete(task.cancel)
         ui.timer(0.5, self._draw)
 
     async def _follow(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from nicegui import ui
 
-from pentalog.clients.kafka import Cluster
+from pentalog.clients.kafka import Cluster, KafkaFailed
 from pentalog.console import administration, browsing, dead_letters
 from pentalog.console.application import Console, now_ms
 from pentalog.console.dead_letters import SUFFIX, Letter
@@ -23,7 +23,7 @@ from pentalog.console.pages.frame import (
     heading,
     note,
 )
-from pentalog.console.pages.messages import record_dialog
+from pentalog.console.pages.record_table import record_dialog
 from pentalog.console.records import short, time_text
 from pentalog.model.types import Offset, Partition
 
@@ -62,15 +62,16 @@ def register(console: Console) -> None:
     async def page(topic: str = "") -> None:
         with frame(console, "Dead letters", "/dead-letters") as session:
             heading("Subscriptions")
-            await _subscriptions(console)
+            await _subscriptions(console, session)
             heading("Dead letters")
             await _DeadLetters(console, session).build(topic)
 
 
-async def _subscriptions(console: Console) -> None:
+async def _subscriptions(console: Console, session: Session) -> None:
     try:
+        await session.check_operator()
         found = await console.observed.subscriptions()
-    except NotTold as error:
+    except (NotTold, KafkaFailed) as error:
         note(str(error))
         return
     right = ("id", "unsettled", "behind")

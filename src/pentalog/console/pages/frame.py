@@ -211,8 +211,8 @@ def heading(text: str) -> ui.element:
     return ui.label(text).classes("text-h6").props("role=heading aria-level=2")
 
 
-def topic_address(topic: str, view: str = "") -> str:
-    return f"/topics/{quote(topic, safe='')}" + (f"?view={view}" if view else "")
+def topic_address(topic: str) -> str:
+    return f"/topics/{quote(topic, safe='')}"
 
 
 def group_address(group: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from nicegui import context, ui
@@ -13,11 +12,11 @@ from pentalog.clients.kafka import Cluster
 from pentalog.console import browsing
 from pentalog.console.browsing import Tail
 from pentalog.console.identity import Session, explain
-from pentalog.console.pages.charts import columns
 from pentalog.console.pages.frame import attempted, note
 from pentalog.console.pages.produce import Produce
+from pentalog.console.pages.record_table import message_table, record_dialog, shown
 from pentalog.console.pages.searching import Searching
-from pentalog.console.records import Row, full, kind_of, parse_time, short, time_text
+from pentalog.console.records import Row, parse_time
 from pentalog.model.types import Partition
 
 _ALL: Final = "all partitions"
@@ -29,34 +28,19 @@ _WAYS: Final = {
     "time": "From time",
     "search": "Search",
 }
-_COLUMNS: Final = (
-    ("time", "Time (UTC)"),
-    ("partition", "Partition"),
-    ("offset", "Offset"),
-    ("key", "Key"),
-    ("value", "Value"),
-    ("door", "Door"),
-)
-_OPEN_CELL: Final = (
-    '<q-td :props="props"><q-btn flat dense no-caps class="pl-mono" color="primary"'
-    ' :label="props.value" :aria-label="\'Open record \' + props.value"'
-    " @click=\"() => $parent.$emit('show', props.row)\" /></q-td>"
-)
-_TEXT_CELL: Final = (
-    '<q-td :props="props"><div class="pl-mono pl-cell" :title="props.value">{{ props.value }}</div>'
-    "</q-td>"
-)
 
 
 class Messages:
-    def __init__(self, session: Session, topic: str, partitions: list[int]) -> None:
+    def __init__(
+        self, session: Session, topic: str, partitions: list[int], produce: Produce
+    ) -> None:
         self._session = session
         self._topic = topic
         self._partitions = partitions
         self._tail: Tail | None = None
         self._stepping = False
         self._live: deque[dict[str, Any]] = deque(maxlen=browsing.LIVE_ROWS_MAX)
-        self.produce: Produce | None = None
+        self._produce = produce
 
     async def build(self) -> None:
         with ui.column().classes("w-full gap-3 q-pt-sm"):
@@ -73,10 +57,10 @@ class Messages:
                 self._go = ui.button("Show", on_click=self._show).props('outline data-test="show"')
             self._state = note("").props('data-test="state" aria-live=polite')
             self._searching = Searching(self._session, self._topic, self._open)
-            self._searching.build(lambda: self._places())
-            self.table = message_table(self._open)
+            self._searching.build(self._places)
+            self._table = message_table(self._open)
         self._timer = ui.timer(_LIVE_S, self._step, active=False)
-        context.client.on_disconnect(self._close)
+        context.client.on_delete(self._close)
         await self._changed()
 
     def _places(self) -> list[Partition]:
@@ -94,12 +78,12 @@ class Messages:
         self._go.set_visibility(asks or way == "newest")
         self._go.set_text("Show" if asks else "Refresh")
         self._searching.set_visibility(way == "search")
-        self.table.set_visibility(way != "search")
+        self._table.set_visibility(way != "search")
         self._close()
         self._state.set_text("")
         if way == "live":
             self._live.clear()
-            self.table.rows = []
+            self._table.rows = []
             self._tail = Tail(self._session.cluster(), self._topic, self._partition())
             await self._step()
             self._timer.activate()
@@ -120,7 +104,7 @@ class Messages:
 
         async def show() -> None:
             rows = await self._session.ask(read)
-            self.table.rows = [shown(row) for row in rows]
+            self._table.rows = [shown(row) for row in rows]
             self._state.set_text(f"{len(rows)} records" if rows else "No records here.")
 
         await attempted(show())
@@ -141,7 +125,7 @@ class Messages:
             return
         if rows:
             self._live.extendleft(shown(row) for row in rows)
-            self.table.rows = list(self._live)
+            self._table.rows = list(self._live)
         passed = f"; {tail.skipped:,} came too fast to show" if tail.skipped else ""
         self._state.set_text(f"Live: new records come in at the top{passed}.")
 
@@ -159,67 +143,6 @@ class Messages:
             found = await self._session.ask(lambda cluster: browsing.one(cluster, at, offset))
             if found is None:
                 raise ValueError(f"{at} no longer has a record at offset {offset}")
-            record_dialog(found, self.produce)
+            record_dialog(found, self._produce)
 
         await attempted(show())
-
-
-def message_table(on_show: Callable[[dict[str, Any]], Any]) -> ui.table:
-    """An empty table of records whose offsets open them."""
-    table = ui.table(
-        rows=[], columns=columns(_COLUMNS, right=("partition", "offset")), row_key="id",
-        pagination={"rowsPerPage": 50},
-    ).classes("w-full")  # fmt: skip
-    table.props('flat dense data-test="messages" no-data-label="No records"')
-    table.add_slot("body-cell-offset", _OPEN_CELL)
-    table.add_slot("body-cell-key", _TEXT_CELL)
-    table.add_slot("body-cell-value", _TEXT_CELL)
-    table.on("show", lambda event: on_show(event.args))
-    return table
-
-
-def shown(row: Row) -> dict[str, Any]:
-    """A record as a line of the table."""
-    return {
-        "id": f"{row.at.index}-{row.offset}",
-        "time": time_text(row.timestamp_ms),
-        "partition": row.at.index,
-        "offset": row.offset,
-        "key": "" if row.key is None else short(row.key, 40),
-        "value": short(row.value),
-        "door": row.door,
-    }
-
-
-def record_dialog(row: Row, produce: Produce | None) -> None:
-    """One record with everything it has."""
-    with (
-        ui.dialog() as dialog,
-        ui.card().classes("w-full").style("max-width: 60rem").props('data-test="record"'),
-    ):
-        ui.label(f"{row.at} · offset {row.offset}").classes("text-h6")
-        note(f"{time_text(row.timestamp_ms)} UTC · written through {row.door}")
-        if row.headers:
-            _part("Headers", row.headers)
-        _code("Key", row.key)
-        _code("Value", row.value)
-        with ui.row().classes("w-full justify-end"):
-            if produce is not None:
-                ui.button("Send again", icon="o_send", on_click=lambda: produce.open(row)).props(
-                    "flat"
-                )
-            ui.button("Close", on_click=dialog.close).props("unelevated autofocus")
-    dialog.open()
-
-
-def _part(title: str, headers: Sequence[tuple[str, bytes | None]]) -> None:
-    ui.label(title).classes("text-subtitle2")
-    text = "\n".join(f"{name}: {short(value, 400)}" for name, value in headers)
-    ui.label(text).classes("pl-code pl-mono")
-
-
-def _code(title: str, data: bytes | None) -> None:
-    size = "" if data is None else f", {len(data):,} bytes"
-    ui.label(f"{title} ({kind_of(data)}{size})").classes("text-subtitle2")
-    if data:
-        ui.label(full(data)).classes("pl-code pl-mono")

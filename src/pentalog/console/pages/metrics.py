@@ -33,7 +33,8 @@ def register(console: Console) -> None:
     @ui.page("/metrics", response_timeout=BUILD_TIMEOUT_S)
     @guarded(console)
     async def page() -> None:
-        with frame(console, "Metrics", "/metrics"):
+        with frame(console, "Metrics", "/metrics") as session:
+            await session.check_operator()
             _Metrics(console).build()
 
 

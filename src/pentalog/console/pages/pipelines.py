@@ -35,7 +35,8 @@ def register(console: Console) -> None:
     @ui.page("/pipelines", response_timeout=BUILD_TIMEOUT_S)
     @guarded(console)
     async def page() -> None:
-        with frame(console, "Pipelines", "/pipelines"):
+        with frame(console, "Pipelines", "/pipelines") as session:
+            await session.check_operator()
             await _Pipelines(console).build()
 
 

@@ -11,6 +11,7 @@ from nicegui import context, ui
 from pentalog.console.identity import Session
 from pentalog.console.pages.charts import short_number
 from pentalog.console.pages.frame import attempted, note
+from pentalog.console.pages.record_table import message_table, shown
 from pentalog.console.query import FIELDS, JsonCondition, Query
 from pentalog.console.records import parse_time
 from pentalog.console.search import Progress, Search
@@ -31,8 +32,6 @@ class Searching:
         self._drawn: tuple[int, int, str] = (-1, -1, "")
 
     def build(self, places: Callable[[], list[Partition]]) -> None:
-        from pentalog.console.pages.messages import message_table
-
         self._places = places
         with ui.column().classes("w-full gap-3") as self._whole:
             with ui.card().classes("pl-card"), ui.column().classes("w-full gap-2"):
@@ -44,7 +43,7 @@ class Searching:
             self._table = message_table(self._on_show).props('data-test="hits"')
             self._pages = ui.pagination(1, 1, direction_links=True, on_change=self._draw)
         self._timer = ui.timer(_REFRESH_S, self._draw, active=False)
-        context.client.on_disconnect(self.cancel)
+        context.client.on_delete(self.cancel)
 
     def set_visibility(self, visible: bool) -> None:
         self._whole.set_visibility(visible)
@@ -113,8 +112,6 @@ class Searching:
             self._pages.value = 1
 
     def _draw(self) -> None:
-        from pentalog.console.pages.messages import shown
-
         search = self._search
         if search is None:
             return

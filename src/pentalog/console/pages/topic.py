@@ -39,7 +39,8 @@ class _Topic:
 
     async def build(self, view: str) -> None:
         lines = await self._lines()
-        produce = Produce(self._session, self._name, [line.at.index for line in lines])
+        indexes = [line.at.index for line in lines]
+        produce = Produce(self._session, self._name, indexes)
         with ui.row().classes("w-full items-center"):
             ui.label(self._name).classes("text-h5 ellipsis").props("role=heading aria-level=1")
             ui.space()
@@ -54,9 +55,7 @@ class _Topic:
                 ui.tab(one, one.capitalize()).props(f'data-test="tab-{one}"')
         with ui.tab_panels(tabs, value=view).classes("w-full bg-transparent"):
             with ui.tab_panel("messages").style("padding: 0"):
-                messages = Messages(self._session, self._name, [one.at.index for one in lines])
-                messages.produce = produce
-                await messages.build()
+                await Messages(self._session, self._name, indexes, produce).build()
             with ui.tab_panel("partitions").style("padding: 0"):
                 self._partitions(lines)
             with ui.tab_panel("settings").style("padding: 0"):

@@ -81,6 +81,8 @@ class BlipmqSession:
         self._authenticated = False
         self._ended = False
         self._parked: deque[_Parked] = deque()
+        timeout_ms = context.config.login_timeout_ms
+        self._waiting_for_login = context.runtime.after(timeout_ms, self._give_up)
 
     def receive(self, data: memoryview) -> int:
         if self._ended:
@@ -125,6 +127,7 @@ class BlipmqSession:
 
     def close(self) -> None:
         self._ended = True
+        self._waiting_for_login.cancel()
         for parked in self._parked:
             if parked.waiting is not None:
                 parked.waiting.cancel()
@@ -170,11 +173,17 @@ class BlipmqSession:
         who = keys.owner(key, self._context)
         if who is not None:
             self._authenticated = True
+            self._waiting_for_login.cancel()
             access.become(who, "API key")
             self._replies.send(frames.ack(correlation, 0))
             return
         delay_ms = access.turned_away("API key", "", "unknown key")
         self._hold_back(delay_ms, lambda: self._refuse(correlation, 401, "invalid API key"))
+
+    def _give_up(self) -> None:
+        """Nobody has logged in here in time."""
+        self._ended = True
+        self._replies.hang_up()
 
     def _hold_back(self, delay_ms: int, run: Callable[[], None]) -> None:
         """Go on after a while, in which nothing is served."""

@@ -16,6 +16,7 @@ from pentalog.broker.security import ANONYMOUS, Principal
 from pentalog.model.later import Later
 from pentalog.protocols.cursus.calls import Call
 from pentalog.protocols.cursus.errors import Refused
+from pentalog.runtime import Timer
 from pentalog.session import Context, Replies
 
 _BEHIND: Final = re.compile(r" principal=(\S+) auth_token=(\S+)$")
@@ -28,6 +29,17 @@ class Login:
         self._replies = replies
         self._proved: tuple[bytes, int] | None = None
         """Hash of the credentials last accepted, and of which state of the users."""
+        self._waiting: Timer | None = None
+
+    def await_login(self, give_up: Callable[[], None]) -> None:
+        """Give up unless somebody has logged in in time, where somebody must."""
+        context = self._context
+        if "auth" in context.demands and context.access.who == ANONYMOUS:
+            self._waiting = context.runtime.after(context.config.login_timeout_ms, give_up)
+
+    def close(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
 
     def authenticate(self, call: Call) -> None:
         """AUTH."""
@@ -99,7 +111,8 @@ class Login:
         def arrived(right: Later[bool]) -> None:
             # What is held is served in a later turn, so behind this.
             release()
-            call.attempt(lambda: verified(right))
+            if not call.session.ended:
+                call.attempt(lambda: verified(right))
 
         later.then(arrived)
 
@@ -122,6 +135,7 @@ class Login:
 
     def _accept(self, who: Principal, name: str, token: str) -> None:
         self._proved = (_digest(name, token), self._context.broker.users.version)
+        self.close()
         self._context.access.become(who, "AUTH")
 
     def _refuse(self, call: Call, name: str) -> None:
@@ -129,7 +143,7 @@ class Login:
         self._proved = None
         access = self._context.access
         delay_ms = access.turned_away("AUTH", name[:100], "wrong token")
-        access.who = ANONYMOUS
+        access.leave()
         refusal = Refused("authentication_failed mechanism=PLAIN")
         self._hold_back(call, delay_ms, lambda: call.refuse(refusal))
 
@@ -143,7 +157,8 @@ class Login:
 
         def go_on() -> None:
             release()
-            call.attempt(run)
+            if not call.session.ended:
+                call.attempt(run)
 
         self._context.runtime.after(delay_ms, go_on)
 

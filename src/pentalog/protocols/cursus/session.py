@@ -51,6 +51,7 @@ class CursusSession:
         self.replies = replies
         self.door = door_of(context.broker)
         self.login = Login(context, replies)
+        self.login.await_login(self.hang_up)
         self.reads = Reads(replies)
         self.waits: set[Waiting] = set()
         self.wanted = 0
@@ -102,6 +103,7 @@ class CursusSession:
 
     def close(self) -> None:
         self.ended = True
+        self.login.close()
         if self.stream is not None:
             self.stream.drop()
         waits = list(self.waits)

@@ -125,10 +125,11 @@ def _create_module(
     call: Call, name: str, wish: objects.ModuleWish, *, dry_run: bool
 ) -> Later[None]:
     rights.check(call, rights.SC, objects.SMART_MODULE, name)
+    modules = call.context.broker.smart_modules
+    made = modules.create(SmartModule(name, wish.wasm, wish.package), dry_run=dry_run)
     if not dry_run:
         call.context.access.record("create SmartModule", name)
-    modules = call.context.broker.smart_modules
-    return modules.create(SmartModule(name, wish.wasm, wish.package), dry_run=dry_run)
+    return made
 
 
 def _create_topic(

@@ -5,11 +5,13 @@ Any bytes give answers or a hang-up.
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Callable, Mapping
 from ipaddress import ip_address
 from typing import Final
 from urllib.parse import quote
 
+from pentalog.broker.security import Kind, Operation
 from pentalog.observation import NotInspected, Observation
 from pentalog.protocols.http import exposition, frames, messages
 from pentalog.protocols.http.frames import HEAD_BYTES_MAX, Bad, Request
@@ -22,6 +24,8 @@ _CLIENT_MAX: Final = 100
 _CONNECTIONS_MAX: Final = 1000
 """Told of in one answer."""
 _METHODS: Final = ("GET", "HEAD")
+_GUARDED: Final = frozenset({"/metrics"})
+"""Besides everything below `/api/`; whether the broker lives anybody may know."""
 _INSPECT: Final = "/api/v1/inspect/"
 _PATHS: Final = """\
 pentalog; no web console runs here.  These paths are served:
@@ -113,7 +117,22 @@ class HttpSession:
                 f"{request.host[:200]!r} is not a name of this broker; use its address, or start "
                 "it with --advertise http=HOST:PORT",
             )
+        if request.path in _GUARDED or request.path.startswith("/api/"):
+            access = self._context.access
+            may = self._is_console(request) or access.allows(Operation.DESCRIBE, Kind.CLUSTER)
+            if not may:
+                return messages.text(
+                    403,
+                    f"{access.who} may not describe the cluster: allow it by a rule, or say who "
+                    "comes through this listener with --listener-principals http=User:NAME",
+                )
         return None
+
+    def _is_console(self, request: Request) -> bool:
+        """It asks its own users who they are, and shows this to those only who may see it."""
+        shown = request.headers.get("authorization", "")
+        expected = f"Bearer {self._observation.console_key}"
+        return hmac.compare_digest(shown.encode(), expected.encode())
 
     def _at_home(self, host: str) -> bool:
         """Was this broker meant?  A page of another site can make its own name lead here.

@@ -40,6 +40,7 @@ WIRE_OPERATIONS: Final[Mapping[Operation, int]] = {
     Operation.COMMIT_IN_TWO_PHASES: 15,
 }
 
+_REMEMBERED_MAX: Final = 10_000
 _READ_TOPIC: Final = (Operation.READ, Kind.TOPIC)
 _WRITE_TOPIC: Final = (Operation.WRITE, Kind.TOPIC)
 _CREATE_TOPIC: Final = (Operation.CREATE, Kind.TOPIC)
@@ -133,6 +134,13 @@ def demand(access: Access, operation: Operation, kind: Kind, name: str = CLUSTER
         )
 
 
+def demand_source(access: Access, settings: Mapping[str, str | None]) -> None:
+    """Whoever derives a topic from another shows its records: he must be allowed to read them."""
+    source = settings.get("derived.from")
+    if source:
+        demand(access, Operation.READ, Kind.TOPIC, source)
+
+
 def refusal_of(access: Access, operation: Operation, kind: Kind, name: str = CLUSTER_NAME) -> int:
     """The code of the refusal; 0 if it may."""
     return 0 if access.allows(operation, kind, name) else int(_REFUSALS[kind])
@@ -144,11 +152,20 @@ def find(
     """The partition, if it may; whoever may not is not told whether it is there."""
     if not access.guarded:
         return door.routes.find(topic, index, by_id=by_id)
+    question = (operation, by_id, topic, index)
+    kept: tuple[int, Partition] | None = access.remembered.get(question)
+    if kept is not None and access.version == access.rules.version:
+        version, at = kept
+        if version == door.topics.version:
+            return at
     if not by_id:
         demand(access, operation, Kind.TOPIC, str(topic, "utf-8", "replace"))
     at = door.routes.find(topic, index, by_id=by_id)
     if by_id:
         demand(access, operation, Kind.TOPIC, at.topic)
+    if len(access.remembered) >= _REMEMBERED_MAX:
+        access.remembered.clear()
+    access.remembered[question] = (door.topics.version, at)
     return at
 
 

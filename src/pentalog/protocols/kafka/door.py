@@ -107,6 +107,7 @@ class Answers:
 
 class Door:
     def __init__(self, topics: Topics) -> None:
+        self.topics = topics
         self.routes = Routes(topics)
         self.metadata = Answers(topics)
         self.fetch_sessions = FetchSessions()

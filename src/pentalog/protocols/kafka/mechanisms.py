@@ -3,18 +3,20 @@
 PLAIN        name and password, once
 SCRAM-SHA-*  two messages each way (RFC 5802); delegation tokens log in by it too
 OAUTHBEARER  a signed token, once (RFC 7628); a refusal takes a second message
+GSSAPI       a ticket of Kerberos, then a word about layers, of which there are none (RFC 4752)
 """
 
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 from scramp import ScramException, ScramMechanism  # type: ignore[import-untyped]
 
-from pentalog.broker.credentials import Bearer, Mechanism, Verifier
+from pentalog.broker.credentials import Bearer, Mechanism, TicketStep, Verifier
 from pentalog.broker.port import Broker
 from pentalog.broker.security import Principal
 from pentalog.model.errors import BrokerError, Unauthorized
@@ -22,6 +24,7 @@ from pentalog.model.later import Later
 
 _TOKEN_MARK: Final = "tokenauth=true"
 """Kafka's extension: the name is a delegation token's id."""
+_SALT_BYTES: Final = 16
 _REFUSED_TOKEN: Final = b'{"status":"invalid_token"}'
 _BEARER: Final = re.compile(
     r"n,(?:a=(?P<name>[^,\x01]*))?,\x01(?:[A-Za-z]+=[^\x01]*\x01)*?"
@@ -147,12 +150,18 @@ class Scram:
     def _challenge(
         self, text: str, plain: str, verifier_of: Callable[[str], Verifier]
     ) -> Later[Step]:
+        found: list[Verifier] = []
+
         def look_up(name: str) -> tuple[bytes, bytes, bytes, int]:
-            return tuple(verifier_of(name))  # type: ignore[return-value]
+            found.append(verifier_of(name))
+            salt, *others = found[0]
+            return (salt.ljust(_SALT_BYTES, b"\0"), *others)  # type: ignore[return-value]
 
         server = ScramMechanism(self._mechanism.value).make_server(look_up)
         try:
             server.set_client_first(plain)
+            # The library tells no salt as short as other tools may have made it.
+            server.salt = b64encode(found[0].salt).decode()
             challenge: str = server.get_server_first()
         except ScramException as flaw:
             return refused(f"the first SCRAM message is refused: {flaw.args[0]}")
@@ -204,6 +213,26 @@ class OAuthBearer:
         return later
 
 
+class Gssapi:
+    def __init__(self, broker: Broker) -> None:
+        self.claimed = ""
+        self._talk = broker.tickets.talk()
+
+    def hear(self, message: bytes) -> Later[Step]:
+        later: Later[Step] = Later()
+
+        def heard(done: Later[TicketStep]) -> None:
+            try:
+                reply, who = done.value
+            except BrokerError as refusal:
+                later.refuse(refusal)
+                return
+            later.fill(Step(reply, None if who is None else Known(who)))
+
+        self._talk.hear(message).then(heard)
+        return later
+
+
 def _pass_on(later: Later[Step], done: Later[Step]) -> None:
     try:
         later.fill(done.value)
@@ -216,4 +245,5 @@ MECHANISMS: Final[Mapping[str, Callable[[Broker], Conversation]]] = {
     "SCRAM-SHA-256": partial(Scram, mechanism=Mechanism.SHA_256),
     "SCRAM-SHA-512": partial(Scram, mechanism=Mechanism.SHA_512),
     "OAUTHBEARER": OAuthBearer,
+    "GSSAPI": Gssapi,
 }

@@ -15,6 +15,7 @@ from pentalog.kernels import Frames, ProduceRun
 from pentalog.model.errors import BrokerError
 from pentalog.model.types import FilePiece, Piece
 from pentalog.protocols.kafka import codec, frames, login
+from pentalog.protocols.kafka.actions import ACTIONS, record
 from pentalog.protocols.kafka.api import APIS, k00_produce, k18_api_versions
 from pentalog.protocols.kafka.door import door_of
 from pentalog.protocols.kafka.entities import Undecodable
@@ -215,6 +216,8 @@ class KafkaSession:
             call.throttle_ms = self._allowance.received(key, end - start)
             if call.throttle_ms:
                 call.line = ThrottledLine(self, key, version, call.throttle_ms)
+        if key in ACTIONS:
+            record(call)
         try:
             api.serve(call)
         except BrokerError as refusal:
@@ -240,6 +243,8 @@ class KafkaSession:
         """The one request that is served to everybody."""
         self._serve_frame(data, start, end)
         self._flush()
+        if self._ended and self._login is not None:
+            self._login.close()
 
     def _log_in_again(self, data: memoryview, start: int, end: int) -> None:
         self._flush()

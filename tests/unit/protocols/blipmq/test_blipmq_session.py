@@ -263,6 +263,7 @@ def test_wrong_keys_slow_a_client_down(broker: BlipBroker) -> None:
     connection = broker.connect()
     connection.ask(HELLO)
     refused = nack(1, 401, "invalid API key")
+    assert connection.ask(frame(2, 1, b"\x00\x03bad")) == refused
     for delay_ms in (100, 200, 400):
         assert connection.ask(frame(2, 1, b"\x00\x03bad") + frame(7, 4)) == b""
         broker.runtime.advance(delay_ms - 1)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.runtimes import SteppedRuntime
 
+from pentalog.broker.security import Access, Unguarded, Verdict
 from pentalog.config import Config, Listen
 from pentalog.metrics import Traffic
 from pentalog.model.later import Later
@@ -64,6 +65,7 @@ class Line:
 class FakeObservation:
     def __init__(self) -> None:
         self.console_url: str | None = None
+        self.console_key = "the console's"
         self.ready = True
         self.started_ms = 1000
         self.flaw = ""
@@ -91,7 +93,7 @@ class FakeObservation:
 
 
 class World:
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, access: Access | None = None, **settings: Any) -> None:
         self.runtime = SteppedRuntime()
         self.observation = FakeObservation()
         self.line = Line()
@@ -106,6 +108,7 @@ class World:
                 listener="http",
                 advertised=nobody,
                 observation=self.observation,
+                access=access or Access(),
             ),
             self.line,
         )
@@ -119,8 +122,17 @@ class World:
         self.runtime.step()
         return self.line.sent.decode()
 
-    def get(self, path: str, host: str = "127.0.0.1:9644") -> str:
-        return self.say(f"GET {path} HTTP/1.1\nHost: {host}\n\n")
+    def get(self, path: str, host: str = "127.0.0.1:9644", more: str = "") -> str:
+        return self.say(f"GET {path} HTTP/1.1\nHost: {host}\n{more}\n")
+
+
+class Strict(Unguarded):
+    """Nobody may do anything."""
+
+    enforced = True
+
+    def judge(self, *_: object) -> Verdict:
+        return Verdict(False, "no rule")
 
 
 @pytest.fixture
@@ -305,3 +317,14 @@ def test_any_bytes_give_answers_or_a_hang_up(pieces: list[bytes]) -> None:
     used = world.session.receive(memoryview(data))
     assert 0 <= used <= len(data)
     assert not world.line.sent or world.line.sent.startswith(b"HTTP/1.1 ")
+
+
+def test_the_broker_s_own_console_needs_no_rule() -> None:
+    world = World(Access(Strict()))
+    for path in ("/metrics", "/api/v1/connections", "/api/v1/rates", "/api/v1/inspect/7"):
+        assert world.get(path).startswith("HTTP/1.1 403 "), path
+        wrong = "Authorization: Bearer the console's own\n"
+        assert world.get(path, more=wrong).startswith("HTTP/1.1 403 "), path
+    shown = "Authorization: Bearer the console's\n"
+    assert world.get("/api/v1/rates", more=shown).startswith("HTTP/1.1 200 ")
+    assert world.get("/health").startswith("HTTP/1.1 200 ")

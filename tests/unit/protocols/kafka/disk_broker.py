@@ -23,9 +23,13 @@ from pentalog.broker.offsets_topic import OffsetsTopic
 from pentalog.broker.port import Broker
 from pentalog.broker.producers import LocalProducers
 from pentalog.broker.quotas import LocalQuotas
+from pentalog.broker.rules import LocalRules
+from pentalog.broker.security import Access
 from pentalog.broker.state import FILE_NAME, State
+from pentalog.broker.tokens import LocalTokens
 from pentalog.broker.topics import LocalTopics
 from pentalog.broker.transactions import LocalTransactions
+from pentalog.broker.users import LocalUsers
 from pentalog.config import Config
 from pentalog.log.files import RealFiles
 from pentalog.log.store import Store
@@ -154,8 +158,26 @@ class DiskBroker:
                 consumers=consumers,
                 quotas=self.quotas,
                 settings=self.settings,
+                rules=self._rules(),
+                users=self._users(),
+                tokens=self._tokens(),
             )
             self.runtime.run()
+
+    def _rules(self) -> LocalRules:
+        rules = LocalRules(self.state, enforced=self.config.authorization)
+        rules.open()
+        return rules
+
+    def _users(self) -> LocalUsers:
+        users = LocalUsers(self.state, self.runtime)
+        users.open()
+        return users
+
+    def _tokens(self) -> LocalTokens:
+        tokens = LocalTokens(self.state, self.runtime, self.config)
+        tokens.open()
+        return tokens
 
     @contextmanager
     def seeded(self) -> Iterator[None]:
@@ -170,7 +192,7 @@ class DiskBroker:
             self._state_of_random = random.getstate()
             random.setstate(before)
 
-    def connect(self, line: Line) -> KafkaSession:
+    def connect(self, line: Line, *demands: str) -> KafkaSession:
         context = Context(
             broker=self.broker,
             runtime=self.runtime,
@@ -179,6 +201,8 @@ class DiskBroker:
             peer="test",
             listener="kafka",
             advertised=lambda endpoint: Address("host.example", 9092),
+            demands=frozenset(demands),
+            access=Access(self.broker.rules),
         )
         return KafkaSession(context, line)
 
@@ -195,10 +219,10 @@ class DiskBroker:
 class Connection:
     """A session on a broker, with the receive buffer a server would keep for it."""
 
-    def __init__(self, broker: DiskBroker) -> None:
+    def __init__(self, broker: DiskBroker, *demands: str) -> None:
         self.broker = broker
         self.line = Line()
-        self.session = broker.connect(self.line)
+        self.session = broker.connect(self.line, *demands)
         self._left = b""
 
     def feed(self, data: bytes) -> None:

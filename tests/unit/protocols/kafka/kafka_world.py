@@ -237,6 +237,7 @@ class Line:
         self.sends = 0
         self.hung_up = False
         self.muted = False
+        self.held = False
         self._places: list[KeptPlace] = []
 
     def send(self, *pieces: Piece) -> None:
@@ -254,6 +255,14 @@ class Line:
     def mute(self, delay_ms: int) -> None:
         assert delay_ms > 0
         self.muted = True
+
+    def hold(self) -> Callable[[], None]:
+        assert not self.held
+        self.held = True
+        return self._let_go
+
+    def _let_go(self) -> None:
+        self.held = False
 
     @property
     def waiting(self) -> int:

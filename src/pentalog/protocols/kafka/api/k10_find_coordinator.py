@@ -19,13 +19,11 @@ _TRANSACTION: Final = 1
 
 def serve(call: Call) -> None:
     kind = call.field("key_type", _GROUP)
-    if kind == _GROUP:
+    keys = [call.body.key] if call.version < 4 else call.body.coordinator_keys
+    found = [_coordinator(call, key, kind) for key in keys]
+    if kind == _GROUP and not all(coordinator["error_code"] for coordinator in found):
         call.context.broker.groups.offsets.publish()
-    if call.version < 4:
-        call.answer(_coordinator(call, call.body.key, kind))
-        return
-    keys = call.body.coordinator_keys
-    call.answer({"coordinators": [_coordinator(call, key, kind) for key in keys]})
+    call.answer(found[0] if call.version < 4 else {"coordinators": found})
 
 
 def _coordinator(call: Call, key: str, kind: int) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import InvalidConfig, InvalidPartitions, InvalidTopic
 from pentalog.model.later import Later
 from pentalog.protocols.kafka.administration import answer_settled, error_fields, repeated
-from pentalog.protocols.kafka.authorization import demand
+from pentalog.protocols.kafka.authorization import demand, demand_source
 from pentalog.protocols.kafka.configs import topic_entries
 from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused
 from pentalog.protocols.kafka.messages import Api, Call
@@ -67,9 +67,9 @@ def _spec(call: Call, topic: Any) -> TopicSpec:
     flaw = kafka_name_flaw(topic.name)
     if flaw is not None:
         raise InvalidTopic(flaw)
-    return TopicSpec(
-        name=topic.name, partitions=_partitions(call, topic), settings=_settings(topic)
-    )
+    settings = _settings(topic)
+    demand_source(call.access, settings)
+    return TopicSpec(name=topic.name, partitions=_partitions(call, topic), settings=settings)
 
 
 def _create(call: Call, spec: TopicSpec) -> dict[str, Any]:

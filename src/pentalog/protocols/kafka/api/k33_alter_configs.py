@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from pentalog.protocols.kafka import broker_configs, group_configs
+from pentalog.protocols.kafka.authorization import demand_source
 from pentalog.protocols.kafka.configs import Resource, alter, check_alterable, missing_value
 from pentalog.protocols.kafka.messages import Api, Call
 
@@ -29,6 +30,7 @@ def _alter(call: Call, resource: Any) -> None:
     elif resource.resource_type == Resource.GROUP:
         group_configs.change(call, name, changes, replace=True, dry_run=dry_run)
     else:
+        demand_source(call.access, changes)
         call.context.broker.topics.configure(name, changes, replace=True, dry_run=dry_run)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from pentalog.broker.port import Setting
 from pentalog.model.errors import InvalidConfig
 from pentalog.protocols.kafka import broker_configs, group_configs
+from pentalog.protocols.kafka.authorization import demand_source
 from pentalog.protocols.kafka.configs import (
     Entry,
     Resource,
@@ -49,7 +50,9 @@ def _alter(call: Call, resource: Any) -> None:
     else:
         topics = call.context.broker.topics
         current = {setting.name: setting for setting in topics.settings(name)}
-        topics.configure(name, _changes(resource.configs, current), dry_run=dry_run)
+        changes = _changes(resource.configs, current)
+        demand_source(call.access, changes)
+        topics.configure(name, changes, dry_run=dry_run)
 
 
 def _changes(configs: Any, current: Mapping[str, Setting | Entry]) -> dict[str, str | None]:

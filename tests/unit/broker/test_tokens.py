@@ -1,0 +1,104 @@
+"""Delegation tokens: how long they are good, and what of them is kept."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+from collections.abc import Callable
+
+import pytest
+from scramp import ScramClient, ScramMechanism
+from step_runtime import StepRuntime
+
+from pentalog.broker.credentials import Mechanism
+from pentalog.broker.security import Principal
+from pentalog.broker.state import State
+from pentalog.broker.tokens import LocalTokens
+from pentalog.config import Config
+from pentalog.model.errors import UserNotFound
+from pentalog.security_settings import Secrets
+
+ALICE, BOB = Principal("User", "alice"), Principal("User", "bob")
+CONFIG = Config(
+    delegation_token_secret=Secrets(["a secret"]),
+    delegation_token_expiry_ms=1_000,
+    delegation_token_lifetime_ms_max=5_000,
+)
+Open = Callable[[], State]
+
+
+def opened(state: State, runtime: StepRuntime, config: Config = CONFIG) -> LocalTokens:
+    tokens = LocalTokens(state, runtime, config)
+    tokens.open()
+    return tokens
+
+
+def test_a_token_is_good_for_a_while_and_may_be_prolonged(
+    open_state: Open, runtime: StepRuntime
+) -> None:
+    tokens = opened(open_state(), runtime)
+    made = tokens.create(ALICE, ALICE, [BOB], -1)
+    assert made.expires_ms - made.issued_ms == 1_000
+    assert made.expires_ms_max - made.issued_ms == 5_000
+    assert tokens.create(ALICE, ALICE, [], 200).expires_ms_max == made.issued_ms + 200
+    runtime.advance(900)
+    assert [token.token_id for token in tokens.all()] == [made.token_id]
+    assert tokens.prolong(made.token_id, -1).expires_ms == made.issued_ms + 1_900
+    assert tokens.prolong(made.token_id, 10**9).expires_ms == made.expires_ms_max
+    runtime.advance(4_200)
+    assert tokens.get(made.token_id) is None
+    with pytest.raises(UserNotFound):
+        tokens.prolong(made.token_id, -1)
+
+
+def test_tokens_outlive_a_restart_without_their_secrets(
+    open_state: Open, runtime: StepRuntime
+) -> None:
+    state = open_state()
+    tokens = opened(state, runtime)
+    made = tokens.create(ALICE, BOB, [BOB], -1)
+    secret = tokens.secret(made.token_id)
+    runtime.run()
+    for row in state.rows("SELECT * FROM tokens"):
+        assert secret not in row
+        assert secret.hex() not in map(str, row)
+    state.close()
+    runtime.run()
+    again = opened(open_state(), runtime)
+    assert again.get(made.token_id) == made
+    assert again.by_secret(secret) == made
+    assert again.by_secret(secret[:-1] + b"?") is None
+    again.drop(made.token_id)
+    assert again.by_secret(secret) is None
+
+
+@pytest.mark.parametrize("mechanism", Mechanism)
+def test_the_secret_is_a_password(
+    open_state: Open, runtime: StepRuntime, mechanism: Mechanism
+) -> None:
+    tokens = opened(open_state(), runtime)
+    made = tokens.create(ALICE, ALICE, [], -1)
+    later = tokens.verifier(made.token_id, mechanism)
+    runtime.run()
+    verifier = later.value
+    assert verifier is not None
+    server = ScramMechanism(mechanism.value).make_server(lambda _: tuple(verifier))
+    password = base64.b64encode(tokens.secret(made.token_id)).decode()
+    client = ScramClient([mechanism.value], made.token_id, password)
+    server.set_client_first(client.get_client_first())
+    client.set_server_first(server.get_server_first())
+    server.set_client_final(client.get_client_final())
+    client.set_server_final(server.get_server_final())
+    assert tokens.verifier("another", mechanism).value is None
+
+
+def test_without_a_secret_there_are_no_tokens(open_state: Open, runtime: StepRuntime) -> None:
+    state = open_state()
+    made = opened(state, runtime).create(ALICE, ALICE, [], -1)
+    state.close()
+    runtime.run()
+    tokens = opened(open_state(), runtime, Config())
+    assert not tokens.enabled
+    # What anybody could compute proves nothing.
+    assert tokens.by_secret(hmac.digest(b"", made.token_id.encode(), "sha512")) is None
+    assert tokens.verifier("any", Mechanism.SHA_256).value is None
