@@ -24,7 +24,7 @@ _PORT_MAX: Final = 65_535
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
 SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
-_ENGINE: Final = re.compile(r"kafka://[^/,\s]+:\d{1,5}(,[^/,\s]+:\d{1,5})*")
+_ENGINE: Final = re.compile(r"kafka(\+sasl)?(\+tls)?://[^/,\s]+:\d{1,5}(,[^/,\s]+:\d{1,5})*")
 _TRUE: Final = frozenset({"true", "yes", "on", "1"})
 _FALSE: Final = frozenset({"false", "no", "off", "0"})
 
@@ -533,8 +533,8 @@ def _check_together(config: Config) -> None:
     _check_security(config)
     if config.engine != "local" and not _ENGINE.fullmatch(config.engine):
         raise ConfigError(
-            f"setting engine is {config.engine!r}; accepted is local, or "
-            "kafka://HOST:PORT,HOST:PORT with one or more nodes of an Apache Kafka cluster"
+            f"setting engine is {config.engine!r}; accepted is local, or kafka://HOST:PORT,... "
+            "with nodes of a Kafka cluster, also as kafka+tls, kafka+sasl or kafka+sasl+tls"
         )
     names = [listen.name for listen in config.listen]
     for name in names:

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping
 from typing import Final
 
 from pentalog.app import ENDPOINTS, App, StartFailed, doors
 from pentalog.broker.audit import LogAudit
+from pentalog.clients.kafka.authentication import MECHANISMS
 from pentalog.cluster.engine import Engine
+from pentalog.cluster.link import Login
 from pentalog.config import Config, ConfigError
 from pentalog.metrics import Metrics
 from pentalog.model.errors import BrokerError
 from pentalog.server.asyncio_runtime import AsyncioRuntime
 from pentalog.server.certificates import Certificates
-from pentalog.server.dialing import AsyncioDialer
+from pentalog.server.dialing import AsyncioDialer, tls_of
 from pentalog.server.lifecycle import Loop, arrival, raise_file_limit
 from pentalog.server.listener import Listeners, ListenFailed
 from pentalog.session import Address, Endpoint
 
 LOCAL: Final = "local"
-_SCHEME: Final = "kafka://"
 
 
 def new_app(config: Config, loop: Loop) -> App | Gateway:
@@ -41,8 +43,11 @@ class Gateway:
             if any("tls" in listen.demands for listen, _ in self._listen)
             else None
         )
-        servers = _servers(config.engine)
-        self._engine = Engine(AsyncioDialer(loop), self._runtime, servers)
+        scheme, _, servers = config.engine.partition("://")
+        demands = scheme.split("+")[1:]
+        dialer = AsyncioDialer(loop, _tls(config) if "tls" in demands else None)
+        login = _login(config) if "sasl" in demands else None
+        self._engine = Engine(dialer, self._runtime, _servers(servers), login)
         self._loop = loop
         self._listeners: Listeners | None = None
 
@@ -117,9 +122,32 @@ def _endpoints(config: Config) -> Mapping[str, Endpoint]:
     return offered
 
 
-def _servers(engine: str) -> list[tuple[str, int]]:
+def _tls(config: Config) -> ssl.SSLContext:
+    try:
+        return tls_of(config.engine_ca)
+    except OSError as error:
+        raise ConfigError(
+            f"setting engine_ca is {config.engine_ca!r}, which cannot be used: "
+            f"{error.strerror or error}; accepted is a PEM file with certificates"
+        ) from error
+
+
+def _login(config: Config) -> Login:
+    if config.engine_mechanism not in MECHANISMS:
+        raise ConfigError(
+            f"setting engine_mechanism is {config.engine_mechanism!r}; "
+            f"accepted are {', '.join(MECHANISMS)}"
+        )
+    if not config.engine_user or not config.engine_password:
+        raise ConfigError(
+            f"setting engine is {config.engine}, which needs engine_user and engine_password"
+        )
+    return Login(config.engine_mechanism, config.engine_user, ",".join(config.engine_password))
+
+
+def _servers(text: str) -> list[tuple[str, int]]:
     found = []
-    for server in engine.removeprefix(_SCHEME).split(","):
+    for server in text.split(","):
         host, _, port = server.rpartition(":")
         found.append((host.removeprefix("[").removesuffix("]"), int(port)))
     return found

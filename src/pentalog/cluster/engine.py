@@ -9,6 +9,7 @@ from pentalog.broker.port import Broker, Groups, Producers, Transactions
 from pentalog.cluster.bounds import Bounds
 from pentalog.cluster.fleet import Fleet
 from pentalog.cluster.knowledge import ClusterKnowledge
+from pentalog.cluster.link import Login
 from pentalog.cluster.log import ClusterLog
 from pentalog.cluster.offsets import ClusterOffsets
 from pentalog.cluster.refusals import Trouble
@@ -27,10 +28,14 @@ START_PATIENCE_MS: Final = 10_000
 
 class Engine:
     def __init__(
-        self, dialer: Dialer, runtime: Runtime, servers: Sequence[tuple[str, int]]
+        self,
+        dialer: Dialer,
+        runtime: Runtime,
+        servers: Sequence[tuple[str, int]],
+        login: Login | None = None,
     ) -> None:
         self._runtime = runtime
-        self._fleet = Fleet(dialer, runtime, servers)
+        self._fleet = Fleet(dialer, runtime, servers, login)
         self._topics = ClusterTopics(self._fleet)
         self._bounds = Bounds(self._fleet, self._topics)
         self._writing = Writing(self._fleet, self._topics, runtime)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from pentalog.cluster.link import Link
+from pentalog.cluster.link import Link, Login
 from pentalog.cluster.refusals import Lost, Trouble, told
 from pentalog.cluster.steps import Steps
 from pentalog.cluster.wire import Dialer
@@ -29,11 +29,16 @@ _PAUSE_MS_MAX: Final = 1_000
 
 class Fleet:
     def __init__(
-        self, dialer: Dialer, runtime: Runtime, servers: Sequence[tuple[str, int]]
+        self,
+        dialer: Dialer,
+        runtime: Runtime,
+        servers: Sequence[tuple[str, int]],
+        login: Login | None = None,
     ) -> None:
         """`servers` are asked as long as nothing is known of the others."""
         self._dialer = dialer
         self._runtime = runtime
+        self._login = login
         self._servers = [(host, port) for host, port in servers]
         self._addresses: dict[int, tuple[str, int]] = {}
         self._links: dict[tuple[str, int, str], Link] = {}
@@ -110,7 +115,11 @@ class Fleet:
         link = self._links.get(key)
         if link is None:
             link = self._links[key] = Link(
-                self._dialer, self._runtime, *address, timeout_ms=REQUEST_TIMEOUT_MS
+                self._dialer,
+                self._runtime,
+                *address,
+                timeout_ms=REQUEST_TIMEOUT_MS,
+                login=self._login,
             )
             if self._closed:
                 link.close()

@@ -9,12 +9,15 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pentalog.clients.kafka import messages
-from pentalog.cluster.refusals import Lost
+from pentalog.clients.kafka.authentication import conversation
+from pentalog.clients.kafka.errors import KafkaFailed
+from pentalog.cluster.refusals import Lost, Trouble
+from pentalog.cluster.steps import Steps, begin
 from pentalog.cluster.wire import Bytes, Dialer, Wire
-from pentalog.model.errors import BrokerError, UnsupportedVersion
+from pentalog.model.errors import BrokerError, Unauthorized, UnsupportedVersion
 from pentalog.model.later import Later
 from pentalog.runtime import Runtime, Timer
 
@@ -26,7 +29,15 @@ _ANSWER_BYTES_MAX: Final = 256 << 20
 _SMALL_BYTES: Final = 64 << 10
 _PAUSE_FIRST_MS: Final = 50
 _PAUSE_MS_MAX: Final = 1_000
+_SASL_HANDSHAKE: Final = 17
+_SASL_AUTHENTICATE: Final = 36
 _OFFERED: Final = {messages.API_VERSIONS: (0, 0)}
+
+
+class Login(NamedTuple):
+    mechanism: str
+    user: str
+    password: str
 
 
 class _Request:
@@ -55,13 +66,21 @@ class Link:
     """Implements `wire.Receiver`."""
 
     def __init__(
-        self, dialer: Dialer, runtime: Runtime, host: str, port: int, *, timeout_ms: int
+        self,
+        dialer: Dialer,
+        runtime: Runtime,
+        host: str,
+        port: int,
+        *,
+        timeout_ms: int,
+        login: Login | None = None,
     ) -> None:
         self.name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._address = (host, port)
         self._dialer = dialer
         self._runtime = runtime
         self._timeout_ms = timeout_ms
+        self._login = login
         self._wire: Wire | None = None
         self._versions: Mapping[int, tuple[int, int]] = _OFFERED
         self._usable = False
@@ -85,15 +104,7 @@ class Link:
 
     def ask(self, key: int, fields: Mapping[str, Any]) -> Later[Any]:
         """Send a request made of plain values; its decoded answer."""
-
-        def encode(version: int, correlation_id: int) -> Sequence[Bytes]:
-            return (messages.request(key, version, correlation_id, CLIENT_ID, fields),)
-
-        return self._take(
-            _Request(
-                key, -1, encode, lambda version, data: messages.answer(key, version, bytes(data))
-            )
-        )
+        return self._take(_request(key, fields))
 
     def exchange(self, key: int, version: int, body: Sequence[Bytes]) -> Later[memoryview]:
         """Send a request written by hand; the bytes of its answer behind the header."""
@@ -117,14 +128,7 @@ class Link:
     # The wire's side
 
     def opened(self) -> None:
-        hello = _Request(
-            messages.API_VERSIONS,
-            0,
-            lambda version, number: (
-                messages.request(messages.API_VERSIONS, version, number, CLIENT_ID, {}),
-            ),
-            lambda version, data: messages.answer(messages.API_VERSIONS, version, bytes(data)),
-        )
+        hello = _request(messages.API_VERSIONS, {}, 0)
         hello.later.then(self._greeted)
         self._send(hello)
 
@@ -205,6 +209,48 @@ class Link:
         except BrokerError:
             return  # the connection broke, and everybody has been told
         self._versions = {each.api_key: (each.min_version, each.max_version) for each in offered}
+        if self._login is None:
+            self._start_serving()
+        else:
+            begin(self._log_in(self._login)).then(self._logged_in)
+
+    def _log_in(self, login: Login) -> Steps[None]:
+        answer = yield self._ask_now(_SASL_HANDSHAKE, {"mechanism": login.mechanism})
+        doing = f"{self.name} refuses the login by {login.mechanism}"
+        if answer.error_code:
+            offered = ", ".join(answer.mechanisms)
+            raise Unauthorized(f"{doing}; it offers {offered or 'none'}: see engine_mechanism")
+        tokens = conversation(*login)
+        try:
+            token = next(tokens)
+            while True:
+                answer = yield self._ask_now(_SASL_AUTHENTICATE, {"auth_bytes": token})
+                if answer.error_code:
+                    said = answer.error_message or answer.error_code.name
+                    raise Unauthorized(f"{doing}: {said}; see engine_user and engine_password")
+                token = tokens.send(bytes(answer.auth_bytes))
+        except StopIteration:
+            return
+        except KafkaFailed as flaw:
+            raise Unauthorized(f"{doing}: {flaw}") from flaw
+
+    def _ask_now(self, key: int, fields: Mapping[str, Any]) -> Later[Any]:
+        """Before anybody else may."""
+        request = _request(key, fields)
+        self._send(request)
+        return request.later
+
+    def _logged_in(self, outcome: Later[None]) -> None:
+        try:
+            outcome.value  # noqa: B018  # raises what went wrong
+        except Trouble:
+            return  # the connection broke, and everybody has been told
+        except BrokerError as refusal:
+            self._fail(str(refusal), refusal)
+        else:
+            self._start_serving()
+
+    def _start_serving(self) -> None:
         self._usable = True
         self._pause_ms = 0
         self._flush()
@@ -268,11 +314,12 @@ class Link:
             self.mute(int(throttled.total_seconds() * 1000))
         request.later.fill(value)
 
-    def _fail(self, why: str) -> None:
+    def _fail(self, why: str, refusal: BrokerError | None = None) -> None:
         wire, self._wire = self._wire, None
         if wire is not None:
             wire.close()
         self._usable = False
+        self._versions = _OFFERED
         self._start_over()
         for timer in (self._redial, self._watch):
             if timer is not None:
@@ -282,7 +329,7 @@ class Link:
         self._flying.clear()
         self._waiting.clear()
         for request in refused:
-            request.later.refuse(Lost(why))
+            request.later.refuse(Lost(why) if refusal is None else refusal)
 
     def _arm(self) -> None:
         if self._watch is None:
@@ -297,3 +344,13 @@ class Link:
             self._fail(f"{self.name} has not answered for {self._timeout_ms} ms")
         elif self._flying:
             self._arm()
+
+
+def _request(key: int, fields: Mapping[str, Any], version: int = -1) -> _Request:
+    def encode(version: int, correlation_id: int) -> Sequence[Bytes]:
+        return (messages.request(key, version, correlation_id, CLIENT_ID, fields),)
+
+    def read(version: int, data: memoryview) -> Any:
+        return messages.answer(key, version, bytes(data))
+
+    return _Request(key, version, encode, read)

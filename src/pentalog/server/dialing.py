@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Sequence
 from typing import Final, cast
 
@@ -17,27 +18,45 @@ _NOBODYS: Final = memoryview(bytearray(1 << 10))
 class AsyncioDialer:
     """`cluster.wire.Dialer`, for real."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, tls: ssl.SSLContext | None = None) -> None:
         self._loop = loop
+        self._tls = tls
 
     def dial(self, host: str, port: int, receiver: Receiver) -> AsyncioWire:
-        return AsyncioWire(self._loop, host, port, receiver)
+        return AsyncioWire(self._loop, host, port, receiver, self._tls)
+
+
+def tls_of(authorities: str) -> ssl.SSLContext:
+    """Trusts those in this file, or those the system does; raises `OSError`."""
+    return ssl.create_default_context(cafile=authorities or None)
 
 
 class AsyncioWire(asyncio.BufferedProtocol):
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, host: str, port: int, receiver: Receiver
+        self,
+        loop: asyncio.AbstractEventLoop,
+        host: str,
+        port: int,
+        receiver: Receiver,
+        tls: ssl.SSLContext | None,
     ) -> None:
         self._receiver: Receiver | None = receiver
         self._transport: asyncio.Transport | None = None
-        self._opening = loop.create_task(self._open(loop, host, port))
+        self._opening = loop.create_task(self._open(loop, host, port, tls))
 
-    async def _open(self, loop: asyncio.AbstractEventLoop, host: str, port: int) -> None:
+    async def _open(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        host: str,
+        port: int,
+        tls: ssl.SSLContext | None,
+    ) -> None:
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT_S):
-                await loop.create_connection(lambda: self, host, port)
+                await loop.create_connection(lambda: self, host, port, ssl=tls)
         except (OSError, TimeoutError) as error:
-            self._lost(f"cannot be reached ({error.strerror or type(error).__name__})")
+            why = error.strerror or str(error) or "no answer"
+            self._lost(f"cannot be reached ({why})")
 
     def send(self, pieces: Sequence[Bytes]) -> None:
         if self._transport is not None and not self._transport.is_closing():

@@ -39,6 +39,7 @@ def test_engines_there_are_not(given: str) -> None:
 def test_engines_from_every_source() -> None:
     several = "kafka://one:9092,[::1]:9093"
     assert load(toml=f'engine = "{several}"').config.engine == several
+    assert load(flags={"engine": "kafka+sasl+tls://one:1"}).config.engine.startswith("kafka+sasl")
     assert load(environment={"PENTALOG_ENGINE": CLUSTER}).config.engine == CLUSTER
 
 
