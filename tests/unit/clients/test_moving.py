@@ -1,0 +1,216 @@
+"""Topics moved from one broker to another and back, compared record by record."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import pentalog
+from pentalog.clients.kafka import (
+    EARLIEST,
+    LATEST,
+    Cluster,
+    FetchFeed,
+    GroupOffset,
+    TransactionalProducer,
+    commit,
+    committed,
+)
+from pentalog.clients.kafka import moving as subject
+from pentalog.clients.kafka.moving import Differs, configure, move_groups, move_topic, overrides
+from pentalog.model import batch
+from pentalog.model.types import Partition, Record
+
+LISTEN = ("kafka=127.0.0.1:0",)
+
+
+@pytest.fixture
+def clusters(tmp_path: Path) -> Iterator[tuple[Cluster, Cluster]]:
+    with (
+        pentalog.Broker(tmp_path / "one", listen=LISTEN) as one,
+        pentalog.Broker(tmp_path / "two", listen=LISTEN) as two,
+        Cluster(one.address()) as source,
+        Cluster(two.address()) as target,
+    ):
+        yield source, target
+
+
+def write(cluster: Cluster, at: Partition, *values: bytes) -> None:
+    records = [Record(value, b"k" + value, (("h", b"1"), ("h", None)), 5) for value in values]
+    cluster.produce(at, bytes(batch.build(records, timestamp_ms=7)))
+
+
+def transact(cluster: Cluster, at: Partition, *values: bytes, end: str) -> None:
+    producer = TransactionalProducer(cluster, "somebody")
+    producer.produce(at, batch.build([Record(value) for value in values], timestamp_ms=7))
+    if end == "commit":
+        producer.commit()
+    else:
+        producer.abort()
+
+
+def fill(cluster: Cluster, topic: str) -> None:
+    """Records, transactions that end both ways, and a start that is not 0."""
+    cluster.create_topic(topic, 2, {"retention.ms": "999999", "subscription.lease.ms": "77"})
+    for index in range(2):
+        at = Partition(topic, index)
+        for number in range(30):
+            write(cluster, at, *[b"%d-%d" % (number, each) for each in range(number + 1)])
+        transact(cluster, at, b"no", b"no", end="abort")
+        transact(cluster, at, b"yes", end="commit")
+        write(cluster, at, b"last")
+        transact(cluster, at, b"no", end="abort")
+    trimming = subject._Moving(cluster, cluster, Partition(topic, 0), None, int)  # type: ignore[arg-type]
+    trimming._start = 11
+    trimming._trim()
+    commit(cluster, "readers", {Partition(topic, 0): GroupOffset(17, "note")})
+
+
+def bounds(cluster: Cluster, topic: str) -> list[dict[Partition, int]]:
+    places = [Partition(topic, index) for index in range(2)]
+    return [cluster.offsets(dict.fromkeys(places, when)) for when in (EARLIEST, LATEST)]
+
+
+def test_there_and_back(clusters: tuple[Cluster, Cluster], tmp_path: Path) -> None:
+    source, target = clusters
+    fill(source, "events")
+    told: list[int] = []
+    moved = move_topic(source, target, "events", told.append)
+    assert moved == ("events", 2, 2 * (465 + 2) - 11, [])
+    assert bounds(source, "events") == bounds(target, "events")
+    assert overrides(target, "events") == overrides(source, "events")
+    assert move_groups(source, target, {"events"}) == 1
+    assert committed(target, "readers") == {Partition("events", 0): GroupOffset(17, "note")}
+    with (
+        pentalog.Broker(tmp_path / "three", listen=LISTEN) as three,
+        Cluster(three.address()) as home,
+    ):
+        assert move_topic(target, home, "events", told.append).records == moved.records
+        assert bounds(home, "events") == bounds(source, "events")
+
+
+def test_a_second_move_brings_what_is_new(clusters: tuple[Cluster, Cluster]) -> None:
+    source, target = clusters
+    fill(source, "events")
+    first = move_topic(source, target, "events", lambda _: None)
+    told: list[int] = []
+    assert move_topic(source, target, "events", told.append) == first
+    assert told == []
+    write(source, Partition("events", 1), b"new", b"newer")
+    assert move_topic(source, target, "events", told.append).records == first.records + 2
+    assert told == [2]
+
+
+class Enough(Exception):
+    """The move dies here."""
+
+
+def test_a_move_that_is_interrupted(clusters: tuple[Cluster, Cluster]) -> None:
+    source, target = clusters
+    fill(source, "events")
+    deaths = 0
+    moved = None
+    while moved is None:
+        left = [3]
+
+        def report(_: int, left: list[int] = left) -> None:
+            left[0] -= 1
+            if not left[0]:
+                raise Enough
+
+        try:
+            moved = move_topic(source, target, "events", report)
+        except Enough:
+            deaths += 1
+    assert deaths > 10
+    assert moved.records == 2 * (465 + 2) - 11
+    assert bounds(source, "events") == bounds(target, "events")
+
+
+def test_a_move_that_dies_in_a_transaction(
+    clusters: tuple[Cluster, Cluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = clusters
+    fill(source, "events")
+
+    def die(_: TransactionalProducer) -> None:
+        raise Enough
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TransactionalProducer, "abort", die)
+        with pytest.raises(Enough):
+            move_topic(source, target, "events", lambda _: None)
+    assert move_topic(source, target, "events", lambda _: None).records == 2 * (465 + 2) - 11
+    assert bounds(source, "events") == bounds(target, "events")
+
+
+def test_others_who_write_are_noticed(clusters: tuple[Cluster, Cluster]) -> None:
+    source, target = clusters
+    fill(source, "events")
+    move_topic(source, target, "events", lambda _: None)
+    write(target, Partition("events", 0), b"other")
+    with pytest.raises(Differs, match="somebody else has written there"):
+        move_topic(source, target, "events", lambda _: None)
+    write(source, Partition("events", 0), b"another")
+    with pytest.raises(Differs, match="or other ones"):
+        move_topic(source, target, "events", lambda _: None)
+
+
+def test_times_that_the_broker_gave(clusters: tuple[Cluster, Cluster]) -> None:
+    source, target = clusters
+    source.create_topic("stamped", 1, {"message.timestamp.type": "LogAppendTime"})
+    write(source, Partition("stamped", 0), b"a", b"b")
+    assert move_topic(source, target, "stamped", lambda _: None).records == 2
+    assert overrides(target, "stamped") == {"message.timestamp.type": "LogAppendTime"}
+    configure(target, "stamped", {"retention.ms": "5"})
+    assert overrides(target, "stamped")["retention.ms"] == "5"
+
+
+def test_another_number_of_partitions(clusters: tuple[Cluster, Cluster]) -> None:
+    source, target = clusters
+    source.create_topic("events", 2)
+    target.create_topic("events", 3)
+    with pytest.raises(Differs, match="3 partitions at the target and 2 here"):
+        move_topic(source, target, "events", lambda _: None)
+
+
+def keys_in(cluster: Cluster, at: Partition) -> int:
+    """How many records there are to see."""
+    end = cluster.offsets({at: LATEST})[at]
+    feed = FetchFeed(cluster, at, 0, end)
+    count = 0
+    while (piece := feed.read()) is not None:
+        count += sum(header.records for header, _ in subject._seen(piece))
+    return count
+
+
+def test_what_compaction_left(tmp_path: Path) -> None:
+    """Batches with holes in them, and holes between them."""
+    settings = {
+        "cleanup.policy": "compact",
+        "min.cleanable.dirty.ratio": "0",
+        "segment.ms": "1",
+        "min.compaction.lag.ms": "0",
+    }
+    at = Partition("compacted", 0)
+    with (
+        pentalog.Broker(tmp_path / "one", listen=LISTEN, housekeeping_interval_ms="50") as one,
+        pentalog.Broker(tmp_path / "two", listen=LISTEN) as two,
+        Cluster(one.address()) as source,
+        Cluster(two.address()) as target,
+    ):
+        source.create_topic("compacted", 1, settings)
+        for number in range(20):
+            write(source, at, b"always", b"%d" % number, b"now and then", b"%d" % (number % 3))
+        before = keys_in(source, at)
+        deadline = time.monotonic() + 60
+        while keys_in(source, at) > before // 2:
+            assert time.monotonic() < deadline, "nothing was compacted"
+            write(source, at, b"always")
+            time.sleep(0.05)
+        moved = move_topic(source, target, "compacted", lambda _: None)
+        assert moved.records > 20
+        assert source.offsets({at: LATEST}) == target.offsets({at: LATEST})
