@@ -14,6 +14,8 @@ from pentalog.cluster.link import Login
 from pentalog.config import Config, ConfigError
 from pentalog.metrics import Metrics
 from pentalog.model.errors import BrokerError
+from pentalog.model.later import Later
+from pentalog.observation import Health
 from pentalog.server.asyncio_runtime import AsyncioRuntime
 from pentalog.server.certificates import Certificates
 from pentalog.server.dialing import AsyncioDialer, tls_of
@@ -80,11 +82,17 @@ class Gateway:
                 self._certificates,
                 LogAudit(),
             )
+            self._listeners.observation.probe = self._probe
             await self._listeners.open(self._listen)
         except (BrokerError, ListenFailed, ConfigError) as error:
             self._listeners = None
             await self.stop()
             raise StartFailed(f"engine {self._config.engine}: {error}") from error
+
+    def _probe(self) -> Later[Health]:
+        health: Later[Health] = Later()
+        self._engine.probe().then(lambda flaw: health.fill(Health(flaw.value)))
+        return health
 
     async def stop(self) -> bool:
         """Finish what was accepted, and hang up."""

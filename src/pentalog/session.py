@@ -145,7 +145,7 @@ class Endpoint:
     demands: frozenset[str] = frozenset()
     """What listeners may demand by their name, besides `tls`, which every one may."""
     asks_first: bool = False
-    """Its sessions ask `broker.knowledge` first, so it can be opened on any engine."""
+    """Its sessions look at nothing `broker.knowledge` was not asked for: any engine will do."""
     authenticates: bool = False
     """Nobody is served before he has logged in, whatever the listener demands."""
 

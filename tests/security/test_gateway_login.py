@@ -51,11 +51,13 @@ def test_every_way_of_logging_in(secured: Secured, listener: str, mechanism: str
     async def talk(loop: lifecycle.Loop) -> None:
         gateway = Gateway(settings(secured, listener, mechanism), loop)
         await gateway.start()
-        made = await said(gateway, type="CreateTopic", topic=topic, partition_count=1)
-        assert made["success"]
-        asked = {"type": "Produce", "topic": topic, "partition": 0, "records": ["aGVsbG8="]}
-        assert (await said(gateway, **asked))["base_offset"] == 0
-        assert await gateway.stop()
+        try:
+            made = await said(gateway, type="CreateTopic", topic=topic, partition_count=1)
+            assert made["success"]
+            asked = {"type": "Produce", "topic": topic, "partition": 0, "records": ["aGVsbG8="]}
+            assert (await said(gateway, **asked))["base_offset"] == 0
+        finally:
+            assert await gateway.stop()
 
     lifecycle.run(talk)
 

@@ -17,6 +17,7 @@ from pentalog.cluster.steps import Steps, begin
 from pentalog.cluster.topics import ClusterTopics
 from pentalog.cluster.wire import Dialer
 from pentalog.cluster.writing import Writing
+from pentalog.model.errors import BrokerError
 from pentalog.model.later import Later
 from pentalog.model.types import Identity
 from pentalog.runtime import Runtime, Timer
@@ -24,6 +25,7 @@ from pentalog.runtime import Runtime, Timer
 REFRESH_INTERVAL_MS: Final = 30_000
 """What others changed is seen after this time, if nothing tells it earlier."""
 START_PATIENCE_MS: Final = 10_000
+_PROBE_MS: Final = 5_000
 
 
 class Engine:
@@ -42,6 +44,8 @@ class Engine:
         self._offsets = ClusterOffsets(self._fleet, self._topics)
         self.log = ClusterLog(self._fleet, self._topics, self._bounds, self._writing, runtime)
         self._timer: Timer | None = None
+        self._probing: Later[str] | None = None
+        self._patience: Timer | None = None
         self._closed = False
 
     @property
@@ -69,6 +73,31 @@ class Engine:
                 self._fleet, self._topics, self._bounds, self._writing, self._offsets, self.log
             ),
         )
+
+    def probe(self) -> Later[str]:
+        """What keeps the cluster from answering; empty if it does."""
+        if self._probing is None:
+            self._probing = Later()
+            begin(self._topics.refresh()).then(self._probed)
+            self._patience = self._runtime.after(
+                _PROBE_MS, lambda: self._probe_said(f"no answer in {_PROBE_MS} ms")
+            )
+        return self._probing
+
+    def _probed(self, refreshed: Later[None]) -> None:
+        try:
+            refreshed.value  # noqa: B018  # raises what went wrong
+        except BrokerError as refusal:
+            self._probe_said(str(refusal))
+        else:
+            self._probe_said("")
+
+    def _probe_said(self, flaw: str) -> None:
+        probing, self._probing = self._probing, None
+        if probing is not None:
+            assert self._patience is not None
+            self._patience.cancel()
+            probing.fill(flaw and f"the cluster does not answer: {flaw}")
 
     def close(self) -> None:
         self._closed = True

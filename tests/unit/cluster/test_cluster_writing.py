@@ -238,3 +238,16 @@ def test_offsets_are_the_clusters(world: ClusterWorld) -> None:
     assert offsets.committed("readers", (AT,))[AT].offset == 9
     with pytest.raises(TopicNotFound):
         world.until(offsets.commit("readers", {Partition("nothing", 0): Committed(1)}))
+
+
+def test_the_health_of_a_cluster(world: ClusterWorld) -> None:
+    assert world.until(world.engine.probe()) == ""
+    world.away = True
+    for wire in list(world.wires):
+        wire.lose()
+    first, second = world.engine.probe(), world.engine.probe()
+    assert first is second
+    assert "does not answer" in world.until(first)
+    world.away = False
+    world.runtime.advance(2_000)
+    assert world.until(world.engine.probe()) == ""
