@@ -19,7 +19,14 @@ from pentalog.clients.kafka import (
     committed,
 )
 from pentalog.clients.kafka import moving as subject
-from pentalog.clients.kafka.moving import Differs, configure, move_groups, move_topic, overrides
+from pentalog.clients.kafka.moving import (
+    Differs,
+    configure,
+    move_groups,
+    move_topic,
+    overrides,
+    trim,
+)
 from pentalog.kernels import batch_header, keep_newest
 from pentalog.model import batch
 from pentalog.model.types import Partition, Record
@@ -63,9 +70,7 @@ def fill(cluster: Cluster, topic: str) -> None:
         transact(cluster, at, b"yes", end="commit")
         write(cluster, at, b"last")
         transact(cluster, at, b"no", end="abort")
-    trimming = subject._Moving(cluster, cluster, Partition(topic, 0), None, int)  # type: ignore[arg-type]
-    trimming._start = 11
-    trimming._trim()
+    trim(cluster, Partition(topic, 0), 11)
     commit(cluster, "readers", {Partition(topic, 0): GroupOffset(17, "note")})
 
 

@@ -181,6 +181,28 @@ def configure(cluster: Cluster, topic: str, settings: Mapping[str, str]) -> None
     cluster.retried(doing, once)
 
 
+def trim(cluster: Cluster, at: Partition, before: Offset) -> None:
+    """Give up what lies before an offset, where the topic lets go of records at all."""
+    places = [{"partition_index": at.index, "offset": before}]
+    fields = {
+        "topics": [{"name": at.topic, "partitions": places}],
+        "timeout": messages.ms(cluster.options.timeout_ms),
+    }
+    doing = f"giving up what lies before offset {before} of {at}"
+
+    def once() -> None:
+        answer = cluster.leader(at).ask(_DELETE_RECORDS, fields)
+        (part,) = answer.topics[0].partitions
+        checked(doing, part.error_code)
+
+    try:
+        cluster.retried(doing, once)
+    except Refused as refused:
+        # A topic that is only compacted cannot be trimmed; what is there is not seen.
+        if refused.code is not ErrorCode.policy_violation:
+            raise
+
+
 class _Filler:
     """The producer whose transactions are all aborted."""
 
@@ -231,7 +253,8 @@ class _Moving:
                 self._fill(first)
                 self._write(one)
         self._fill(self._end)
-        self._trim()
+        if self._target.offsets({self._at: EARLIEST})[self._at] < self._start:
+            trim(self._target, self._at, self._start)
 
     def compare(self) -> int:
         """How many records both sides have; raises `Differs`."""
@@ -315,30 +338,6 @@ class _Moving:
             time.sleep(_LOOK_S)
         if end > expected:
             raise Differs(f"{self._at} ends at {end} instead of {expected}: somebody else writes")
-
-    def _trim(self) -> None:
-        if self._target.offsets({self._at: EARLIEST})[self._at] >= self._start:
-            return
-        topics = [
-            {
-                "name": self._at.topic,
-                "partitions": [{"partition_index": self._at.index, "offset": self._start}],
-            }
-        ]
-        doing = f"giving up what lies before offset {self._start} of {self._at}"
-        fields = {"topics": topics, "timeout": messages.ms(self._target.options.timeout_ms)}
-
-        def once() -> None:
-            answer = self._target.leader(self._at).ask(_DELETE_RECORDS, fields)
-            (part,) = answer.topics[0].partitions
-            checked(doing, part.error_code)
-
-        try:
-            self._target.retried(doing, once)
-        except Refused as refused:
-            # A topic that is only compacted cannot be trimmed; what is there is not seen.
-            if refused.code is not ErrorCode.policy_violation:
-                raise
 
 
 _GZIP: Final = 1
