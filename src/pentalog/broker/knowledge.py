@@ -27,8 +27,11 @@ class Knowledge(Protocol):
     def topics(self) -> Later[None]:
         """Which topics there are."""
 
-    def topic(self, name: str) -> Later[None]:
-        """Whether there is this one, and how it is set."""
+    def topic(self, name: str, partition: int = 0) -> Later[None]:
+        """How this one is set, and whether it has this partition.
+
+        What others have deleted since may still be known; whoever uses it is told.
+        """
 
     def partitions(self, topic: str, indexes: Collection[int] | None = None) -> Later[None]:
         """The marks of these partitions, or of all; what was appended here before is in them."""
@@ -48,7 +51,7 @@ class AllKnown:
     def topics(self) -> Later[None]:
         return Later.now(None)
 
-    def topic(self, name: str) -> Later[None]:
+    def topic(self, name: str, partition: int = 0) -> Later[None]:
         return Later.now(None)
 
     def partitions(self, topic: str, indexes: Collection[int] | None = None) -> Later[None]:

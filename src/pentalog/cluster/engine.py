@@ -116,6 +116,7 @@ class Engine:
     def _refreshed(self) -> Steps[None]:
         try:
             yield from self._topics.refresh()
+            yield from self._topics.describe_again()
         except Trouble:
             pass  # nobody asked; whoever does is told
         finally:

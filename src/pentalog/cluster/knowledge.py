@@ -38,10 +38,10 @@ class ClusterKnowledge:
     def topics(self) -> Later[None]:
         return begin(self._fleet.persist(self._topics.refresh))
 
-    def topic(self, name: str) -> Later[None]:
-        if self._topics.described(name):
+    def topic(self, name: str, partition: int = 0) -> Later[None]:
+        if self._topics.described(name, partition):
             return Later.now(None)
-        return begin(self._fleet.persist(lambda: self._topics.describe(name)))
+        return begin(self._fleet.persist(lambda: self._topics.describe(name, partition)))
 
     def partitions(self, topic: str, indexes: Collection[int] | None = None) -> Later[None]:
         return begin(self._look(topic, indexes))
@@ -53,7 +53,7 @@ class ClusterKnowledge:
         return begin(self._offsets.refresh(group, at))
 
     def _look(self, topic: str, indexes: Collection[int] | None) -> Steps[None]:
-        yield self.topic(topic)
+        yield self.topic(topic, max(indexes or (), default=0))
         try:
             count = self._topics.get(topic).partitions
         except TopicNotFound:
@@ -64,7 +64,7 @@ class ClusterKnowledge:
         yield from self._fleet.persist(lambda: self._bounds.refresh(at))
 
     def _fetch(self, at: Partition, offset: Offset, bytes_max: int) -> Steps[None]:
-        yield self.topic(at.topic)
+        yield self.topic(at.topic, at.index)
         yield self._writing.drained(at)
         try:
             yield self._log.fetch_ahead(at, offset, bytes_max=bytes_max)

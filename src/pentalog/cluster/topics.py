@@ -36,6 +36,7 @@ _DESCRIBE_CONFIGS: Final = 32
 _TOPIC_RESOURCE: Final = 2
 _TOPIC_SOURCE: Final = 1
 """A setting the topic has of its own."""
+_DESCRIBED_AT_ONCE: Final = 100
 _PREPARED_MAX: Final = 1_000
 
 
@@ -87,9 +88,9 @@ class ClusterTopics:
             raise PartitionNotFound(f"{at}; the topic has 0..{len(leaders) - 1}")
         return leaders[at.index]
 
-    def described(self, name: str) -> bool:
+    def described(self, name: str, partition: int = 0) -> bool:
         known = self._known.get(name)
-        return known is not None and known.described
+        return known is not None and known.described and partition < len(known.leaders)
 
     def _find(self, name: str) -> Known:
         known = self._known.get(name)
@@ -126,36 +127,48 @@ class ClusterTopics:
         if after != before:
             self._change(after)
 
-    def describe(self, name: str) -> Steps[None]:
+    def describe(self, name: str, partition: int = 0) -> Steps[None]:
         """Learn a topic and its settings; nothing if there is no such topic."""
-        if name not in self._known:
-            # All of them: whoever asks for one that is not there is told which there are.
-            yield begin(self.refresh())
         known = self._known.get(name)
-        if known is None or known.described:
-            return
+        if known is None:
+            # All of them: whoever asks for one that is not there is told which there are.
+            yield from self.refresh()
+        elif partition >= len(known.leaders):
+            yield from self.refresh(name)
+        known = self._known.get(name)
+        if known is not None and not known.described:
+            yield from self._describe([name])
+
+    def describe_again(self) -> Steps[None]:
+        """Learn what others have changed of the settings that matter here."""
+        names = [name for name, known in self._known.items() if known.described]
+        for start in range(0, len(names), _DESCRIBED_AT_ONCE):
+            yield from self._describe(names[start : start + _DESCRIBED_AT_ONCE])
+
+    def _describe(self, names: Sequence[str]) -> Steps[None]:
+        resources = [
+            {"resource_type": _TOPIC_RESOURCE, "resource_name": name, "configuration_keys": None}
+            for name in names
+        ]
         answer = yield self._fleet.ask_any(
             _DESCRIBE_CONFIGS,
             {
-                "resources": [
-                    {
-                        "resource_type": _TOPIC_RESOURCE,
-                        "resource_name": name,
-                        "configuration_keys": None,
-                    }
-                ],
+                "resources": resources,
                 "include_synonyms": False,
                 "include_documentation": False,
             },
         )
-        (result,) = answer.results
-        if result.error_code in _GONE:
-            return
-        check(f"asking for the settings of {name!r}", result.error_code, result.error_message)
-        known = self._known.get(name)
-        if known is not None:
+        after = dict(self._known)
+        for result in answer.results:
+            known = after.get(result.resource_name)
+            if known is None or result.error_code in _GONE:
+                continue
+            doing = f"asking for the settings of {result.resource_name!r}"
+            check(doing, result.error_code, result.error_message)
             topic = _described(known.topic, result.configs)
-            self._change({**self._known, name: replace(known, topic=topic, described=True)})
+            after[topic.name] = replace(known, topic=topic, described=True)
+        if after != self._known:
+            self._change(after)
 
     def _change(self, known: dict[str, Known]) -> None:
         self._known = known

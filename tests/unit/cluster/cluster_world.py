@@ -232,7 +232,7 @@ def values_of(batches: Buffer) -> list[tuple[int, bytes]]:
     return found
 
 
-def refused_produce(frame: bytes, code: int) -> bytes | None:
+def refused_produce(frame: bytes, code: int, throttle_ms: int = 0) -> bytes | None:
     """A node's refusal of every partition of a Produce, which it has not looked at."""
     key, _, correlation_id, size = struct.unpack_from(">hhih", frame, 4)
     if key != PRODUCE:
@@ -252,7 +252,7 @@ def refused_produce(frame: bytes, code: int) -> bytes | None:
             index, length = struct.unpack_from(">ii", frame, position)
             position += 8 + length
             out += struct.pack(">ihqqq", index, code, -1, -1, -1)
-    out += struct.pack(">i", 0)
+    out += struct.pack(">i", throttle_ms)
     return struct.pack(">i", len(out)) + out
 
 

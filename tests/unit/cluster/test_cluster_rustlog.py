@@ -121,6 +121,20 @@ def test_numbers_that_kafka_does_not_know(world: GatewayWorld) -> None:
     assert failure(peer.ask(describe("demo", 0xFFFFFFFF)))[0] == 14
 
 
+def test_topics_that_others_grow_and_delete(world: GatewayWorld) -> None:
+    peer = world.connect()
+    peer.ask(create("demo", 1))
+    world.disk.topics.grow("demo", 2)
+    assert peer.ask(produce("demo", 1, b"a")) == b"\x01" + struct.pack(">QI", 0, 1)
+    world.disk.topics.grow("demo", 3)
+    answer = peer.say(type="Produce", topic="demo", partition=2, records=["YQ=="])
+    assert answer["base_offset"] == 0
+    world.disk.topics.delete("demo")
+    assert failure(peer.ask(describe("demo")))[0] == 13
+    assert peer.ask(create("demo", 1))[0] == 5
+    assert peer.ask(produce("demo", 0, b"b")) == b"\x01" + struct.pack(">QI", 0, 1)
+
+
 def test_two_gateways(world: GatewayWorld) -> None:
     """A topic, records and offsets of one are seen at the other at once."""
     peer = world.connect()

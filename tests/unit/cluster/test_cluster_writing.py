@@ -12,6 +12,7 @@ from cluster_world import ClusterWorld, is_produce, refused_produce, values_of
 
 from pentalog.broker.port import Committed, TopicSpec
 from pentalog.cluster import fleet, writing
+from pentalog.cluster.engine import REFRESH_INTERVAL_MS
 from pentalog.model import batch
 from pentalog.model.errors import (
     NotEnoughReplicas,
@@ -131,6 +132,22 @@ def test_a_leader_that_has_moved(world: ClusterWorld) -> None:
     assert world.kept(AT) == [b"%d" % number for number in range(8)]
 
 
+def test_a_node_that_wants_to_be_left_alone(world: ClusterWorld) -> None:
+    asked_s: list[float] = []
+
+    def throttled(frame: bytes) -> bytes | None:
+        if not is_produce(frame):
+            return None
+        asked_s.append(world.runtime.monotonic())
+        return refused_produce(frame, NOT_LEADER, 700) if len(asked_s) == 1 else None
+
+    world.trouble = throttled
+    world.until(world.append(AT, b"x"))
+    assert len(asked_s) == 2
+    assert asked_s[1] - asked_s[0] >= 0.7
+    assert world.kept(AT) == [b"x"]
+
+
 def test_one_refused_among_others_on_the_way(world: ClusterWorld) -> None:
     world.until(world.append(AT, b"first"))
 
@@ -227,6 +244,23 @@ def test_topics_of_others_are_found(world: ClusterWorld) -> None:
     world.disk.topics.delete("theirs")
     world.until(world.broker.knowledge.topics())
     assert [topic.name for topic in world.broker.topics.all()] == ["events"]
+
+
+def test_what_others_change_is_seen(world: ClusterWorld) -> None:
+    world.disk.topics.grow("events", 3)
+    world.until(world.broker.knowledge.topic("events"))
+    assert world.broker.topics.get("events").partitions == 2
+    world.until(world.broker.knowledge.topic("events", 2))
+    assert world.broker.topics.get("events").partitions == 3
+    world.disk.topics.configure("events", {"max.message.bytes": "5000"})
+    world.runtime.advance(REFRESH_INTERVAL_MS)
+    world.runtime.run()
+    assert world.broker.topics.get("events").settings.message_bytes_max == 5000
+    with pytest.raises(RecordTooLarge):
+        world.append(AT, bytes(6000))
+    world.disk.topics.delete("events")
+    with pytest.raises(TopicNotFound):
+        world.until(world.append(AT, b"x"))
 
 
 def test_offsets_are_the_clusters(world: ClusterWorld) -> None:

@@ -73,13 +73,13 @@ class Asking:
         self._asked = ()
 
 
-def _topic(broker: Broker, request: CreateTopic | OffsetCommit) -> Lookups:
-    return (broker.knowledge.topic(request.topic),)
+def _offset_commit(broker: Broker, request: OffsetCommit) -> Lookups:
+    return (broker.knowledge.topic(request.topic, request.partition),)
 
 
 def _produce(broker: Broker, request: Produce) -> Lookups:
     if request.records:
-        return (broker.knowledge.topic(request.topic),)
+        return (broker.knowledge.topic(request.topic, request.partition),)
     # One without records is answered with the end of the partition.
     return (broker.knowledge.partitions(request.topic, (request.partition,)),)
 
@@ -100,7 +100,7 @@ def _offset_fetch(broker: Broker, request: OffsetFetch) -> Lookups:
     return (broker.knowledge.offsets(request.group, (at,)),)
 
 
-def _list_topics(broker: Broker, _: ListTopics) -> Lookups:
+def _topics(broker: Broker, _: ListTopics | CreateTopic) -> Lookups:
     return (broker.knowledge.topics(),)
 
 
@@ -115,10 +115,10 @@ def _describe_partition(broker: Broker, request: DescribePartition) -> Lookups:
 _LOOKUPS: Final[Mapping[type, Callable[[Broker, Any], Lookups]]] = {
     Produce: _produce,
     Fetch: _fetch,
-    OffsetCommit: _topic,
+    OffsetCommit: _offset_commit,
     OffsetFetch: _offset_fetch,
-    CreateTopic: _topic,
-    ListTopics: _list_topics,
+    CreateTopic: _topics,
+    ListTopics: _topics,
     DescribeTopic: _describe_topic,
     DescribePartition: _describe_partition,
 }
