@@ -118,7 +118,7 @@ class ClusterTopics:
         before = self._known
         after = {} if name is None else dict(before)
         for topic in answer.topics:
-            if topic.error_code in _GONE:
+            if topic.error_code in _GONE or (name is None and not topic.partitions):
                 after.pop(topic.name, None)
                 continue
             if not topic.partitions:

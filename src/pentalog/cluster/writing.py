@@ -247,19 +247,29 @@ class Writing:
             link.mute(throttle_ms)
         except BrokerError as refusal:
             failure = Lost(str(refusal)) if isinstance(refusal, BatchCorrupt) else refusal
+        mistakes: list[Exception] = []
         for lane, sending in part:
-            found = answers.get(lane.at)
-            if found is None and isinstance(failure, Trouble):
-                sending.outcome = failure
-            elif found is None:
-                lane.flying.remove(sending)
-                self._renounce(lane)
-                self._finish(sending, failure)
-            elif found.code is ErrorCode.none:
-                self._written(lane, sending, found)
-            else:
-                self._failed(lane, sending, found.code)
+            try:
+                self._take_answer(lane, sending, answers.get(lane.at), failure)
+            except Exception as mistake:  # of whoever was told; the other lanes must go on
+                mistakes.append(mistake)
             self._gather(lane)
+        if mistakes:
+            raise mistakes[0]
+
+    def _take_answer(
+        self, lane: Lane, sending: Sending, found: produce.Answer | None, failure: BrokerError
+    ) -> None:
+        if found is None and isinstance(failure, Trouble):
+            sending.outcome = failure
+        elif found is None:
+            lane.flying.remove(sending)
+            self._renounce(lane)
+            self._finish(sending, failure)
+        elif found.code is ErrorCode.none:
+            self._written(lane, sending, found)
+        else:
+            self._failed(lane, sending, found.code)
 
     def _written(self, lane: Lane, sending: Sending, answer: produce.Answer) -> None:
         lane.flying.remove(sending)

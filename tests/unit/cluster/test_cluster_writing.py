@@ -205,6 +205,20 @@ def test_nothing_is_acknowledged_while_the_cluster_is_away(world: ClusterWorld) 
     assert world.kept(AT) == [b"before", b"found"]
 
 
+def test_a_mistake_of_one_does_not_stop_the_others(world: ClusterWorld) -> None:
+    def stumble(_: Later[Appended]) -> None:
+        raise ZeroDivisionError
+
+    first, second = world.append(AT, b"a"), world.append(OTHER, b"b")
+    first.then(stumble)
+    with pytest.raises(ZeroDivisionError):
+        world.runtime.run()
+    world.until(second)
+    world.until(world.append(AT, b"c"))
+    assert world.kept(AT) == [b"a", b"c"]
+    assert world.kept(OTHER) == [b"b"]
+
+
 def test_what_waits_for_the_cluster_is_limited(
     world: ClusterWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
