@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import struct
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from secured import ADMIN, PASSWORDS, Secured
 
+import pentalog
 from pentalog.app import StartFailed
+from pentalog.clients.kafka import Cluster
 from pentalog.cluster import engine
 from pentalog.config import Config, ConfigError, parse_listen
 from pentalog.gateway import Gateway
@@ -104,3 +110,32 @@ def test_settings_that_cannot_be(secured: Secured, others: dict[str, str], text:
             Gateway(config, loop)
 
     lifecycle.run(make)
+
+
+@pytest.mark.parametrize("listener", ["kafka+sasl", "kafka+sasl+tls"])
+def test_move_logs_in_too(secured: Secured, tmp_path: Path, listener: str) -> None:
+    topic = f"moved-{listener}".replace("+", "-")
+    with (
+        pentalog.Broker(tmp_path, listen=("kafka=127.0.0.1:0",)) as broker,
+        Cluster(broker.address()) as source,
+    ):
+        source.create_topic(topic, 1)
+        environment = {
+            **os.environ,
+            "PENTALOG_ENGINE_USER": ADMIN,
+            "PENTALOG_ENGINE_PASSWORD": PASSWORDS[ADMIN],
+            "PENTALOG_ENGINE_CA": str(secured.ca_file),
+        }
+        to = f"{listener}://{secured.address(listener)}"
+        words = (sys.executable, "-m", "pentalog", "move", "--server", broker.address(), "--to", to)
+        done = subprocess.run(
+            words, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert "moved 1 topics, 0 records and 0 groups" in done.stdout
+        del environment["PENTALOG_ENGINE_USER"]
+        done = subprocess.run(
+            words, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 2
+        assert "needs PENTALOG_ENGINE_USER" in done.stderr

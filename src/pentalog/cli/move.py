@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Mapping
 from typing import Annotated, Final
 
 import typer
@@ -12,10 +15,12 @@ from pentalog.cli.login import client_options
 from pentalog.cli.output import Misused, Refused, reported
 from pentalog.cli.progress import Progress
 from pentalog.clients.kafka import ClientOptions, Cluster, KafkaFailed
+from pentalog.clients.kafka.authentication import MECHANISMS
 from pentalog.clients.kafka.moving import move_groups, move_topic
 
 _TIMEOUT_MS: Final = 30_000
-_SCHEME: Final = "kafka://"
+_CLIENT_ID: Final = "pentalog-move"
+_TO: Final = re.compile(r"kafka(\+sasl)?(\+tls)?://(.+)")
 
 
 @reported
@@ -45,12 +50,10 @@ def move(
 
     Example: pentalog move --to kafka://one:9092,two:9092
     """
-    if not to.startswith(_SCHEME):
-        raise Misused(f"--to {to!r} is not kafka://HOST:PORT, for example kafka://127.0.0.1:9092")
-    ours = client_options(_TIMEOUT_MS, "pentalog-move")
-    theirs = ClientOptions(timeout_ms=_TIMEOUT_MS, client_id="pentalog-move")
+    servers, theirs = target_options(to)
+    ours = client_options(_TIMEOUT_MS, _CLIENT_ID)
     try:
-        with Cluster(server, ours) as source, Cluster(to.removeprefix(_SCHEME), theirs) as target:
+        with Cluster(server, ours) as source, Cluster(servers, theirs) as target:
             known = sorted(topic.name for topic in source.topics())
             missing = sorted(set(topics or ()) - set(known))
             if missing:
@@ -73,3 +76,34 @@ def move(
     }
     said = f"moved {len(moved)} topics, {records} records and {groups} groups to {to}; compared"
     output.show_done(said, fields, as_json=as_json)
+
+
+def target_options(
+    to: str, environment: Mapping[str, str] = os.environ
+) -> tuple[str, ClientOptions]:
+    """Servers, and how to log in there: by the variables that a gateway's settings have."""
+    found = _TO.fullmatch(to)
+    if found is None:
+        raise Misused(
+            f"--to {to!r} is not kafka://HOST:PORT, for example kafka://127.0.0.1:9092; also "
+            "accepted are kafka+tls, kafka+sasl and kafka+sasl+tls"
+        )
+    sasl, tls, servers = found.groups()
+    user = environment.get("PENTALOG_ENGINE_USER", "")
+    password = environment.get("PENTALOG_ENGINE_PASSWORD", "")
+    mechanism = environment.get("PENTALOG_ENGINE_MECHANISM", "SCRAM-SHA-512")
+    if sasl and not (user and password and mechanism in MECHANISMS):
+        raise Misused(
+            f"--to {to!r} needs PENTALOG_ENGINE_USER and PENTALOG_ENGINE_PASSWORD, and "
+            f"PENTALOG_ENGINE_MECHANISM, if it is given, as one of {', '.join(MECHANISMS)}"
+        )
+    options = ClientOptions(
+        timeout_ms=_TIMEOUT_MS,
+        client_id=_CLIENT_ID,
+        tls=tls is not None,
+        tls_authorities=environment.get("PENTALOG_ENGINE_CA") or None,
+        sasl_mechanism=mechanism if sasl else "",
+        username=user,
+        password=password,
+    )
+    return servers, options
