@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping
-from typing import Final
 
-from pentalog.app import ENDPOINTS, App, StartFailed, doors
+from pentalog.app import ENDPOINTS, StartFailed, doors
 from pentalog.broker.audit import LogAudit
 from pentalog.clients.kafka.authentication import MECHANISMS
 from pentalog.cluster.engine import Engine
@@ -22,13 +21,6 @@ from pentalog.server.dialing import AsyncioDialer, tls_of
 from pentalog.server.lifecycle import Loop, arrival, raise_file_limit
 from pentalog.server.listener import Listeners, ListenFailed
 from pentalog.session import Address, Endpoint
-
-LOCAL: Final = "local"
-
-
-def new_app(config: Config, loop: Loop) -> App | Gateway:
-    """What the configuration asks for; raises `ConfigError`."""
-    return App(config, loop) if config.engine == LOCAL else Gateway(config, loop)
 
 
 class Gateway:

@@ -16,6 +16,8 @@ from pentalog.cli import console, logs
 from pentalog.config import SETTINGS, Config, ConfigError, Loaded, load
 
 if TYPE_CHECKING:
+    from pentalog.app import App
+    from pentalog.gateway import Gateway
     from pentalog.server.lifecycle import Loop
     from pentalog.session import Address
 
@@ -75,7 +77,6 @@ def run(config_file: str | None, flags: Mapping[str, object], log_level: str) ->
 
 
 async def _serve(config: Config, loop: Loop) -> bool:
-    from pentalog.gateway import new_app
     from pentalog.server import lifecycle
 
     stopped = lifecycle.watch_signals(loop)
@@ -90,6 +91,18 @@ async def _serve(config: Config, loop: Loop) -> bool:
     if beside is not None:
         await beside.stop()
     return await app.stop()
+
+
+def new_app(config: Config, loop: Loop) -> App | Gateway:
+    """What the engine asks for; raises `ConfigError`."""
+    # Each loaded when it is needed: a gateway's client takes longer than a broker to start.
+    if config.engine == "local":
+        from pentalog.app import App
+
+        return App(config, loop)
+    from pentalog.gateway import Gateway
+
+    return Gateway(config, loop)
 
 
 def _announce(addresses: Mapping[str, Address], config: Config) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from pentalog.app import App, StartFailed
+from pentalog.cli.broker import new_app
 from pentalog.cluster import engine
 from pentalog.config import Config, ConfigError, load, parse_listen
-from pentalog.gateway import Gateway, new_app
+from pentalog.gateway import Gateway
 from pentalog.server import lifecycle
 
 CLUSTER = "kafka://127.0.0.1:9"
