@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 import sys
 from collections.abc import Iterator
@@ -32,6 +33,7 @@ from test_rustlog_golden import (
     METRICS,
     ORIGINAL,
     OURS,
+    exchanges,
     failed,
     in_pieces_of,
     talk,
@@ -146,6 +148,31 @@ def test_two_gateways(world: GatewayWorld) -> None:
     assert fetched(peer.ask(fetch("demo", 0, 1))) == ([b"b"], 2)
     peer.ask(commit("readers", "demo", 0, 2))
     assert other.ask(committed("readers", "demo", 0)) == peer.ask(committed("readers", "demo", 0))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_damaged_requests(world: GatewayWorld, seed: int) -> None:
+    """Every one is answered, or ends its connection."""
+    dice = random.Random(seed)
+    frames = [frame for _, frame, _ in exchanges()]
+    frames += [framed(asked) for asked, _ in JSON_CONVERSATION]
+    world.create("demo", 2)
+    peer = world.connect()
+    ended = 0
+    for _ in range(400):
+        payload = bytearray(dice.choice(frames)[4:])
+        for _ in range(min(dice.randint(0, 4), len(payload))):
+            at = dice.randrange(len(payload))
+            payload[at] = dice.choice((0, 127, 128, 255, dice.randrange(256)))
+        before = len(peer.line.frames())
+        peer.feed(framed(bytes(payload)))
+        pass_time(world, peer, 100)
+        assert len(peer.line.frames()) == before + 1
+        if peer.line.hung_up:
+            ended += 1
+            peer.session.close()
+            peer = world.connect()
+    assert 10 < ended < 200
 
 
 def test_a_cluster_that_is_away(world: GatewayWorld) -> None:
