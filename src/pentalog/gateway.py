@@ -41,7 +41,7 @@ class Gateway:
         demands = scheme.split("+")[1:]
         dialer = AsyncioDialer(loop, _tls(config) if "tls" in demands else None)
         login = _login(config) if "sasl" in demands else None
-        self._engine = Engine(dialer, self._runtime, _servers(servers), login)
+        self._engine = Engine(dialer, self._runtime, self.metrics, _servers(servers), login)
         self._loop = loop
         self._listeners: Listeners | None = None
 

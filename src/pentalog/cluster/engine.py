@@ -17,6 +17,7 @@ from pentalog.cluster.steps import Steps, begin
 from pentalog.cluster.topics import ClusterTopics
 from pentalog.cluster.wire import Dialer
 from pentalog.cluster.writing import Writing
+from pentalog.metrics import Metrics
 from pentalog.model.errors import BrokerError
 from pentalog.model.later import Later
 from pentalog.model.types import Identity
@@ -33,6 +34,7 @@ class Engine:
         self,
         dialer: Dialer,
         runtime: Runtime,
+        metrics: Metrics,
         servers: Sequence[tuple[str, int]],
         login: Login | None = None,
     ) -> None:
@@ -42,7 +44,9 @@ class Engine:
         self._bounds = Bounds(self._fleet, self._topics)
         self._writing = Writing(self._fleet, self._topics, runtime)
         self._offsets = ClusterOffsets(self._fleet, self._topics)
-        self.log = ClusterLog(self._fleet, self._topics, self._bounds, self._writing, runtime)
+        self.log = ClusterLog(
+            self._fleet, self._topics, self._bounds, self._writing, runtime, metrics
+        )
         self._timer: Timer | None = None
         self._probing: Later[str] | None = None
         self._patience: Timer | None = None

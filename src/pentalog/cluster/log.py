@@ -17,6 +17,7 @@ from pentalog.cluster.steps import Steps, begin
 from pentalog.cluster.topics import NO_LEADER, ClusterTopics
 from pentalog.cluster.writing import ACKS_ALL, Sending, Writing
 from pentalog.kernels import Facts
+from pentalog.metrics import Metrics
 from pentalog.model.errors import (
     BatchCorrupt,
     BrokerError,
@@ -61,12 +62,14 @@ class ClusterLog:
         bounds: Bounds,
         writing: Writing,
         runtime: Runtime,
+        metrics: Metrics,
     ) -> None:
         self._fleet = fleet
         self._topics = topics
         self._bounds = bounds
         self._writing = writing
         self._runtime = runtime
+        self._metrics = metrics
         self._ahead = Ahead()
         self._waits: set[ClusterWait] = set()
         self._appended_bytes: dict[Partition, int] = {}
@@ -88,6 +91,9 @@ class ClusterLog:
         own = facts.producer_id < 0
         sending = self._writing.take(at, bytearray(batches), facts.offsets, own=own)
         self._appended_bytes[at] = self._appended_bytes.get(at, 0) + len(batches)
+        self._metrics.appended_batches += facts.batches
+        self._metrics.appended_records += facts.records
+        self._metrics.appended_bytes += len(batches)
         sent = _Sent(at, -1, -1, -1, -1)
         sent.sending = sending
         return sent
@@ -156,6 +162,7 @@ class ClusterLog:
             yield from self._topics.refresh(at.topic)
             raise
         self._bounds.told(at, fetched.marks)
+        self._metrics.read_bytes += len(fetched.data)
         return self._slice(at, offset, fetched, bytes_max, horizon, whole_first)
 
     def _refuse_offset(self, at: Partition, offset: Offset) -> NoReturn:

@@ -25,6 +25,7 @@ from pentalog.broker.port import Broker, TopicSpec
 from pentalog.cluster.engine import Engine
 from pentalog.cluster.wire import Bytes, Receiver
 from pentalog.kernels import Buffer, batch_header
+from pentalog.metrics import Metrics
 from pentalog.model import batch
 from pentalog.model.later import Later
 from pentalog.model.types import Ack, Appended, Horizon, Partition, Record
@@ -161,7 +162,9 @@ class ClusterWorld:
         self.trouble: Callable[[bytes], str | bytes | None] = lambda frame: None
         self.away = False
         self.wires: list[MemoryWire] = []
-        self.engine = Engine(self, self.runtime, [("host.example", 9092)])
+        self.passed = Metrics()
+        """What the gateway counts; `metrics` is what the cluster does."""
+        self.engine = Engine(self, self.runtime, self.passed, [("host.example", 9092)])
         self.broker: Broker = self.until(self.engine.open())
 
     def dial(self, host: str, port: int, receiver: Receiver) -> MemoryWire:
@@ -216,7 +219,7 @@ class SecondGateway:
     def __init__(self, world: ClusterWorld) -> None:
         self.runtime, self.config, self.metrics = world.runtime, world.config, world.metrics
         self.seeded = world.seeded
-        engine = Engine(world, world.runtime, [("host.example", 9092)])
+        engine = Engine(world, world.runtime, Metrics(), [("host.example", 9092)])
         self.broker: Broker = world.until(engine.open())
 
 

@@ -54,6 +54,8 @@ def test_what_is_written_comes_back(world: ClusterWorld) -> None:
     assert opened.next_offset == 3
     assert values_of(opened.batches) == [(0, b"a"), (1, b"b"), (2, b"c")]
     assert world.kept(AT) == [b"a", b"b", b"c"]
+    assert (world.passed.appended_batches, world.passed.appended_records) == (2, 3)
+    assert world.passed.read_bytes > 0
 
 
 def test_marks_hold_what_was_appended_before(world: ClusterWorld) -> None:
