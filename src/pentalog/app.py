@@ -89,6 +89,8 @@ class App:
 
         Tests bring files and endpoints that fail.
         """
+        if config.engine != "local":
+            raise ConfigError(f"setting engine is {config.engine}; accepted here is local only")
         self._config = config
         self._listen = doors(config, ENDPOINTS if endpoints is None else endpoints)
         self.metrics = Metrics()

@@ -7,6 +7,7 @@ flags; later ones win.
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, fields, replace
@@ -23,6 +24,7 @@ _PORT_MAX: Final = 65_535
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
 SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
+_ENGINE: Final = re.compile(r"kafka(\+sasl)?(\+tls)?://[^/,\s]+:\d{1,5}(,[^/,\s]+:\d{1,5})*")
 _TRUE: Final = frozenset({"true", "yes", "on", "1"})
 _FALSE: Final = frozenset({"false", "no", "off", "0"})
 
@@ -80,6 +82,10 @@ class Config(SecuritySettings):
     )
     advertise: Mapping[str, Listen] = _setting(
         {}, "What clients are told to connect to; absent: the address they have reached us at."
+    )
+    engine: str = _setting(
+        "local",
+        "Who keeps the records: `local`, this broker; `kafka://HOST:PORT,...`, a Kafka cluster.",
     )
     node_id: int = _setting(0, "This broker's number in the metadata.", most=_INT32_MAX)
     flush_interval_ms: int = _setting(
@@ -525,6 +531,11 @@ _READERS: Final[Mapping[Any, Callable[[object, Mapping[str, Any]], object]]] = {
 
 def _check_together(config: Config) -> None:
     _check_security(config)
+    if config.engine != "local" and not _ENGINE.fullmatch(config.engine):
+        raise ConfigError(
+            f"setting engine is {config.engine!r}; accepted is local, or kafka://HOST:PORT,... "
+            "with nodes of a Kafka cluster, also as kafka+tls, kafka+sasl or kafka+sasl+tls"
+        )
     names = [listen.name for listen in config.listen]
     for name in names:
         if names.count(name) > 1:

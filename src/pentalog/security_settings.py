@@ -98,3 +98,13 @@ class SecuritySettings:
     delegation_token_expiry_ms: int = setting(
         24 * 3600 * 1000, "Life of a delegation token between two renewals.", least=1
     )
+    engine_ca: str = setting(
+        "", "PEM file with whoever may sign the cluster's certificates; absent: as the system has."
+    )
+    engine_mechanism: str = setting(
+        "SCRAM-SHA-512", "How to log in to the cluster: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512."
+    )
+    engine_user: str = setting("", "Who logs in to the cluster.")
+    engine_password: Secrets = setting(  # noqa: RUF009  # never changed
+        Secrets(), "The password for that."
+    )

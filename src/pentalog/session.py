@@ -144,6 +144,8 @@ class Endpoint:
     """Reads the frames of a connection for those who watch it; they begin with a u32 length."""
     demands: frozenset[str] = frozenset()
     """What listeners may demand by their name, besides `tls`, which every one may."""
+    asks_first: bool = False
+    """Its sessions look at nothing `broker.knowledge` was not asked for: any engine will do."""
     authenticates: bool = False
     """Nobody is served before he has logged in, whatever the listener demands."""
 

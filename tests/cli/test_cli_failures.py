@@ -66,6 +66,7 @@ FORBIDDEN: list[tuple[str, ...]] = [
 FILES: list[tuple[tuple[str, ...], int, str]] = [
     (("dump", "/no/such/place"), 1, "name a segment"),
     (("backup", "/tmp", "--data", "/no/such/place"), 1, "name a broker's --data"),
+    (("move", "--to", "127.0.0.1:9092"), 2, "is not kafka://HOST:PORT"),
     (("restore", "/no/such/place", "--data", "/no/such/data"), 1, "is no backup"),
     (("torture", "/no/such/place"), 1, "name another DIR"),
     (("torture", "--rounds", "0"), 2, "1 or more"),

@@ -23,6 +23,7 @@ from pentalog.broker.credentials import (
     Users,
 )
 from pentalog.broker.deliveries import UNSUBSCRIBED, Subscriptions
+from pentalog.broker.knowledge import ALL_KNOWN, Knowledge
 from pentalog.broker.membership import UNPLANNED, Consumers
 from pentalog.broker.membership import Beat as Beat
 from pentalog.broker.membership import Beaten as Beaten
@@ -61,11 +62,13 @@ class Log(Protocol):
         checksum); it is not needed any more when this returns.  `facts` is what
         `kernels.check_batches` said of exactly these bytes, if the caller asked already.
         Producer id, epoch and sequence are in the batches: a repeated batch is answered with
-        the offsets it got the first time.
+        the offsets it got the first time.  Offsets that others give out are -1 until `settle`
+        tells them; such an engine takes one batch at a time, and refuses more with
+        `RecordTooLarge`.
         """
 
     def settle(self, appended: Appended, ack: Ack) -> Later[Appended]:
-        """Ready as soon as the records are as safe as `ack` demands."""
+        """Ready, with their offsets, as soon as the records are as safe as `ack` demands."""
 
     def read(
         self,
@@ -193,7 +196,8 @@ class Topics(Protocol):
     def prepare(self, spec: TopicSpec) -> Later[None]:
         """Make ready what `create`, or `grow` of a topic there is, would make at once.
 
-        For topics of many partitions: it takes several turns, in which others are served.
+        For topics of many partitions: it takes several turns, in which others are served.  And
+        for an engine that has to ask others: there `create` only takes what was made ready.
         """
 
     def delete(self, name: str) -> None: ...
@@ -560,4 +564,5 @@ class Broker:
     users: Users = field(default=NOBODY, kw_only=True)
     tokens: Tokens = field(default=TOKENLESS, kw_only=True)
     bearers: Bearers = field(default=TRUSTLESS, kw_only=True)
+    knowledge: Knowledge = field(default=ALL_KNOWN, kw_only=True)
     tickets: Tickets = field(default=TICKETLESS, kw_only=True)

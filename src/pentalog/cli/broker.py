@@ -16,6 +16,8 @@ from pentalog.cli import console, logs
 from pentalog.config import SETTINGS, Config, ConfigError, Loaded, load
 
 if TYPE_CHECKING:
+    from pentalog.app import App
+    from pentalog.gateway import Gateway
     from pentalog.server.lifecycle import Loop
     from pentalog.session import Address
 
@@ -75,11 +77,10 @@ def run(config_file: str | None, flags: Mapping[str, object], log_level: str) ->
 
 
 async def _serve(config: Config, loop: Loop) -> bool:
-    from pentalog.app import App
     from pentalog.server import lifecycle
 
     stopped = lifecycle.watch_signals(loop)
-    app = App(config, loop)
+    app = new_app(config, loop)
     await app.start()
     lifecycle.calm_garbage_collector()
     _announce(app.addresses, config)
@@ -92,9 +93,22 @@ async def _serve(config: Config, loop: Loop) -> bool:
     return await app.stop()
 
 
+def new_app(config: Config, loop: Loop) -> App | Gateway:
+    """What the engine asks for; raises `ConfigError`."""
+    # Each loaded when it is needed: a gateway's client takes longer than a broker to start.
+    if config.engine == "local":
+        from pentalog.app import App
+
+        return App(config, loop)
+    from pentalog.gateway import Gateway
+
+    return Gateway(config, loop)
+
+
 def _announce(addresses: Mapping[str, Address], config: Config) -> None:
     lines = [f"{name} listening on {address}" for name, address in addresses.items()]
-    lines.append(f"ready, keeping records in {config.data.resolve()}")
+    kept = config.data.resolve() if config.engine == "local" else config.engine
+    lines.append(f"ready, keeping records in {kept}")
     try:
         print("\n".join(lines), flush=True)
     except OSError:

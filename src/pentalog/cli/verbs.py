@@ -27,6 +27,7 @@ VERBS: Final = {
     "dump": "pentalog.cli.dump:dump",
     "backup": "pentalog.cli.backup:backup",
     "restore": "pentalog.cli.backup:restore",
+    "move": "pentalog.cli.move:move",
     "torture": "pentalog.cli.torture:torture",
     "profile": "pentalog.cli.profile:app",
     "rustlog": "pentalog.cli.rustlog:app",

@@ -244,6 +244,11 @@ class Cluster:
             self._nodes[node_id] = connection
         return connection
 
+    @property
+    def node_ids(self) -> Sequence[int]:
+        """Those that the last answer about topics named."""
+        return sorted(self._addresses)
+
     def connect(self, at: Partition) -> Connection:
         """A connection of its own to the leader of a partition."""
         self.leader(at)

@@ -7,4 +7,6 @@ from typing import Final
 from pentalog.protocols.http.session import HttpSession
 from pentalog.session import Endpoint
 
-ENDPOINT: Final = Endpoint("http", 9644, HttpSession, in_order=True, in_flight_max=100)
+ENDPOINT: Final = Endpoint(
+    "http", 9644, HttpSession, in_order=True, in_flight_max=100, asks_first=True
+)

@@ -154,8 +154,10 @@ def text(context: Context, observation: Observation) -> str:
     lines += _histograms(metrics)
     lines += _family(START, [((), observation.started_ms / 1000)])
     lines += _family(READY, [((), int(observation.ready))])
-    lines += _disk(context)
-    lines += _owned(context)
+    if context.broker.knowledge.current:
+        # Another engine's topics and disks are told of by those who keep them.
+        lines += _disk(context)
+        lines += _owned(context)
     return "\n".join(lines) + "\n"
 
 

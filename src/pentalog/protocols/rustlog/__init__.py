@@ -21,6 +21,7 @@ PROTOCOL: Final = WireProtocol(
             in_flight_max=1000,
             recognises=recognises,
             inspector=RustLogInspector,
+            asks_first=True,
         ),
     ),
     error_codes=ERROR_CODES,

@@ -8,13 +8,16 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
-from pentalog.broker.port import Broker, Topic, Topics
+from pentalog.broker.port import Broker, Topics
 from pentalog.model.errors import BrokerError, PartitionNotFound
 from pentalog.model.types import Partition
 
 BATCH_BYTES_MAX: Final = 512 << 10
 """Requests are joined to batches up to this size, where the topic takes them."""
+RUN_BYTES_MAX: Final = 1 << 20
+"""Requests are appended together up to this size."""
 
+_GROWTH_MAX: Final = 3
 _ROUTES_MAX: Final = 65_536
 _SAMPLES_MAX: Final = 2048
 _HEAD: Final = struct.Struct(">IBH")
@@ -24,13 +27,15 @@ _INDEX_BYTES: Final = 4
 class Route(NamedTuple):
     at: Partition
     batch_bytes_max: int
+    run_bytes_max: int
 
 
 class Routes:
     """Names on the wire to partitions, remembered until any topic changes."""
 
-    def __init__(self, topics: Topics) -> None:
+    def __init__(self, topics: Topics, *, one_batch: bool) -> None:
         self._topics = topics
+        self._one_batch = one_batch
         self._version = topics.version
         self._known: dict[bytes | tuple[str, int], Route] = {}
 
@@ -38,7 +43,7 @@ class Routes:
         """Raises `TopicNotFound` and `PartitionNotFound`."""
         route = self._current().get((topic, index))
         if route is None:
-            route = self._keep((topic, index), _route(self._topics.get(topic), index))
+            route = self._keep((topic, index), self._route(topic, index))
         return route
 
     def peek(self, data: memoryview, start: int, end: int) -> Route | None:
@@ -52,11 +57,23 @@ class Routes:
         if route is None and len(key) == size + _INDEX_BYTES:
             index = int.from_bytes(key[size:], "big")
             try:
-                route = _route(self._topics.get(str(key[:size], "utf-8")), index)
+                route = self._route(str(key[:size], "utf-8"), index)
             except (BrokerError, UnicodeDecodeError):
                 return None
             self._keep(key, route)
         return route
+
+    def _route(self, name: str, index: int) -> Route:
+        topic = self._topics.get(name)
+        if index >= topic.partitions:
+            raise PartitionNotFound(
+                f"partition {index} of {topic.name}; it has 0..{topic.partitions - 1}"
+            )
+        at, bytes_max = Partition(topic.name, index), topic.settings.message_bytes_max
+        if self._one_batch:
+            # What is appended together must fit, and in a batch it may be larger than it came.
+            return Route(at, bytes_max, min(RUN_BYTES_MAX, bytes_max // _GROWTH_MAX))
+        return Route(at, min(BATCH_BYTES_MAX, bytes_max), RUN_BYTES_MAX)
 
     def _current(self) -> dict[bytes | tuple[str, int], Route]:
         if self._version != self._topics.version:
@@ -69,15 +86,6 @@ class Routes:
             self._known.clear()
         self._known[key] = route
         return route
-
-
-def _route(topic: Topic, index: int) -> Route:
-    if index >= topic.partitions:
-        raise PartitionNotFound(
-            f"partition {index} of {topic.name}; it has 0..{topic.partitions - 1}"
-        )
-    bytes_max = min(BATCH_BYTES_MAX, topic.settings.message_bytes_max)
-    return Route(Partition(topic.name, index), bytes_max)
 
 
 class Latencies:
@@ -99,8 +107,8 @@ class Latencies:
 
 
 class Door:
-    def __init__(self, topics: Topics) -> None:
-        self.routes = Routes(topics)
+    def __init__(self, broker: Broker) -> None:
+        self.routes = Routes(broker.topics, one_batch=not broker.knowledge.current)
         self.connections = 0
         self.produced = 0
         self.fetched = 0
@@ -119,5 +127,5 @@ def door_of(broker: Broker) -> Door:
     """The one door of a broker, made when its first connection opens."""
     door = _DOORS.get(broker)
     if door is None:
-        door = _DOORS[broker] = Door(broker.topics)
+        door = _DOORS[broker] = Door(broker)
     return door

@@ -21,7 +21,7 @@ from pentalog.model.errors import (
 from pentalog.model.later import Later
 from pentalog.model.types import Ack, Appended, Horizon, Offset, Partition
 from pentalog.protocols.rustlog import rights
-from pentalog.protocols.rustlog.door import Route
+from pentalog.protocols.rustlog.door import RUN_BYTES_MAX, Route
 from pentalog.protocols.rustlog.frames import FRAME_BYTES_MAX, LENGTH, decode_produce
 from pentalog.protocols.rustlog.line import Line
 from pentalog.protocols.rustlog.messages import Fetch, Produce
@@ -29,7 +29,6 @@ from pentalog.protocols.rustlog.replies import JSON, PACKED, Dialect
 from pentalog.session import Place
 
 _ATTRIBUTES: Final = DOORS.index("rustlog") << DOOR_SHIFT
-_RUN_BYTES_MAX: Final = 1 << 20
 _COUNT_BYTES: Final = 4
 _JSON_PAYLOAD_BYTES_MAX: Final = 7 << 20
 """Read at most this much for a reply in base64: more would not fit its frame."""
@@ -50,7 +49,7 @@ class Writing:
         self._route: Route | None = None
 
     def packed_run(
-        self, data: memoryview, start: int, end: int, *, run_bytes_max: int = _RUN_BYTES_MAX
+        self, data: memoryview, start: int, end: int, *, run_bytes_max: int = RUN_BYTES_MAX
     ) -> int:
         """Append the binary Produce requests at `start` that go the same way.
 
@@ -68,7 +67,7 @@ class Writing:
             start,
             end,
             frame_bytes_max=self._frame_bytes_max,
-            run_bytes_max=run_bytes_max,
+            run_bytes_max=min(run_bytes_max, route.run_bytes_max),
             batch_bytes_max=route.batch_bytes_max,
             attributes=_ATTRIBUTES,
             timestamp_ms=line.context.runtime.now_ms(),
@@ -106,7 +105,7 @@ class Writing:
         rights.check(self._line.context.access, request)
         route = self._line.door.routes.find(request.topic, request.partition)
         if self._gathered and (
-            route is not self._route or self._gathered_bytes + size > _RUN_BYTES_MAX
+            route is not self._route or self._gathered_bytes + size > route.run_bytes_max
         ):
             self.flush()
         if not request.records:

@@ -5,12 +5,21 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from pentalog.model.errors import BrokerError
 from pentalog.protocols.rustlog import frames, messages, rights
 from pentalog.protocols.rustlog.door import door_of
 from pentalog.protocols.rustlog.errors import Invalid, NotJson
-from pentalog.protocols.rustlog.frames import FRAME_BYTES_MAX, LENGTH, OBJECT, PRODUCE, Undecodable
+from pentalog.protocols.rustlog.frames import (
+    FRAME_BYTES_MAX,
+    LENGTH,
+    OBJECT,
+    PRODUCE,
+    Undecodable,
+    decode_produce,
+)
 from pentalog.protocols.rustlog.line import Line
-from pentalog.protocols.rustlog.messages import Produce
+from pentalog.protocols.rustlog.lookups import Asking
+from pentalog.protocols.rustlog.messages import Produce, Request
 from pentalog.protocols.rustlog.records import Writing
 from pentalog.protocols.rustlog.replies import JSON, PACKED, REFUSALS, Dialect
 from pentalog.protocols.rustlog.serving import serve
@@ -36,6 +45,7 @@ class RustLogSession:
         self._dialect: Dialect = PACKED
         self._frame_bytes_max = min(FRAME_BYTES_MAX, context.config.frame_bytes_max)
         self._line = Line(context, self._door, replies)
+        self._asking = Asking(context.broker, replies)
         self._writing = Writing(self._line, self._frame_bytes_max)
 
     def receive(self, data: memoryview) -> int:
@@ -77,10 +87,42 @@ class RustLogSession:
                 taken = self._writing.packed_run(data, used, end)
                 if taken > used:
                     used = taken
+                    self._asking.forget()
                     continue
-            self._serve_frame(data[used + LENGTH.size : behind], first)
+            payload = data[used + LENGTH.size : behind]
+            if not self._asking.current:
+                known = self._look_up(payload, first)
+                if known is None:
+                    break
+                if not known:
+                    used = behind
+                    continue
+            self._serve_frame(payload, first)
             used = behind
         return used
+
+    def _look_up(self, payload: memoryview, first: int) -> bool | None:
+        """Does the broker know what this asks for?  None: it will when the frame comes again.
+
+        False if it cannot know; that is answered already.
+        """
+        try:
+            request = self._decode(payload, first)
+        except (Invalid, NotJson, Undecodable):
+            return True  # and is refused for that
+        try:
+            return None if self._asking.must_wait(request) else True
+        except BrokerError as refusal:
+            self._writing.flush()
+            self._line.refuse(self._dialect, request, refusal, None)
+            return False
+
+    def _decode(self, payload: memoryview, first: int) -> Request:
+        if first == OBJECT or frames.is_json(payload):
+            self._dialect = JSON
+            return messages.decode(payload)
+        self._dialect = PACKED
+        return decode_produce(payload)[0] if first == PRODUCE else frames.decode(payload)
 
     def _serve_frame(self, payload: memoryview, first: int) -> None:
         self._context.metrics.requests += 1

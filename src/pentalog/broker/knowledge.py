@@ -1,0 +1,67 @@
+"""What an engine must look up elsewhere before the port's plain verbs can answer it.
+
+`topics.get`, `log.marks` and `offsets.committed` never wait: they say what the engine knows.  The
+local engine knows everything.  One that asks others is told first what is about to be asked of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final, Protocol
+
+from pentalog.model.later import Later
+from pentalog.model.types import Offset, Partition
+
+
+class Knowledge(Protocol):
+    """Every answer is ready once the engine knows what it could know when it was asked.
+
+    What is not there is not a refusal: the plain verb says so afterwards.  `Overloaded` is
+    refused if nobody could be asked.
+    """
+
+    @property
+    def current(self) -> bool:
+        """Everything is known at any time: nothing need be asked for here."""
+
+    def topics(self) -> Later[None]:
+        """Which topics there are."""
+
+    def topic(self, name: str, partition: int = 0) -> Later[None]:
+        """How this one is set, and whether it has this partition.
+
+        What others have deleted since may still be known; whoever uses it is told.
+        """
+
+    def partitions(self, topic: str, indexes: Collection[int] | None = None) -> Later[None]:
+        """The marks of these partitions, or of all; what was appended here before is in them."""
+
+    def records(self, at: Partition, offset: Offset, *, bytes_max: int) -> Later[None]:
+        """The marks of a partition, and the stable records that `log.open` is about to read."""
+
+    def offsets(self, group: str, at: Collection[Partition]) -> Later[None]:
+        """Where a group goes on in these partitions."""
+
+
+class AllKnown:
+    """Implements `Knowledge` for an engine that keeps everything itself."""
+
+    current = True
+
+    def topics(self) -> Later[None]:
+        return Later.now(None)
+
+    def topic(self, name: str, partition: int = 0) -> Later[None]:
+        return Later.now(None)
+
+    def partitions(self, topic: str, indexes: Collection[int] | None = None) -> Later[None]:
+        return Later.now(None)
+
+    def records(self, at: Partition, offset: Offset, *, bytes_max: int) -> Later[None]:
+        return Later.now(None)
+
+    def offsets(self, group: str, at: Collection[Partition]) -> Later[None]:
+        return Later.now(None)
+
+
+ALL_KNOWN: Final = AllKnown()

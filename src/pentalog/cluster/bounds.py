@@ -1,0 +1,124 @@
+"""Where partitions begin and end: ListOffsets requests, version 4, written and read by hand."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from pentalog.cluster.fleet import ASKING, Fleet, by_topic
+from pentalog.cluster.link import Link
+from pentalog.cluster.refusals import Lost, Refused
+from pentalog.cluster.steps import Steps, all_of
+from pentalog.cluster.topics import NO_LEADER, ClusterTopics
+from pentalog.model.errors import PartitionNotFound, TopicNotFound
+from pentalog.model.kio_schemas import ErrorCode
+from pentalog.model.later import Later
+from pentalog.model.types import Marks, Offset, Partition
+
+KEY: Final = 2
+VERSION: Final = 4
+
+_EARLIEST: Final = -2
+_LATEST: Final = -1
+_UNCOMMITTED: Final = 0
+_COMMITTED: Final = 1
+_ASKED: Final = ((_UNCOMMITTED, _EARLIEST), (_COMMITTED, _LATEST), (_UNCOMMITTED, _LATEST))
+"""A request asks one question of each partition: start, stable end, end."""
+_HEAD: Final = struct.Struct(">ibi")
+_I32: Final = struct.Struct(">i")
+_I16: Final = struct.Struct(">h")
+_ASKED_PARTITION: Final = struct.Struct(">iiq")
+_ANSWER: Final = struct.Struct(">ihqqi")
+_TRIES: Final = 2
+
+
+def request_body(at: Collection[Partition], *, isolation: int, when: int) -> Sequence[bytes]:
+    topics = by_topic(at)
+    pieces = [_HEAD.pack(-1, isolation, len(topics))]
+    for topic, indexes in topics.items():
+        name = topic.encode()
+        pieces += (_I16.pack(len(name)), name, _I32.pack(len(indexes)))
+        pieces += [_ASKED_PARTITION.pack(index, -1, when) for index in indexes]
+    return (b"".join(pieces),)
+
+
+def read_answer(data: memoryview) -> dict[Partition, Offset]:
+    """Raises the first refusal in it."""
+    found: dict[Partition, Offset] = {}
+    try:
+        _, topics = struct.unpack_from(">ii", data, 0)
+        position = 8
+        for _ in range(topics):
+            (size,) = _I16.unpack_from(data, position)
+            position += _I16.size
+            topic = str(data[position : position + size], "utf-8")
+            position += size
+            (parts,) = _I32.unpack_from(data, position)
+            position += _I32.size
+            for _ in range(parts):
+                index, code, _, offset, _ = _ANSWER.unpack_from(data, position)
+                position += _ANSWER.size
+                at = Partition(topic, index)
+                if code:
+                    raise Refused(f"looking for the ends of {at}", ErrorCode(code))
+                found[at] = offset
+    except (struct.error, ValueError) as flaw:
+        raise Lost(f"the cluster's answer to ListOffsets cannot be read: {flaw}") from flaw
+    return found
+
+
+class Bounds:
+    """The marks of partitions as they were last told, by whatever answer."""
+
+    def __init__(self, fleet: Fleet, topics: ClusterTopics) -> None:
+        self._fleet = fleet
+        self._topics = topics
+        self._marks: dict[Partition, Marks] = {}
+
+    def marks(self, at: Partition) -> Marks:
+        """Those last told; all zero if none were."""
+        self._topics.leader(at)
+        return self._marks.get(at, _UNKNOWN)
+
+    def told(self, at: Partition, marks: Marks) -> None:
+        self._marks[at] = marks
+
+    def refresh(self, at: Collection[Partition]) -> Steps[None]:
+        """Ask the leaders; partitions that are not there are left out."""
+        for attempt in range(_TRIES):
+            try:
+                yield from self._ask(at)
+                return
+            except (TopicNotFound, PartitionNotFound):
+                return
+            except Refused as refused:
+                if attempt == _TRIES - 1 or not refused.retriable:
+                    raise
+                for topic in by_topic(at):
+                    yield from self._topics.refresh(topic)
+
+    def _ask(self, at: Collection[Partition]) -> Steps[None]:
+        by_link: dict[Link, list[Partition]] = {}
+        for each in at:
+            leader = self._topics.leader(each)
+            link = None if leader == NO_LEADER else self._fleet.node(leader, ASKING)
+            if link is None:
+                raise Refused(f"asking for the ends of {each}", ErrorCode.leader_not_available)
+            by_link.setdefault(link, []).append(each)
+        asked: list[list[Later[memoryview]]] = [
+            [
+                link.exchange(KEY, VERSION, request_body(group, isolation=isolation, when=when))
+                for isolation, when in _ASKED
+            ]
+            for link, group in by_link.items()
+        ]
+        for answers in asked:
+            yield all_of(answers)
+            starts, stables, ends = (read_answer(answer.value) for answer in answers)
+            for each, end in ends.items():
+                stable = min(stables.get(each, end), end)
+                self._marks[each] = Marks(min(starts.get(each, 0), stable), stable, end, end)
+
+
+_UNKNOWN: Final = Marks(0, 0, 0, 0)

@@ -1,0 +1,158 @@
+"""A whole broker whose records, topics and offsets are an Apache Kafka cluster's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, cast
+
+from pentalog.broker.port import Broker, Groups, Producers, Transactions
+from pentalog.cluster.bounds import Bounds
+from pentalog.cluster.fleet import Fleet
+from pentalog.cluster.knowledge import ClusterKnowledge
+from pentalog.cluster.link import Login
+from pentalog.cluster.log import ClusterLog
+from pentalog.cluster.offsets import ClusterOffsets
+from pentalog.cluster.refusals import Trouble
+from pentalog.cluster.steps import Steps, begin
+from pentalog.cluster.topics import ClusterTopics
+from pentalog.cluster.wire import Dialer
+from pentalog.cluster.writing import Writing
+from pentalog.metrics import Metrics
+from pentalog.model.errors import BrokerError
+from pentalog.model.later import Later
+from pentalog.model.types import Identity
+from pentalog.runtime import Runtime, Timer
+
+REFRESH_INTERVAL_MS: Final = 30_000
+"""What others changed is seen after this time, if nothing tells it earlier."""
+START_PATIENCE_MS: Final = 10_000
+_PROBE_MS: Final = 5_000
+
+
+class Engine:
+    def __init__(
+        self,
+        dialer: Dialer,
+        runtime: Runtime,
+        metrics: Metrics,
+        servers: Sequence[tuple[str, int]],
+        login: Login | None = None,
+    ) -> None:
+        self._runtime = runtime
+        self._fleet = Fleet(dialer, runtime, servers, login)
+        self._topics = ClusterTopics(self._fleet)
+        self._bounds = Bounds(self._fleet, self._topics)
+        self._writing = Writing(self._fleet, self._topics, runtime)
+        self._offsets = ClusterOffsets(self._fleet, self._topics)
+        self.log = ClusterLog(
+            self._fleet, self._topics, self._bounds, self._writing, runtime, metrics
+        )
+        self._timer: Timer | None = None
+        self._probing: Later[str] | None = None
+        self._patience: Timer | None = None
+        self._closed = False
+
+    @property
+    def names(self) -> str:
+        """The nodes that are asked first."""
+        return self._fleet.names
+
+    def open(self) -> Later[Broker]:
+        """Ready when the cluster has told what there is; refused if nobody answers."""
+        return begin(self._open())
+
+    def _open(self) -> Steps[Broker]:
+        patience_ms, self._fleet.patience_ms = self._fleet.patience_ms, START_PATIENCE_MS
+        yield from self._fleet.persist(self._topics.refresh)
+        self._fleet.patience_ms = patience_ms
+        self._schedule()
+        return Broker(
+            self._topics.cluster_id,
+            self.log,
+            self._topics,
+            cast("Producers", ClusterProducers(self._writing)),
+            cast("Groups", MemberlessGroups(self._offsets)),
+            cast("Transactions", NotOffered("transactions")),
+            knowledge=ClusterKnowledge(
+                self._fleet, self._topics, self._bounds, self._writing, self._offsets, self.log
+            ),
+        )
+
+    def probe(self) -> Later[str]:
+        """What keeps the cluster from answering; empty if it does."""
+        if self._probing is None:
+            self._probing = Later()
+            begin(self._topics.refresh()).then(self._probed)
+            self._patience = self._runtime.after(
+                _PROBE_MS, lambda: self._probe_said(f"no answer in {_PROBE_MS} ms")
+            )
+        return self._probing
+
+    def _probed(self, refreshed: Later[None]) -> None:
+        try:
+            refreshed.value  # noqa: B018  # raises what went wrong
+        except BrokerError as refusal:
+            self._probe_said(str(refusal))
+        else:
+            self._probe_said("")
+
+    def _probe_said(self, flaw: str) -> None:
+        probing, self._probing = self._probing, None
+        if probing is not None:
+            assert self._patience is not None
+            self._patience.cancel()
+            probing.fill(flaw and f"the cluster does not answer: {flaw}")
+
+    def close(self) -> None:
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._fleet.close()
+
+    def _schedule(self) -> None:
+        if not self._closed:
+            self._timer = self._runtime.after(REFRESH_INTERVAL_MS, self._refresh)
+
+    def _refresh(self) -> None:
+        begin(self._refreshed())
+
+    def _refreshed(self) -> Steps[None]:
+        try:
+            yield from self._topics.refresh()
+            yield from self._topics.describe_again()
+        except Trouble:
+            pass  # nobody asked; whoever does is told
+        finally:
+            self._schedule()
+
+
+class ClusterProducers:
+    """Implements the port's `Producers`."""
+
+    def __init__(self, writing: Writing) -> None:
+        self._writing = writing
+
+    def identify(self) -> Later[Identity]:
+        return begin(self._writing.identify())
+
+
+class NotOffered:
+    """Stands for a facet of the port that this engine does not have.
+
+    Doors that need it are not opened on this engine: to come here is a mistake of ours.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"{self._what}.{name} is not offered by this engine")
+
+
+class MemberlessGroups(NotOffered):
+    """Groups that only commit offsets."""
+
+    def __init__(self, offsets: ClusterOffsets) -> None:
+        super().__init__("groups")
+        self.offsets = offsets

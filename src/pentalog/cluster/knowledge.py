@@ -1,0 +1,72 @@
+"""The port's `Knowledge` of an engine that has to ask: what doors want to know is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from pentalog.cluster.bounds import Bounds
+from pentalog.cluster.fleet import Fleet
+from pentalog.cluster.log import ClusterLog
+from pentalog.cluster.offsets import ClusterOffsets
+from pentalog.cluster.steps import Steps, all_of, begin
+from pentalog.cluster.topics import ClusterTopics
+from pentalog.cluster.writing import Writing
+from pentalog.model.errors import BatchCorrupt, OffsetOutOfRange, PartitionNotFound, TopicNotFound
+from pentalog.model.later import Later
+from pentalog.model.types import Offset, Partition
+
+
+class ClusterKnowledge:
+    current = False
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        topics: ClusterTopics,
+        bounds: Bounds,
+        writing: Writing,
+        offsets: ClusterOffsets,
+        log: ClusterLog,
+    ) -> None:
+        self._fleet = fleet
+        self._topics = topics
+        self._bounds = bounds
+        self._writing = writing
+        self._offsets = offsets
+        self._log = log
+
+    def topics(self) -> Later[None]:
+        return begin(self._fleet.persist(self._topics.refresh))
+
+    def topic(self, name: str, partition: int = 0) -> Later[None]:
+        if self._topics.described(name, partition):
+            return Later.now(None)
+        return begin(self._fleet.persist(lambda: self._topics.describe(name, partition)))
+
+    def partitions(self, topic: str, indexes: Collection[int] | None = None) -> Later[None]:
+        return begin(self._look(topic, indexes))
+
+    def records(self, at: Partition, offset: Offset, *, bytes_max: int) -> Later[None]:
+        return begin(self._fetch(at, offset, bytes_max))
+
+    def offsets(self, group: str, at: Collection[Partition]) -> Later[None]:
+        return begin(self._offsets.refresh(group, at))
+
+    def _look(self, topic: str, indexes: Collection[int] | None) -> Steps[None]:
+        yield self.topic(topic, max(indexes or (), default=0))
+        try:
+            count = self._topics.get(topic).partitions
+        except TopicNotFound:
+            return
+        wanted = range(count) if indexes is None else [each for each in indexes if each < count]
+        at = [Partition(topic, index) for index in wanted]
+        yield all_of([self._writing.drained(each) for each in at])
+        yield from self._fleet.persist(lambda: self._bounds.refresh(at))
+
+    def _fetch(self, at: Partition, offset: Offset, bytes_max: int) -> Steps[None]:
+        yield self.topic(at.topic, at.index)
+        yield self._writing.drained(at)
+        try:
+            yield self._log.fetch_ahead(at, offset, bytes_max=bytes_max)
+        except (TopicNotFound, PartitionNotFound, OffsetOutOfRange, BatchCorrupt):
+            return  # whoever reads is told

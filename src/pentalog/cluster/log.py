@@ -1,0 +1,345 @@
+"""Append, settle, read, wait: the port's `Log` on the leaders of a cluster."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Final, NoReturn
+
+from pentalog import kernels
+from pentalog.broker.opening import open_slice
+from pentalog.broker.port import Opened, Waiting
+from pentalog.cluster import fetch
+from pentalog.cluster.bounds import Bounds
+from pentalog.cluster.fleet import READING, Fleet
+from pentalog.cluster.refusals import Refused, Trouble
+from pentalog.cluster.steps import Steps, begin
+from pentalog.cluster.topics import NO_LEADER, ClusterTopics
+from pentalog.cluster.writing import ACKS_ALL, Sending, Writing
+from pentalog.kernels import Facts
+from pentalog.metrics import Metrics
+from pentalog.model.errors import (
+    BatchCorrupt,
+    BrokerError,
+    OffsetOutOfRange,
+    RecordTooLarge,
+    UnsupportedVersion,
+)
+from pentalog.model.kio_schemas import ErrorCode
+from pentalog.model.later import Later
+from pentalog.model.types import (
+    Ack,
+    Appended,
+    Edge,
+    FilePiece,
+    Horizon,
+    Marks,
+    Offset,
+    Partition,
+    Slice,
+    Volume,
+)
+from pentalog.runtime import Runtime, Timer
+
+_WAIT_LOOK_MS: Final = 100
+_OFFSET_MAX: Final = (1 << 63) - 1
+_BATCH_BYTES_MIN: Final = 61
+_AHEAD_BYTES_MAX: Final = 64 << 20
+_AHEAD_MAX: Final = 1_000
+
+
+class _Sent(Appended):
+    """An append whose offsets only the cluster knows."""
+
+    sending: Sending
+
+
+class ClusterLog:
+    def __init__(
+        self,
+        fleet: Fleet,
+        topics: ClusterTopics,
+        bounds: Bounds,
+        writing: Writing,
+        runtime: Runtime,
+        metrics: Metrics,
+    ) -> None:
+        self._fleet = fleet
+        self._topics = topics
+        self._bounds = bounds
+        self._writing = writing
+        self._runtime = runtime
+        self._metrics = metrics
+        self._ahead = Ahead()
+        self._waits: set[ClusterWait] = set()
+        self._appended_bytes: dict[Partition, int] = {}
+        writing.written = self._written
+        topics.watch(self._ahead.clear)
+
+    def append(self, at: Partition, batches: memoryview, facts: Facts | None = None) -> Appended:
+        self._topics.leader(at)
+        if facts is None:
+            facts = kernels.check_batches(batches, 0, len(batches))
+        if facts.flaw or not facts.batches:
+            raise BatchCorrupt(f"a batch for {at} is not sound: flaw {facts.flaw}")
+        bytes_max = self._topics.get(at.topic).settings.message_bytes_max
+        if facts.batches > 1 or facts.batch_bytes_max > bytes_max:
+            raise RecordTooLarge(
+                f"{len(batches)} bytes in {facts.batches} batches for {at}: a cluster takes one "
+                f"batch of at most {bytes_max} bytes at a time; send less at once"
+            )
+        own = facts.producer_id < 0
+        sending = self._writing.take(at, bytearray(batches), facts.offsets, own=own)
+        self._appended_bytes[at] = self._appended_bytes.get(at, 0) + len(batches)
+        self._metrics.appended_batches += facts.batches
+        self._metrics.appended_records += facts.records
+        self._metrics.appended_bytes += len(batches)
+        sent = _Sent(at, -1, -1, -1, -1)
+        sent.sending = sending
+        return sent
+
+    def settle(self, appended: Appended, ack: Ack) -> Later[Appended]:
+        assert isinstance(appended, _Sent), "what was appended here"
+        if ack is Ack.DURABLE:
+            appended.sending.acks = ACKS_ALL
+        elif ack is Ack.NONE:
+            return Later.now(appended)
+        return appended.sending.later
+
+    def _written(self, at: Partition, end: Offset) -> None:
+        marks = self._bounds.marks(at)
+        if end > marks.end:
+            # Ours, so not in a transaction: but one of others may be open before it.
+            self._bounds.told(at, marks._replace(end=end, durable=end))
+
+    def read(
+        self,
+        at: Partition,
+        offset: Offset,
+        *,
+        bytes_max: int,
+        horizon: Horizon,
+        whole_first: bool = True,
+    ) -> Later[Slice]:
+        ahead = self._ahead.take(at, offset, bytes_max) if horizon is Horizon.STABLE else None
+        if ahead is not None:
+            return Later.now(ahead)
+
+        def once() -> Steps[Slice]:
+            return (yield from self._read(at, offset, bytes_max, horizon, whole_first))
+
+        return begin(self._fleet.persist(once))
+
+    def fetch_ahead(self, at: Partition, offset: Offset, *, bytes_max: int) -> Later[None]:
+        """Learn the marks, and keep what the next read of the same place will ask for."""
+        return begin(self._fetch_ahead(at, offset, bytes_max))
+
+    def _fetch_ahead(self, at: Partition, offset: Offset, bytes_max: int) -> Steps[None]:
+        found = yield self.read(at, offset, bytes_max=bytes_max, horizon=Horizon.STABLE)
+        self._ahead.keep(at, offset, bytes_max, found)
+
+    def _read(
+        self, at: Partition, offset: Offset, bytes_max: int, horizon: Horizon, whole_first: bool
+    ) -> Steps[Slice]:
+        leader = self._topics.leader(at)
+        link = None if leader == NO_LEADER else self._fleet.node(leader, READING)
+        try:
+            link = self._fleet.required(link, f"reading {at}")
+            if offset > _OFFSET_MAX:
+                yield from self._bounds.refresh([at])
+                self._refuse_offset(at, offset)
+            body = fetch.request_body(
+                at, offset, max(bytes_max, 1), committed=horizon is Horizon.STABLE
+            )
+            fetched = fetch.read_answer((yield link.exchange(fetch.KEY, fetch.VERSION, body)))
+            link.mute(fetched.throttle_ms)
+            if fetched.code is ErrorCode.offset_out_of_range:
+                yield from self._bounds.refresh([at])
+                self._refuse_offset(at, offset)
+            if fetched.code:
+                raise Refused(f"reading {at}", fetched.code)
+        except Trouble:
+            yield from self._topics.refresh(at.topic)
+            raise
+        self._bounds.told(at, fetched.marks)
+        self._metrics.read_bytes += len(fetched.data)
+        return self._slice(at, offset, fetched, bytes_max, horizon, whole_first)
+
+    def _refuse_offset(self, at: Partition, offset: Offset) -> NoReturn:
+        marks = self._bounds.marks(at)
+        raise OffsetOutOfRange(
+            f"offset {offset} of {at}; it holds {marks.start}..{marks.end}",
+            start=marks.start,
+            end=marks.end,
+        )
+
+    def _slice(
+        self,
+        at: Partition,
+        offset: Offset,
+        fetched: fetch.Fetched,
+        bytes_max: int,
+        horizon: Horizon,
+        whole_first: bool,
+    ) -> Slice:
+        data = fetched.data
+        limit = fetched.marks.at(horizon)
+        # A node cuts its answer where the bytes end, not where a batch does.
+        end, next_offset = kernels.fit_batches(data, 0, len(data), len(data), limit)
+        if not end and len(data) >= _BATCH_BYTES_MIN:
+            raise BatchCorrupt(f"{at} from offset {offset}: the cluster sent no whole batch")
+        if end > bytes_max and not whole_first:
+            end, next_offset = kernels.fit_batches(data, 0, len(data), bytes_max, limit)
+        aborted = fetched.aborted if horizon is Horizon.STABLE else ()
+        if not end:
+            return Slice((), 0, fetched.marks, offset)
+        return Slice((data[:end],), end, fetched.marks, max(next_offset, offset), aborted)
+
+    def open(
+        self, at: Partition, offset: Offset, *, bytes_max: int, horizon: Horizon
+    ) -> Later[Opened]:
+        return begin(self._open(at, offset, bytes_max, horizon))
+
+    def _open(
+        self, at: Partition, offset: Offset, bytes_max: int, horizon: Horizon
+    ) -> Steps[Opened]:
+        found = yield self.read(at, offset, bytes_max=bytes_max, horizon=horizon)
+        return open_slice(found, bytes_max=bytes_max, read_piece=_no_files)
+
+    def wait(
+        self,
+        positions: Mapping[Partition, Offset],
+        *,
+        bytes_min: int,
+        horizon: Horizon,
+        timeout_ms: int,
+    ) -> Waiting:
+        """Looks every 100 ms; any record counts as `bytes_min`, since ends are all it sees."""
+        wait = ClusterWait(self._bounds, self._runtime, positions, horizon, self._waits)
+        wait.start(timeout_ms)
+        return wait
+
+    def stop_waiting(self) -> None:
+        """The gateway is about to stop: nobody need wait for more records."""
+        for wait in list(self._waits):
+            wait.give_up()
+
+    def marks(self, at: Partition) -> Marks:
+        return self._bounds.marks(at)
+
+    def locate(self, at: Partition, when: Edge | int) -> tuple[Offset, int]:
+        marks = self._bounds.marks(at)
+        edges = {Edge.START: marks.start, Edge.STABLE: marks.stable, Edge.END: marks.end}
+        edges[Edge.DURABLE] = marks.durable
+        if isinstance(when, Edge) and when in edges:
+            return edges[when], -1
+        raise UnsupportedVersion(
+            "offsets of a cluster are not found by time through this gateway: ask the cluster"
+        )
+
+    def size_bytes(self, at: Partition) -> int:
+        raise UnsupportedVersion("the size of a cluster's partitions is not known to its gateways")
+
+    def appended_bytes(self, at: Partition) -> int:
+        return self._appended_bytes.get(at, 0)
+
+    def volume(self) -> Volume:
+        raise UnsupportedVersion("the disks of a cluster are not known to its gateways")
+
+    def segments(self, at: Partition) -> int:
+        """One: how a cluster cuts its partitions is not told to clients."""
+        self._topics.leader(at)
+        return 1
+
+
+class Ahead:
+    """Slices that were fetched together with their marks, each for one reader."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[Partition, Offset], tuple[int, Slice]] = OrderedDict()
+        self._bytes = 0
+
+    def keep(self, at: Partition, offset: Offset, bytes_max: int, found: Slice) -> None:
+        self.take(at, offset, 1 << 62)
+        self._kept[at, offset] = (bytes_max, found)
+        self._bytes += found.size_bytes
+        while self._bytes > _AHEAD_BYTES_MAX or len(self._kept) > _AHEAD_MAX:
+            self._bytes -= self._kept.popitem(last=False)[1][1].size_bytes
+
+    def take(self, at: Partition, offset: Offset, bytes_max: int) -> Slice | None:
+        """What was kept for a reader of at most so many bytes."""
+        kept = self._kept.get((at, offset))
+        if kept is None or kept[0] > bytes_max:
+            return None
+        del self._kept[at, offset]
+        self._bytes -= kept[1].size_bytes
+        return kept[1]
+
+    def clear(self) -> None:
+        """Topics have changed: the same name may be another one."""
+        self._kept.clear()
+        self._bytes = 0
+
+
+def _no_files(piece: FilePiece) -> bytes:
+    raise AssertionError("what comes from a cluster lies in memory")
+
+
+class ClusterWait(Waiting):
+    """Looks again until there is something, or time is up."""
+
+    __slots__ = ("_all", "_bounds", "_horizon", "_positions", "_runtime", "_timers")
+
+    def __init__(
+        self,
+        bounds: Bounds,
+        runtime: Runtime,
+        positions: Mapping[Partition, Offset],
+        horizon: Horizon,
+        everyone: set[ClusterWait],
+    ) -> None:
+        super().__init__()
+        self._bounds = bounds
+        self._runtime = runtime
+        self._positions = dict(positions)
+        self._horizon = horizon
+        self._all = everyone
+        self._timers: list[Timer] = []
+
+    def start(self, timeout_ms: int) -> None:
+        self._all.add(self)
+        self._timers.append(self._runtime.after(timeout_ms, self.give_up))
+        self._look()
+
+    def _look(self) -> None:
+        begin(self._bounds.refresh(list(self._positions))).then(self._looked)
+
+    def _looked(self, refreshed: Later[None]) -> None:
+        if self.ready or self not in self._all:
+            return
+        try:
+            refreshed.value  # noqa: B018  # raises what went wrong
+            enough = any(
+                self._bounds.marks(at).at(self._horizon) > offset
+                for at, offset in self._positions.items()
+            )
+        except Trouble:
+            enough = False
+        except BrokerError:
+            enough = True  # whoever reads now is told what is wrong
+        if enough:
+            self.cancel()
+            self.fill(True)
+        else:
+            self._timers[1:] = [self._runtime.after(_WAIT_LOOK_MS, self._look)]
+
+    def give_up(self) -> None:
+        if self in self._all:
+            self.cancel()
+            self.fill(False)
+
+    def cancel(self) -> None:
+        self._all.discard(self)
+        for timer in self._timers:
+            timer.cancel()
+        self._timers = []

@@ -1,0 +1,187 @@
+"""Committed offsets: kept by the cluster's group coordinators, remembered here once asked for."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from pentalog.broker.port import Committed
+from pentalog.cluster.fleet import ASKING, Fleet, by_topic
+from pentalog.cluster.link import Link
+from pentalog.cluster.refusals import Refused, Trouble, check
+from pentalog.cluster.steps import Steps, begin
+from pentalog.cluster.topics import ClusterTopics
+from pentalog.model.errors import UnsupportedVersion
+from pentalog.model.kio_schemas import ErrorCode
+from pentalog.model.later import Later
+from pentalog.model.types import Partition
+
+_OFFSET_COMMIT: Final = 8
+_OFFSET_FETCH: Final = 9
+_FIND_COORDINATOR: Final = 10
+_GROUP: Final = 0
+_INDEX_MAX: Final = (1 << 31) - 1
+_NAME_BYTES_MAX: Final = (1 << 15) - 1
+_REMEMBERED_MAX: Final = 10_000
+_NOT_OFFERED: Final = "transactions of a cluster do not pass through its gateways: ask the cluster"
+
+
+class ClusterOffsets:
+    """Implements the port's `Offsets` for groups without members."""
+
+    def __init__(self, fleet: Fleet, topics: ClusterTopics) -> None:
+        self._fleet = fleet
+        self._topics = topics
+        self._coordinators: dict[str, int] = {}
+        self._remembered: OrderedDict[tuple[str, Partition], Committed] = OrderedDict()
+
+    def commit(self, group: str, offsets: Mapping[Partition, Committed]) -> Later[None]:
+        if not offsets:
+            return Later.now(None)
+        return begin(self._commit(group, dict(offsets)))
+
+    def committed(
+        self, group: str, at: Collection[Partition] | None = None
+    ) -> Mapping[Partition, Committed]:
+        """Those that were committed or asked for here."""
+        if at is None:
+            return {where: found for (name, where), found in self._entries() if name == group}
+        found: dict[Partition, Committed] = {}
+        for where in at:
+            committed = self._remembered.get((group, where))
+            if committed is not None:
+                found[where] = committed
+        return found
+
+    def groups(self) -> Collection[str]:
+        return {group for group, _ in self._remembered}
+
+    def _entries(self) -> list[tuple[tuple[str, Partition], Committed]]:
+        return list(self._remembered.items())
+
+    def refresh(self, group: str, at: Collection[Partition]) -> Steps[None]:
+        """Ask the group's coordinator, except for what no request can name: it is not there."""
+        wanted = [
+            each
+            for each in at
+            if each.index <= _INDEX_MAX and len(each.topic.encode()) <= _NAME_BYTES_MAX
+        ]
+        if wanted and group and len(group.encode()) <= _NAME_BYTES_MAX:
+            yield from self._fleet.persist(lambda: self._ask(group, wanted))
+
+    def _commit(self, group: str, offsets: Mapping[Partition, Committed]) -> Steps[None]:
+        def once() -> Steps[None]:
+            fields = _commit_fields(group, offsets)
+            answer = yield from self._ask_coordinator(group, _OFFSET_COMMIT, fields)
+            for topic in answer.topics:
+                for part in topic.partitions:
+                    if part.error_code is ErrorCode.unknown_topic_or_partition:
+                        # Refused for the moment only if it is there: the coordinator is behind.
+                        self._topics.leader(Partition(topic.name, part.partition_index))
+                    self._check(group, f"{topic.name}-{part.partition_index}", part.error_code)
+
+        yield from self._fleet.persist(once)
+        for at, committed in offsets.items():
+            self._remember(group, at, committed)
+
+    def _ask(self, group: str, at: Collection[Partition]) -> Steps[None]:
+        topics = [
+            {"name": topic, "partition_indexes": tuple(indexes)}
+            for topic, indexes in by_topic(at).items()
+        ]
+        fields = {"group_id": group, "topics": topics, "require_stable": True}
+        answer = yield from self._ask_coordinator(group, _OFFSET_FETCH, fields)
+        self._check(group, "", answer.error_code)
+        for topic in answer.topics:
+            for part in topic.partitions:
+                self._check(group, f"{topic.name}-{part.partition_index}", part.error_code)
+                where = Partition(topic.name, part.partition_index)
+                if part.committed_offset < 0:
+                    self._remembered.pop((group, where), None)
+                else:
+                    metadata = part.metadata or ""
+                    self._remember(group, where, Committed(part.committed_offset, -1, metadata))
+
+    def _ask_coordinator(self, group: str, key: int, fields: Mapping[str, Any]) -> Steps[Any]:
+        link = yield from self._coordinator(group)
+        try:
+            answer = yield link.ask(key, fields)
+        except Trouble:
+            self._coordinators.pop(group, None)
+            raise
+        return answer
+
+    def _coordinator(self, group: str) -> Steps[Link]:
+        node = self._coordinators.get(group)
+        link = None if node is None else self._fleet.node(node, ASKING)
+        if link is None:
+            doing = f"finding the coordinator of group {group!r}"
+            fields = {"key": group, "key_type": _GROUP}
+            answer = yield self._fleet.ask_any(_FIND_COORDINATOR, fields)
+            check(doing, answer.error_code, getattr(answer, "error_message", None))
+            link = self._fleet.required(self._fleet.node(answer.node_id, ASKING), doing)
+            if len(self._coordinators) >= _REMEMBERED_MAX:
+                self._coordinators.clear()
+            self._coordinators[group] = answer.node_id
+        return link
+
+    def _check(self, group: str, where: str, code: Any) -> None:
+        if code:
+            self._coordinators.pop(group, None)
+            raise Refused(f"offsets of group {group!r} {where}".rstrip(), code)
+
+    def _remember(self, group: str, at: Partition, committed: Committed) -> None:
+        self._remembered[group, at] = committed
+        self._remembered.move_to_end((group, at))
+        if len(self._remembered) > _REMEMBERED_MAX:
+            self._remembered.popitem(last=False)
+
+    # What needs more than commits
+
+    def forget(self, group: str, at: Collection[Partition] | None = None) -> Later[None]:
+        raise UnsupportedVersion("offsets of a cluster are not forgotten through its gateways")
+
+    def stage(
+        self, producer_id: int, group: str, offsets: Mapping[Partition, Committed]
+    ) -> Later[None]:
+        raise UnsupportedVersion(_NOT_OFFERED)
+
+    def staged(self) -> Collection[int]:
+        return ()
+
+    def unstable(self, group: str, at: Partition) -> bool:
+        return False
+
+    def finish(self, producer_id: int, *, commit: bool) -> Later[None]:
+        raise UnsupportedVersion(_NOT_OFFERED)
+
+    def publish(self) -> None:
+        """The cluster has its own topic of offsets."""
+
+
+def _commit_fields(group: str, offsets: Mapping[Partition, Committed]) -> Mapping[str, Any]:
+    topics = [
+        {
+            "name": topic,
+            "partitions": [
+                {
+                    "partition_index": index,
+                    "committed_offset": offsets[Partition(topic, index)].offset,
+                    "committed_leader_epoch": -1,
+                    "committed_metadata": offsets[Partition(topic, index)].metadata,
+                }
+                for index in indexes
+            ],
+        }
+        for topic, indexes in by_topic(offsets).items()
+    ]
+    return {
+        "group_id": group,
+        # The field's name depends on the version.
+        "generation_id": -1,
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
+        "group_instance_id": None,
+        "topics": topics,
+    }

@@ -1,0 +1,325 @@
+"""Topics as the cluster last described them, with the leaders of their partitions."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, NoReturn
+from uuid import UUID
+
+from pentalog.broker import settings as topic_settings
+from pentalog.broker.port import Setting, Topic, TopicSpec
+from pentalog.broker.topics import name_flaw
+from pentalog.clients.kafka import messages
+from pentalog.cluster.fleet import PATIENCE_MS, Fleet
+from pentalog.cluster.refusals import Refused, check
+from pentalog.cluster.steps import Steps, begin
+from pentalog.model.errors import (
+    InvalidConfig,
+    InvalidTopic,
+    PartitionNotFound,
+    TopicExists,
+    TopicNotFound,
+    UnsupportedVersion,
+)
+from pentalog.model.kio_schemas import ErrorCode
+from pentalog.model.later import Later
+from pentalog.model.settings import LogSettings
+from pentalog.model.types import Offset, Partition
+
+NO_LEADER: Final = -1
+
+_METADATA: Final = 3
+_CREATE_TOPICS: Final = 19
+_DESCRIBE_CONFIGS: Final = 32
+_TOPIC_RESOURCE: Final = 2
+_TOPIC_SOURCE: Final = 1
+"""A setting the topic has of its own."""
+_DESCRIBED_AT_ONCE: Final = 100
+_PREPARED_MAX: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    topic: Topic
+    leaders: tuple[int, ...]
+    internal: bool
+    described: bool = False
+    """Its settings have been asked for; until then they are Kafka's defaults."""
+
+
+class ClusterTopics:
+    """Implements the port's `Topics`."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.version = 1
+        self.cluster_id = ""
+        self._fleet = fleet
+        self._known: dict[str, Known] = {}
+        self._prepared: dict[str, Topic] = {}
+        self._watchers: dict[object, Callable[[], None]] = {}
+
+    # What is known
+
+    def get(self, name: str) -> Topic:
+        return self._find(name).topic
+
+    def by_id(self, topic_id: UUID) -> Topic:
+        for known in self._known.values():
+            if known.topic.topic_id == topic_id:
+                return known.topic
+        raise TopicNotFound(f"the cluster has no topic with the id {topic_id}")
+
+    def all(self, *, internal: bool = False) -> Sequence[Topic]:
+        found = [known for known in self._known.values() if internal or not known.internal]
+        return sorted((known.topic for known in found), key=lambda topic: topic.name)
+
+    def settings(self, name: str) -> Sequence[Setting]:
+        return topic_settings.listing({}, self.get(name).overrides)
+
+    def defaults(self) -> Sequence[Setting]:
+        return topic_settings.listing({}, {})
+
+    def leader(self, at: Partition) -> int:
+        """The node that leads a partition, `NO_LEADER` if none does at the moment."""
+        leaders = self._find(at.topic).leaders
+        if not 0 <= at.index < len(leaders):
+            raise PartitionNotFound(f"{at}; the topic has 0..{len(leaders) - 1}")
+        return leaders[at.index]
+
+    def described(self, name: str, partition: int = 0) -> bool:
+        known = self._known.get(name)
+        return known is not None and known.described and partition < len(known.leaders)
+
+    def _find(self, name: str) -> Known:
+        known = self._known.get(name)
+        if known is None:
+            raise TopicNotFound(f"topic {name!r} does not exist in the cluster: create it first")
+        return known
+
+    # Asking the cluster
+
+    def refresh(self, name: str | None = None) -> Steps[None]:
+        """Ask once for one topic, or for all; a topic that is not there is forgotten."""
+        asked = None if name is None else [{"topic_id": None, "name": name}]
+        answer = yield self._fleet.ask_any(
+            _METADATA,
+            {
+                "topics": asked,
+                "allow_auto_topic_creation": False,
+                "include_cluster_authorized_operations": False,
+                "include_topic_authorized_operations": False,
+            },
+        )
+        self._fleet.learn({node.node_id: (node.host, node.port) for node in answer.brokers})
+        self._fleet.controller = answer.controller_id
+        self.cluster_id = answer.cluster_id or ""
+        before = self._known
+        after = {} if name is None else dict(before)
+        for topic in answer.topics:
+            if topic.error_code in _GONE or (name is None and not topic.partitions):
+                after.pop(topic.name, None)
+                continue
+            if not topic.partitions:
+                check(f"asking for topic {topic.name!r}", topic.error_code)
+            after[topic.name] = _known(topic, before.get(topic.name))
+        if after != before:
+            self._change(after)
+
+    def describe(self, name: str, partition: int = 0) -> Steps[None]:
+        """Learn a topic and its settings; nothing if there is no such topic."""
+        known = self._known.get(name)
+        if known is None:
+            # All of them: whoever asks for one that is not there is told which there are.
+            yield from self.refresh()
+        elif partition >= len(known.leaders):
+            yield from self.refresh(name)
+        known = self._known.get(name)
+        if known is not None and not known.described:
+            yield from self._describe([name])
+
+    def describe_again(self) -> Steps[None]:
+        """Learn what others have changed of the settings that matter here."""
+        names = [name for name, known in self._known.items() if known.described]
+        for start in range(0, len(names), _DESCRIBED_AT_ONCE):
+            yield from self._describe(names[start : start + _DESCRIBED_AT_ONCE])
+
+    def _describe(self, names: Sequence[str]) -> Steps[None]:
+        resources = [
+            {"resource_type": _TOPIC_RESOURCE, "resource_name": name, "configuration_keys": None}
+            for name in names
+        ]
+        answer = yield self._fleet.ask_any(
+            _DESCRIBE_CONFIGS,
+            {
+                "resources": resources,
+                "include_synonyms": False,
+                "include_documentation": False,
+            },
+        )
+        after = dict(self._known)
+        for result in answer.results:
+            known = after.get(result.resource_name)
+            if known is None or result.error_code in _GONE:
+                continue
+            doing = f"asking for the settings of {result.resource_name!r}"
+            check(doing, result.error_code, result.error_message)
+            topic = _described(known.topic, result.configs)
+            after[topic.name] = replace(known, topic=topic, described=True)
+        if after != self._known:
+            self._change(after)
+
+    def _change(self, known: dict[str, Known]) -> None:
+        self._known = known
+        self.version += 1
+        for run in list(self._watchers.values()):
+            run()
+
+    # Changing the cluster
+
+    def create(self, spec: TopicSpec, *, dry_run: bool = False) -> Topic:
+        if not dry_run:
+            made = self._prepared.pop(spec.name, None)
+            if made is not None:
+                return made
+        if spec.name in self._known:
+            raise TopicExists(f"topic {spec.name!r} exists already: choose another name")
+        flaw = name_flaw(spec.name)
+        if flaw is not None:
+            raise InvalidTopic(flaw)
+        overrides = topic_settings.tidy(spec.settings)
+        assert dry_run, "what the cluster has to make is prepared first"
+        return Topic(
+            name=spec.name,
+            topic_id=UUID(int=0),
+            partitions=spec.partitions or 1,
+            overrides=overrides,
+            settings=topic_settings.log_settings({}, overrides),
+        )
+
+    def prepare(self, spec: TopicSpec) -> Later[None]:
+        self.create(spec, dry_run=True)
+        return begin(self._create(spec))
+
+    def _create(self, spec: TopicSpec) -> Steps[None]:
+        tries = 0
+
+        def once() -> Steps[None]:
+            nonlocal tries
+            tries += 1
+            try:
+                yield from self._ask_to_create(spec)
+            except Refused as refused:
+                # An earlier try of ours may have made it, and its answer been lost.
+                if refused.code is not ErrorCode.topic_already_exists or tries == 1:
+                    raise
+
+        yield from self._fleet.persist(once)
+        yield from self._fleet.persist(lambda: self._see_created(spec.name))
+        if len(self._prepared) >= _PREPARED_MAX:
+            self._prepared.clear()
+        self._prepared[spec.name] = self.get(spec.name)
+
+    def _ask_to_create(self, spec: TopicSpec) -> Steps[None]:
+        configs = [{"name": name, "value": value} for name, value in spec.settings.items()]
+        answer = yield self._fleet.ask_controller(
+            _CREATE_TOPICS,
+            {
+                "topics": [
+                    {
+                        "name": spec.name,
+                        "num_partitions": -1 if spec.partitions is None else spec.partitions,
+                        "replication_factor": -1,
+                        "assignments": [],
+                        "configs": configs,
+                    }
+                ],
+                "timeout": messages.ms(PATIENCE_MS),
+                "validate_only": False,
+            },
+        )
+        (result,) = answer.topics
+        text = getattr(result, "error_message", None)
+        check(f"creating topic {spec.name!r}", result.error_code, text)
+
+    def _see_created(self, name: str) -> Steps[None]:
+        """Nodes hear of a new topic one after the other."""
+        yield from self.refresh(name)
+        known = self._known.get(name)
+        if known is None or NO_LEADER in known.leaders:
+            raise Refused(f"waiting for topic {name!r}", ErrorCode.leader_not_available)
+        yield from self.describe(name)
+
+    def settle(self) -> Later[None]:
+        return Later.now(None)
+
+    def watch(self, run: Callable[[], None]) -> Callable[[], None]:
+        key = object()
+        self._watchers[key] = run
+        return lambda: self._watchers.pop(key, None) and None
+
+    def delete(self, name: str) -> None:
+        _not_offered("deleted")
+
+    def grow(self, name: str, partitions: int, *, dry_run: bool = False) -> None:
+        _not_offered("grown")
+
+    def configure(
+        self,
+        name: str,
+        changes: Mapping[str, str | None],
+        *,
+        replace: bool = False,
+        dry_run: bool = False,
+    ) -> None:
+        _not_offered("configured")
+
+    def trim(self, at: Partition, before: Offset) -> Offset:
+        _not_offered("trimmed")
+
+
+_GONE: Final = (ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_topic_exception)
+
+
+def _not_offered(done: str) -> NoReturn:
+    raise UnsupportedVersion(
+        f"topics of a cluster are not {done} through this gateway: use the cluster's own tools"
+    )
+
+
+def _known(topic: Any, before: Known | None) -> Known:
+    leaders = [NO_LEADER] * len(topic.partitions)
+    for part in topic.partitions:
+        if 0 <= part.partition_index < len(leaders):
+            leaders[part.partition_index] = part.leader_id
+    topic_id = topic.topic_id or UUID(int=0)
+    if before is not None and before.topic.topic_id == topic_id:
+        return replace(
+            before,
+            topic=replace(before.topic, partitions=len(leaders)),
+            leaders=tuple(leaders),
+        )
+    fresh = Topic(
+        name=topic.name,
+        topic_id=topic_id,
+        partitions=len(leaders),
+        overrides={},
+        settings=LogSettings(),
+    )
+    return Known(fresh, tuple(leaders), topic.is_internal)
+
+
+def _described(topic: Topic, configs: Sequence[Any]) -> Topic:
+    """The same topic with those of the cluster's settings that mean something here."""
+    defaults: dict[str, str] = {}
+    overrides: dict[str, str] = {}
+    for config in configs:
+        if config.value is None or config.name not in topic_settings.DEFINITIONS:
+            continue
+        with contextlib.suppress(InvalidConfig):  # a newer Kafka may know other values
+            topic_settings.log_settings({}, {config.name: config.value})
+            own = config.config_source == _TOPIC_SOURCE
+            (overrides if own else defaults)[config.name] = config.value
+    settings = topic_settings.log_settings(defaults, overrides)
+    return replace(topic, overrides=overrides, settings=settings)

@@ -1,0 +1,153 @@
+"""The composition root of a gateway: ports in front of an Apache Kafka cluster, and no files."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+
+from pentalog.app import ENDPOINTS, StartFailed, doors
+from pentalog.broker.audit import LogAudit
+from pentalog.clients.kafka.authentication import MECHANISMS
+from pentalog.cluster.engine import Engine
+from pentalog.cluster.link import Login
+from pentalog.config import Config, ConfigError
+from pentalog.metrics import Metrics
+from pentalog.model.errors import BrokerError
+from pentalog.model.later import Later
+from pentalog.observation import Health
+from pentalog.server.asyncio_runtime import AsyncioRuntime
+from pentalog.server.certificates import Certificates
+from pentalog.server.dialing import AsyncioDialer, tls_of
+from pentalog.server.lifecycle import Loop, arrival, raise_file_limit
+from pentalog.server.listener import Listeners, ListenFailed
+from pentalog.session import Address, Endpoint
+
+
+class Gateway:
+    """Ports in front of a cluster, on the loop that is running."""
+
+    def __init__(self, config: Config, loop: Loop) -> None:
+        """Checks what can be checked without touching anything; raises `ConfigError`."""
+        self._config = config
+        self._listen = doors(config, _endpoints(config))
+        self.metrics = Metrics()
+        self._runtime = AsyncioRuntime(loop)
+        self._certificates = (
+            Certificates(config, self._runtime.monotonic)
+            if any("tls" in listen.demands for listen, _ in self._listen)
+            else None
+        )
+        scheme, _, servers = config.engine.partition("://")
+        demands = scheme.split("+")[1:]
+        dialer = AsyncioDialer(loop, _tls(config) if "tls" in demands else None)
+        login = _login(config) if "sasl" in demands else None
+        self._engine = Engine(dialer, self._runtime, self.metrics, _servers(servers), login)
+        self._loop = loop
+        self._listeners: Listeners | None = None
+
+    @property
+    def addresses(self) -> Mapping[str, Address]:
+        """Where each listener is, by its name."""
+        return {} if self._listeners is None else self._listeners.addresses
+
+    @property
+    def console_key(self) -> str:
+        """Lets the console see at the http listener what it shows to those who may."""
+        return "" if self._listeners is None else self._listeners.observation.console_key
+
+    def show_console(self, url: str | None) -> None:
+        """Where browsers that come to the http listener are sent; None: nowhere."""
+        if self._listeners is not None:
+            self._listeners.observation.console_url = url
+
+    async def start(self) -> None:
+        """Reach the cluster and open the ports; on failure nothing stays open."""
+        raise_file_limit()
+        try:
+            broker = await arrival(self._engine.open())
+            self._listeners = Listeners(
+                self._loop,
+                broker,
+                self._runtime,
+                self._config,
+                self.metrics,
+                self._certificates,
+                LogAudit(),
+            )
+            self._listeners.observation.probe = self._probe
+            await self._listeners.open(self._listen)
+        except (BrokerError, ListenFailed, ConfigError) as error:
+            self._listeners = None
+            await self.stop()
+            raise StartFailed(f"engine {self._config.engine}: {error}") from error
+
+    def _probe(self) -> Later[Health]:
+        health: Later[Health] = Later()
+        self._engine.probe().then(lambda flaw: health.fill(Health(flaw.value)))
+        return health
+
+    async def stop(self) -> bool:
+        """Finish what was accepted, and hang up."""
+        if self._listeners is not None:
+            self._engine.log.stop_waiting()
+            await self._listeners.close(timeout_ms=self._config.shutdown_timeout_ms)
+            self._listeners = None
+        self._engine.close()
+        self._runtime.close()
+        return True
+
+    async def abandon(self) -> None:
+        """Leave everything as it is when the process is killed."""
+        if self._listeners is not None:
+            await self._listeners.abandon()
+            self._listeners = None
+        self._engine.close()
+        self._runtime.close()
+
+
+def _endpoints(config: Config) -> Mapping[str, Endpoint]:
+    """The doors that can be opened here; raises `ConfigError` for wishes that cannot be met."""
+    offered = {name: endpoint for name, endpoint in ENDPOINTS.items() if endpoint.asks_first}
+    for listen in config.listen:
+        if listen.door in ENDPOINTS and listen.door not in offered:
+            raise ConfigError(
+                f"listener {listen} cannot be opened with engine={config.engine}: its door needs "
+                f"what only the local engine has; with a cluster there are: {', '.join(offered)}"
+            )
+    if config.authorization or config.super_users:
+        raise ConfigError(
+            f"setting authorization cannot be used with engine={config.engine}: rules are kept "
+            "by the local engine only; take it out, and let the cluster guard itself"
+        )
+    return offered
+
+
+def _tls(config: Config) -> ssl.SSLContext:
+    try:
+        return tls_of(config.engine_ca)
+    except OSError as error:
+        raise ConfigError(
+            f"setting engine_ca is {config.engine_ca!r}, which cannot be used: "
+            f"{error.strerror or error}; accepted is a PEM file with certificates"
+        ) from error
+
+
+def _login(config: Config) -> Login:
+    if config.engine_mechanism not in MECHANISMS:
+        raise ConfigError(
+            f"setting engine_mechanism is {config.engine_mechanism!r}; "
+            f"accepted are {', '.join(MECHANISMS)}"
+        )
+    if not config.engine_user or not config.engine_password:
+        raise ConfigError(
+            f"setting engine is {config.engine}, which needs engine_user and engine_password"
+        )
+    return Login(config.engine_mechanism, config.engine_user, ",".join(config.engine_password))
+
+
+def _servers(text: str) -> list[tuple[str, int]]:
+    found = []
+    for server in text.split(","):
+        host, _, port = server.rpartition(":")
+        found.append((host.removeprefix("[").removesuffix("]"), int(port)))
+    return found

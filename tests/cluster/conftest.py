@@ -1,0 +1,73 @@
+"""One Apache Kafka for all these tests, and topics nobody else uses."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
+from gateway_process import GatewayProcess
+
+import apache_kafka
+import brokers
+
+_SETTINGS = {
+    "group.initial.rebalance.delay.ms": "0",
+    "offsets.topic.num.partitions": "1",
+    "auto.create.topics.enable": "false",
+}
+
+
+class Node:
+    """Apache Kafka on an address it keeps."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._port = brokers.free_port()
+        self.start()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        self.broker = apache_kafka.start(self._directory, settings=_SETTINGS, port=self._port)
+
+    def kill(self) -> None:
+        self.broker.kill()
+
+
+@pytest.fixture(scope="session")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    try:
+        started = Node(tmp_path_factory.mktemp("cluster"))
+    except apache_kafka.JarsMissing as why:
+        pytest.skip(str(why))
+    yield started
+    started.kill()
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"gateway-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def gateways(tmp_path: Path) -> Iterator[Callable[[str | None], GatewayProcess]]:
+    """Starts gateways; they are stopped after the test."""
+    started: list[GatewayProcess] = []
+
+    def start(cluster: str | None) -> GatewayProcess:
+        directory = tmp_path / f"{len(started)}"
+        directory.mkdir()
+        started.append(GatewayProcess(directory, cluster))
+        return started[-1]
+
+    yield start
+    for gateway in started:
+        assert gateway.stop() == 0
