@@ -45,8 +45,7 @@ class Broker:
     @property
     def cpu_s(self) -> float:
         """CPU time of all threads that ever ran in the process, in nanosecond steps."""
-        # The clock of another process, as clock_getcpuclockid(3) would name it.
-        return time.clock_gettime((~self.process.pid << 3) | 2)
+        return cpu_s(self.process.pid)
 
     @property
     def rss_bytes(self) -> int:
@@ -84,6 +83,11 @@ class Broker:
         if found is None:
             raise BrokerFailed(f"{self.name} has ended; see {self.log}")
         return int(found[1]) * 1024
+
+
+def cpu_s(process_id: int) -> float:
+    """CPU time of a process; its clock is named as clock_getcpuclockid(3) would name it."""
+    return time.clock_gettime((~process_id << 3) | 2)
 
 
 def free_port() -> int:
