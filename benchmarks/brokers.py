@@ -156,6 +156,32 @@ def start_pentalog(
     return Broker(name, address, data, log, process, time.monotonic() - started_at)
 
 
+def start_gateway(directory: Path, cluster: str, arguments: tuple[str, ...]) -> Broker:
+    """Start `pentalog start` in front of a cluster; its address is the cluster's."""
+    directory.mkdir(parents=True, exist_ok=True)
+    log = directory / "gateway.stderr"
+    variables = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, "-m", "pentalog", "start", "--console", "off"]
+    started_at = time.monotonic()
+    with log.open("ab") as errors:
+        process = subprocess.Popen(
+            [*command, "--engine", f"kafka://{cluster}", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=variables,
+            cwd=directory,
+        )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith(b"ready"):
+            return Broker(
+                "gateway", cluster, directory, log, process, time.monotonic() - started_at
+            )
+    process.wait()
+    process.stdout.close()
+    raise BrokerFailed(f"the gateway ended: {log.read_text(errors='replace')[-2000:]}")
+
+
 @contextlib.contextmanager
 def stopping(broker: Broker) -> Iterator[Broker]:
     """Stop `broker` at the end, whatever happens."""
