@@ -50,6 +50,7 @@ bench: $(STAMP) ## measure pentalog beside Apache Kafka on this machine
 	$(BIN)/python benchmarks/tables.py
 	$(BIN)/python benchmarks/search.py
 	$(BIN)/python benchmarks/security.py
+	$(BIN)/python benchmarks/gateway.py
 
 fuzz: $(STAMP) ## feed damaged bytes to the kernels and to every door (FRAMES=1000000)
 	$(BIN)/python -m tests.fuzz.kernels.mutations --count $(FRAMES)

@@ -156,11 +156,19 @@ def start_pentalog(
     return Broker(name, address, data, log, process, time.monotonic() - started_at)
 
 
-def start_gateway(directory: Path, cluster: str, arguments: tuple[str, ...]) -> Broker:
+def start_gateway(
+    directory: Path,
+    cluster: str,
+    arguments: tuple[str, ...],
+    *,
+    settings: Mapping[str, str] | None = None,
+) -> Broker:
     """Start `pentalog start` in front of a cluster; its address is the cluster's."""
     directory.mkdir(parents=True, exist_ok=True)
     log = directory / "gateway.stderr"
     variables = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED": "1"}
+    for key, value in (settings or {}).items():
+        variables[f"PENTALOG_{key.upper()}"] = value
     command = [sys.executable, "-m", "pentalog", "start", "--console", "off"]
     started_at = time.monotonic()
     with log.open("ab") as errors:
