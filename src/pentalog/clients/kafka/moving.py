@@ -26,10 +26,12 @@ from pentalog.model.kio_schemas import ErrorCode
 from pentalog.model.pieces import OPENED_BYTES_MAX, Gone, Piece
 from pentalog.model.types import Offset, Partition, Record
 
+_DESCRIBE_GROUPS: Final = 15
 _LIST_GROUPS: Final = 16
 _DELETE_RECORDS: Final = 21
 _DESCRIBE_CONFIGS: Final = 32
 _ALTER_CONFIGS: Final = 44
+_GROUP: Final = 0
 _SET: Final = 0
 _TIMESTAMP_TYPE: Final = "message.timestamp.type"
 _TOPIC_RESOURCE: Final = 2
@@ -135,6 +137,21 @@ def group_names(cluster: Cluster) -> list[str]:
         return sorted(found)
 
     return cluster.retried("listing groups", once)
+
+
+def group_members(cluster: Cluster, group: str) -> int:
+    """How many use this group now."""
+    fields = {"groups": (group,), "include_authorized_operations": False}
+    doing = f"asking who is in group {group!r}"
+
+    def once() -> int:
+        (found,) = cluster.coordinator(group, _GROUP).ask(_DESCRIBE_GROUPS, fields).groups
+        if found.error_code is ErrorCode.group_id_not_found:
+            return 0
+        checked(doing, found.error_code)
+        return len(found.members)
+
+    return cluster.retried(doing, once)
 
 
 def overrides(cluster: Cluster, topic: str) -> dict[str, str]:
@@ -295,7 +312,7 @@ class _Moving:
                     continue  # the place of what is gone is filled
                 if piece is None:
                     return
-                yield from _seen(piece)
+                yield from seen(piece)
         finally:
             feed.close()
 
@@ -347,7 +364,7 @@ def _size(data: bytes | None) -> int:
     return -1 if data is None else len(data)
 
 
-def _seen(piece: Piece) -> Iterator[tuple[BatchHeader, memoryview]]:
+def seen(piece: Piece) -> Iterator[tuple[BatchHeader, memoryview]]:
     """The batches of a piece without markers and what was aborted."""
     aborted = list(_TRIPLE.iter_unpack(piece.aborted))
     position = 0
