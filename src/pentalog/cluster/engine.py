@@ -7,6 +7,7 @@ from typing import Any, Final, cast
 
 from pentalog.broker.port import Broker, Groups, Producers, Transactions
 from pentalog.cluster.bounds import Bounds
+from pentalog.cluster.council import ClusterCouncil
 from pentalog.cluster.fleet import Fleet
 from pentalog.cluster.knowledge import ClusterKnowledge
 from pentalog.cluster.link import Login
@@ -44,6 +45,7 @@ class Engine:
         self._bounds = Bounds(self._fleet, self._topics)
         self._writing = Writing(self._fleet, self._topics, runtime)
         self._offsets = ClusterOffsets(self._fleet, self._topics)
+        self.council = ClusterCouncil(self._fleet, runtime)
         self.log = ClusterLog(
             self._fleet, self._topics, self._bounds, self._writing, runtime, metrics
         )
@@ -76,6 +78,7 @@ class Engine:
             knowledge=ClusterKnowledge(
                 self._fleet, self._topics, self._bounds, self._writing, self._offsets, self.log
             ),
+            council=self.council,
         )
 
     def probe(self) -> Later[str]:
