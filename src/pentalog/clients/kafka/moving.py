@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from pentalog.clients.kafka import messages
-from pentalog.clients.kafka.cluster import EARLIEST, LATEST, Cluster
+from pentalog.clients.kafka.cluster import EARLIEST, LATEST, Cluster, Topic
 from pentalog.clients.kafka.connection import checked
 from pentalog.clients.kafka.errors import KafkaFailed, Refused
 from pentalog.clients.kafka.fetch import FetchFeed
@@ -76,7 +76,7 @@ def move_topic(source: Cluster, target: Cluster, name: str, report: Report) -> M
     kept = {each: value for each, value in settings.items() if not each.startswith(_DERIVED)}
     stamped = {each: kept.pop(each) for each in list(kept) if each == _TIMESTAMP_TYPE}
     _create(target, name, len(theirs.partitions), kept)
-    ours = target.topic(name)
+    ours = _await_topic(target, name)
     if len(ours.partitions) != len(theirs.partitions):
         raise Differs(
             f"topic {name!r} has {len(ours.partitions)} partitions at the target and "
@@ -103,6 +103,14 @@ def _create(target: Cluster, name: str, partitions: int, settings: Mapping[str, 
         if refused.code is not ErrorCode.invalid_config or len(known) == len(settings):
             raise
         target.create_topic(name, partitions, known)
+
+
+def _await_topic(target: Cluster, name: str) -> Topic:
+    """A topic that was created: not every node knows it at once."""
+    deadline = time.monotonic() + target.options.timeout_ms / 1000
+    while not target.topics([name]) and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+    return target.topic(name)
 
 
 def move_groups(source: Cluster, target: Cluster, topics: Collection[str]) -> int:
