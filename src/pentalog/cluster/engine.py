@@ -14,6 +14,7 @@ from pentalog.cluster.link import Login
 from pentalog.cluster.log import ClusterLog
 from pentalog.cluster.offsets import ClusterOffsets
 from pentalog.cluster.refusals import Trouble
+from pentalog.cluster.state_topic import ClusterState
 from pentalog.cluster.steps import Steps, begin
 from pentalog.cluster.topics import ClusterTopics
 from pentalog.cluster.wire import Dialer
@@ -49,6 +50,7 @@ class Engine:
         self.log = ClusterLog(
             self._fleet, self._topics, self._bounds, self._writing, runtime, metrics
         )
+        self.state = ClusterState(self._fleet, self._topics, self.log, self.council, runtime)
         self._timer: Timer | None = None
         self._probing: Later[str] | None = None
         self._patience: Timer | None = None
@@ -66,6 +68,7 @@ class Engine:
     def _open(self) -> Steps[Broker]:
         patience_ms, self._fleet.patience_ms = self._fleet.patience_ms, START_PATIENCE_MS
         yield from self._fleet.persist(self._topics.refresh)
+        yield from self._fleet.persist(self.state.open)
         self._fleet.patience_ms = patience_ms
         self._schedule()
         return Broker(
@@ -111,6 +114,7 @@ class Engine:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self.state.close()
         self._fleet.close()
 
     def _schedule(self) -> None:
