@@ -7,12 +7,14 @@ from typing import Any, Final, cast
 
 from pentalog.broker.port import Broker, Groups, Producers, Transactions
 from pentalog.cluster.bounds import Bounds
+from pentalog.cluster.council import ClusterCouncil
 from pentalog.cluster.fleet import Fleet
 from pentalog.cluster.knowledge import ClusterKnowledge
 from pentalog.cluster.link import Login
 from pentalog.cluster.log import ClusterLog
 from pentalog.cluster.offsets import ClusterOffsets
 from pentalog.cluster.refusals import Trouble
+from pentalog.cluster.state_topic import ClusterState
 from pentalog.cluster.steps import Steps, begin
 from pentalog.cluster.topics import ClusterTopics
 from pentalog.cluster.wire import Dialer
@@ -44,9 +46,11 @@ class Engine:
         self._bounds = Bounds(self._fleet, self._topics)
         self._writing = Writing(self._fleet, self._topics, runtime)
         self._offsets = ClusterOffsets(self._fleet, self._topics)
+        self.council = ClusterCouncil(self._fleet, runtime)
         self.log = ClusterLog(
             self._fleet, self._topics, self._bounds, self._writing, runtime, metrics
         )
+        self.state = ClusterState(self._fleet, self._topics, self.log, self.council, runtime)
         self._timer: Timer | None = None
         self._probing: Later[str] | None = None
         self._patience: Timer | None = None
@@ -64,6 +68,7 @@ class Engine:
     def _open(self) -> Steps[Broker]:
         patience_ms, self._fleet.patience_ms = self._fleet.patience_ms, START_PATIENCE_MS
         yield from self._fleet.persist(self._topics.refresh)
+        yield from self._fleet.persist(self.state.open)
         self._fleet.patience_ms = patience_ms
         self._schedule()
         return Broker(
@@ -76,6 +81,7 @@ class Engine:
             knowledge=ClusterKnowledge(
                 self._fleet, self._topics, self._bounds, self._writing, self._offsets, self.log
             ),
+            council=self.council,
         )
 
     def probe(self) -> Later[str]:
@@ -108,6 +114,7 @@ class Engine:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self.state.close()
         self._fleet.close()
 
     def _schedule(self) -> None:
