@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from typing import Any, Final, cast
 
 from pentalog.broker.port import Broker, Groups, Producers, Transactions
+from pentalog.broker.sourcing import Sourcing
 from pentalog.cluster.bounds import Bounds
 from pentalog.cluster.fleet import Fleet
 from pentalog.cluster.knowledge import ClusterKnowledge
 from pentalog.cluster.link import Login
 from pentalog.cluster.log import ClusterLog
+from pentalog.cluster.named_producers import ClusterNamedProducers
 from pentalog.cluster.offsets import ClusterOffsets
 from pentalog.cluster.refusals import Trouble
 from pentalog.cluster.steps import Steps, begin
@@ -47,6 +49,10 @@ class Engine:
         self.log = ClusterLog(
             self._fleet, self._topics, self._bounds, self._writing, runtime, metrics
         )
+        self._producers = ClusterNamedProducers(
+            self._fleet, self._topics, self._bounds, self._writing
+        )
+        self.log.sent = self._producers.sent
         self._timer: Timer | None = None
         self._probing: Later[str] | None = None
         self._patience: Timer | None = None
@@ -74,8 +80,15 @@ class Engine:
             cast("Groups", MemberlessGroups(self._offsets)),
             cast("Transactions", NotOffered("transactions")),
             knowledge=ClusterKnowledge(
-                self._fleet, self._topics, self._bounds, self._writing, self._offsets, self.log
+                self._fleet,
+                self._topics,
+                self._bounds,
+                self._writing,
+                self._offsets,
+                self.log,
+                self._producers,
             ),
+            sourcing=Sourcing(producers=self._producers),
         )
 
     def probe(self) -> Later[str]:

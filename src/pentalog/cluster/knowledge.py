@@ -7,6 +7,7 @@ from collections.abc import Collection
 from pentalog.cluster.bounds import Bounds
 from pentalog.cluster.fleet import Fleet
 from pentalog.cluster.log import ClusterLog
+from pentalog.cluster.named_producers import ClusterNamedProducers
 from pentalog.cluster.offsets import ClusterOffsets
 from pentalog.cluster.steps import Steps, all_of, begin
 from pentalog.cluster.topics import ClusterTopics
@@ -27,6 +28,7 @@ class ClusterKnowledge:
         writing: Writing,
         offsets: ClusterOffsets,
         log: ClusterLog,
+        producers: ClusterNamedProducers,
     ) -> None:
         self._fleet = fleet
         self._topics = topics
@@ -34,6 +36,7 @@ class ClusterKnowledge:
         self._writing = writing
         self._offsets = offsets
         self._log = log
+        self._producers = producers
 
     def topics(self) -> Later[None]:
         return begin(self._fleet.persist(self._topics.refresh))
@@ -57,6 +60,9 @@ class ClusterKnowledge:
 
     def groups(self) -> Later[None]:
         return begin(self._fleet.persist(self._offsets.refresh_groups))
+
+    def producer(self, at: Partition, name: bytes, epoch: int, sequence: int) -> Later[None]:
+        return self._producers.look_up(at, name, epoch, sequence)
 
     def _look(self, topic: str, indexes: Collection[int] | None) -> Steps[None]:
         yield self.topic(topic, max(indexes or (), default=0))
