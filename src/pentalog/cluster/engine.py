@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import Any, Final, cast
 
 from pentalog.broker.port import Broker, Groups, Producers, Transactions
+from pentalog.broker.sourcing import Sourcing
 from pentalog.cluster.bounds import Bounds
 from pentalog.cluster.council import ClusterCouncil
 from pentalog.cluster.fleet import Fleet
 from pentalog.cluster.knowledge import ClusterKnowledge
 from pentalog.cluster.link import Login
 from pentalog.cluster.log import ClusterLog
+from pentalog.cluster.named_producers import ClusterNamedProducers
 from pentalog.cluster.offsets import ClusterOffsets
 from pentalog.cluster.refusals import Trouble
 from pentalog.cluster.state_topic import ClusterState
@@ -51,6 +53,10 @@ class Engine:
             self._fleet, self._topics, self._bounds, self._writing, runtime, metrics
         )
         self.state = ClusterState(self._fleet, self._topics, self.log, self.council, runtime)
+        self._producers = ClusterNamedProducers(
+            self._fleet, self._topics, self._bounds, self._writing
+        )
+        self.log.sent = self._producers.sent
         self._timer: Timer | None = None
         self._probing: Later[str] | None = None
         self._patience: Timer | None = None
@@ -79,9 +85,16 @@ class Engine:
             cast("Groups", MemberlessGroups(self._offsets)),
             cast("Transactions", NotOffered("transactions")),
             knowledge=ClusterKnowledge(
-                self._fleet, self._topics, self._bounds, self._writing, self._offsets, self.log
+                self._fleet,
+                self._topics,
+                self._bounds,
+                self._writing,
+                self._offsets,
+                self.log,
+                self._producers,
             ),
             council=self.council,
+            sourcing=Sourcing(producers=self._producers),
         )
 
     def probe(self) -> Later[str]:
