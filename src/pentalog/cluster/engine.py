@@ -18,9 +18,11 @@ from pentalog.cluster.offsets import ClusterOffsets
 from pentalog.cluster.refusals import Trouble
 from pentalog.cluster.state_topic import ClusterState
 from pentalog.cluster.steps import Steps, begin
+from pentalog.cluster.subscriptions import ClusterSubscriptions
 from pentalog.cluster.topics import ClusterTopics
 from pentalog.cluster.wire import Dialer
 from pentalog.cluster.writing import Writing
+from pentalog.config import Config
 from pentalog.metrics import Metrics
 from pentalog.model.errors import BrokerError
 from pentalog.model.later import Later
@@ -41,6 +43,7 @@ class Engine:
         metrics: Metrics,
         servers: Sequence[tuple[str, int]],
         login: Login | None = None,
+        config: Config | None = None,
     ) -> None:
         self._runtime = runtime
         self._fleet = Fleet(dialer, runtime, servers, login)
@@ -53,6 +56,10 @@ class Engine:
             self._fleet, self._topics, self._bounds, self._writing, runtime, metrics
         )
         self.state = ClusterState(self._fleet, self._topics, self.log, self.council, runtime)
+        self._subscriptions = ClusterSubscriptions(
+            self.state, self.log, self._topics, runtime, metrics, config or Config()
+        )
+        self.state.tenants.append(self._subscriptions)
         self._producers = ClusterNamedProducers(
             self._fleet, self._topics, self._bounds, self._writing
         )
@@ -77,6 +84,16 @@ class Engine:
         yield from self._fleet.persist(self.state.open)
         self._fleet.patience_ms = patience_ms
         self._schedule()
+        knowledge = ClusterKnowledge(
+            self._fleet,
+            self._topics,
+            self._bounds,
+            self._writing,
+            self._offsets,
+            self.log,
+            self._producers,
+        )
+        self._subscriptions.knowledge = knowledge
         return Broker(
             self._topics.cluster_id,
             self.log,
@@ -84,16 +101,9 @@ class Engine:
             cast("Producers", ClusterProducers(self._writing)),
             cast("Groups", MemberlessGroups(self._offsets)),
             cast("Transactions", NotOffered("transactions")),
-            knowledge=ClusterKnowledge(
-                self._fleet,
-                self._topics,
-                self._bounds,
-                self._writing,
-                self._offsets,
-                self.log,
-                self._producers,
-            ),
+            knowledge=knowledge,
             council=self.council,
+            subscriptions=self._subscriptions,
             sourcing=Sourcing(producers=self._producers),
         )
 
