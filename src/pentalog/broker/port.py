@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
+from pentalog.broker.council import ALONE, Council
+from pentalog.broker.council import Peer as Peer
 from pentalog.broker.credentials import (
     NOBODY,
     TICKETLESS,
@@ -570,3 +572,4 @@ class Broker:
     bearers: Bearers = field(default=TRUSTLESS, kw_only=True)
     knowledge: Knowledge = field(default=ALL_KNOWN, kw_only=True)
     tickets: Tickets = field(default=TICKETLESS, kw_only=True)
+    council: Council = field(default=ALONE, kw_only=True)
