@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 from pentalog.broker.port import Broker, Groups, Producers, Transactions
 from pentalog.broker.sourcing import Sourcing
 from pentalog.cluster.bounds import Bounds
+from pentalog.cluster.coordination import Coordination
 from pentalog.cluster.council import ClusterCouncil
 from pentalog.cluster.fleet import Fleet
 from pentalog.cluster.knowledge import ClusterKnowledge
@@ -16,6 +17,7 @@ from pentalog.cluster.log import ClusterLog
 from pentalog.cluster.named_producers import ClusterNamedProducers
 from pentalog.cluster.offsets import ClusterOffsets
 from pentalog.cluster.refusals import Trouble
+from pentalog.cluster.rosters import SESSION_MS, ClusterRosters
 from pentalog.cluster.state_topic import ClusterState
 from pentalog.cluster.steps import Steps, begin
 from pentalog.cluster.topics import ClusterTopics
@@ -41,6 +43,8 @@ class Engine:
         metrics: Metrics,
         servers: Sequence[tuple[str, int]],
         login: Login | None = None,
+        *,
+        session_ms: int = SESSION_MS,
     ) -> None:
         self._runtime = runtime
         self._fleet = Fleet(dialer, runtime, servers, login)
@@ -57,6 +61,10 @@ class Engine:
         )
         self.log.sent = self._producers.sent
         self.state = ClusterState(self._fleet, self._topics, self.log, self.council, runtime)
+        self._rosters = ClusterRosters(
+            self._fleet, self._topics, Coordination(self._fleet), runtime, session_ms
+        )
+        self._offsets.members = self._rosters
         self._timer: Timer | None = None
         self._probing: Later[str] | None = None
         self._patience: Timer | None = None
@@ -92,8 +100,9 @@ class Engine:
                 self._offsets,
                 self.log,
                 self._producers,
+                self._rosters,
             ),
-            sourcing=Sourcing(producers=self._producers),
+            sourcing=Sourcing(self._producers, self._rosters),
             council=self.council,
         )
 

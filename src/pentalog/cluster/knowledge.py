@@ -9,6 +9,7 @@ from pentalog.cluster.fleet import Fleet
 from pentalog.cluster.log import ClusterLog
 from pentalog.cluster.named_producers import ClusterNamedProducers
 from pentalog.cluster.offsets import ClusterOffsets
+from pentalog.cluster.rosters import ClusterRosters
 from pentalog.cluster.steps import Steps, all_of, begin
 from pentalog.cluster.topics import ClusterTopics
 from pentalog.cluster.writing import Writing
@@ -29,6 +30,7 @@ class ClusterKnowledge:
         offsets: ClusterOffsets,
         log: ClusterLog,
         producers: ClusterNamedProducers,
+        rosters: ClusterRosters,
     ) -> None:
         self._fleet = fleet
         self._topics = topics
@@ -37,6 +39,7 @@ class ClusterKnowledge:
         self._offsets = offsets
         self._log = log
         self._producers = producers
+        self._rosters = rosters
 
     def topics(self) -> Later[None]:
         return begin(self._fleet.persist(self._topics.refresh))
@@ -60,6 +63,12 @@ class ClusterKnowledge:
 
     def groups(self) -> Later[None]:
         return begin(self._fleet.persist(self._offsets.refresh_groups))
+
+    def joining(self, group: str, topic: str, name: str) -> Later[None]:
+        return self._rosters.let_in(group, topic, name)
+
+    def roster(self, group: str) -> Later[None]:
+        return self._rosters.describe(group)
 
     def producer(self, at: Partition, name: bytes, epoch: int, sequence: int) -> Later[None]:
         return self._producers.look_up(at, name, epoch, sequence)

@@ -196,6 +196,19 @@ def _committing(broker: Broker, command: Command, indexes: set[int]) -> Lookups:
         yield broker.knowledge.offsets(command.get("group"), at)
 
 
+def _join(broker: Broker, command: Command) -> Lookups:
+    yield from _named(broker, command)
+    if "generation" not in command.parameters:
+        for topic in _names(broker, command):
+            yield broker.knowledge.joining(command.get("group"), topic, command.get("member"))
+
+
+def _status(broker: Broker, command: Command) -> Lookups:
+    yield broker.knowledge.topics()
+    if command.get("group"):
+        yield broker.knowledge.roster(command.get("group"))
+
+
 def _list_groups(broker: Broker, command: Command) -> Lookups:
     yield broker.knowledge.groups()
 
@@ -221,6 +234,13 @@ LOOKUPS: Final[Mapping[str, Callable[[Broker, Command], Lookups]]] = {
     "COMMIT_OFFSET": _commit,
     "BATCH_COMMIT": _batch_commit,
     "FETCH_OFFSET": _fetch_offset,
+    "SUBSCRIBE": _named,
+    "REGISTER_GROUP": _named,
+    "JOIN_GROUP": _join,
+    "SYNC_GROUP": _named,
+    "HEARTBEAT": _named,
+    "LEAVE_GROUP": _named,
+    "GROUP_STATUS": _status,
     "LIST_GROUPS": _list_groups,
 }
 """The others ask for nothing, or are themselves answered by the broker's word."""

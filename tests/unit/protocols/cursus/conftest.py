@@ -28,6 +28,8 @@ LOCAL_ONLY = {
     "test_batches_carry_the_number_of_this_door": _INSIDE,
     "test_records_that_vanish_under_a_reader": _INSIDE,
     "test_topics_are_listed_described_and_deleted": _INSIDE,
+    "test_offsets_are_everybodys": _INSIDE,
+    "test_the_default_group_spans_topics": "a cluster's group has one epoch for all its topics",
     "test_records_too_large_to_give_back_are_refused": "the cluster says it in its own words",
     "test_a_topic_made_for_it_checks_every_batch": _OWNER,
     "test_a_plain_create_resets_nothing": _OWNER,

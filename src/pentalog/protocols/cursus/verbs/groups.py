@@ -69,7 +69,8 @@ def leave(call: Call) -> None:
         member_id = call.broker.sourcing.rosters.leave(group, topic, member, generation=generation)
     except BrokerError as refusal:
         raise _explained(call, refusal, topic, group, member, generation or 0) from None
-    call.reply(f"OK group={shown(group)} member={member_id} left=true")
+    done = f"OK group={shown(group)} member={member_id} left=true"
+    call.after(call.broker.sourcing.rosters.settle(), lambda _: call.reply(done))
 
 
 def status(call: Call) -> None:
