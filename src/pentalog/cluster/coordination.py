@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from pentalog.cluster.fleet import ASKING, Fleet
@@ -10,6 +10,7 @@ from pentalog.cluster.link import Link
 from pentalog.cluster.refusals import Trouble, check
 from pentalog.cluster.steps import Steps
 from pentalog.model.kio_schemas import ErrorCode
+from pentalog.model.later import Later
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
@@ -39,8 +40,29 @@ class Coordination:
     ) -> Steps[Any]:
         """Ask once; `code` finds in an answer what tells that another node is to be asked."""
         link = yield from self._find(kind, name)
+        return (yield from self._await(kind, name, link.ask(key, fields), code))
+
+    def exchange(
+        self,
+        kind: int,
+        name: str,
+        key: int,
+        version: int,
+        body: Sequence[bytes],
+        code: Callable[[memoryview], ErrorCode],
+    ) -> Steps[memoryview]:
+        """The same with a request written by hand."""
+        link = yield from self._find(kind, name)
+        answer: memoryview = yield from self._await(
+            kind, name, link.exchange(key, version, body), code
+        )
+        return answer
+
+    def _await(
+        self, kind: int, name: str, asked: Later[Any], code: Callable[[Any], ErrorCode]
+    ) -> Steps[Any]:
         try:
-            answer = yield link.ask(key, fields)
+            answer = yield asked
         except Trouble:
             self._nodes.pop((kind, name), None)
             raise

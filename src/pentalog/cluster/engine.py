@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, cast
 
-from pentalog.broker.port import Broker, Groups, Producers, Transactions
+from pentalog.broker.port import Broker, Groups, Producers
 from pentalog.broker.sourcing import Sourcing
 from pentalog.cluster.bounds import Bounds
 from pentalog.cluster.coordination import Coordination
@@ -21,6 +21,7 @@ from pentalog.cluster.rosters import SESSION_MS, ClusterRosters
 from pentalog.cluster.state_topic import ClusterState
 from pentalog.cluster.steps import Steps, begin
 from pentalog.cluster.topics import ClusterTopics
+from pentalog.cluster.transactions import ClusterTransactions
 from pentalog.cluster.wire import Dialer
 from pentalog.cluster.writing import Writing
 from pentalog.metrics import Metrics
@@ -61,9 +62,12 @@ class Engine:
         )
         self.log.sent = self._producers.sent
         self.state = ClusterState(self._fleet, self._topics, self.log, self.council, runtime)
-        self._rosters = ClusterRosters(
-            self._fleet, self._topics, Coordination(self._fleet), runtime, session_ms
+        coordination = Coordination(self._fleet)
+        self._rosters = ClusterRosters(self._fleet, self._topics, coordination, runtime, session_ms)
+        self._transactions = ClusterTransactions(
+            self._fleet, coordination, self._writing, self._producers, self._rosters
         )
+        self.log.transactional_id = self._transactions.name_of
         self._offsets.members = self._rosters
         self._timer: Timer | None = None
         self._probing: Later[str] | None = None
@@ -91,7 +95,7 @@ class Engine:
             self._topics,
             cast("Producers", ClusterProducers(self._writing)),
             cast("Groups", MemberlessGroups(self._offsets)),
-            cast("Transactions", NotOffered("transactions")),
+            self._transactions,
             knowledge=ClusterKnowledge(
                 self._fleet,
                 self._topics,
@@ -101,6 +105,7 @@ class Engine:
                 self.log,
                 self._producers,
                 self._rosters,
+                self._transactions,
             ),
             sourcing=Sourcing(self._producers, self._rosters),
             council=self.council,
