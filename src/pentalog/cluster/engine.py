@@ -7,6 +7,7 @@ from typing import Any, Final, cast
 
 from pentalog.broker.port import Broker, Groups, Producers
 from pentalog.broker.sourcing import Sourcing
+from pentalog.cluster.aggregates import ClusterAggregates
 from pentalog.cluster.bounds import Bounds
 from pentalog.cluster.coordination import Coordination
 from pentalog.cluster.council import ClusterCouncil
@@ -20,6 +21,7 @@ from pentalog.cluster.refusals import Trouble
 from pentalog.cluster.rosters import SESSION_MS, ClusterRosters
 from pentalog.cluster.state_topic import ClusterState
 from pentalog.cluster.steps import Steps, begin
+from pentalog.cluster.topic_options import ClusterTopicOptions
 from pentalog.cluster.topics import ClusterTopics
 from pentalog.cluster.transactions import ClusterTransactions
 from pentalog.cluster.wire import Dialer
@@ -69,6 +71,17 @@ class Engine:
         )
         self.log.transactional_id = self._transactions.name_of
         self._offsets.members = self._rosters
+        self._options = ClusterTopicOptions(self.state, self._topics)
+        self._aggregates = ClusterAggregates(
+            self._fleet,
+            self._topics,
+            self._bounds,
+            self.log,
+            self.state,
+            self._transactions,
+            self._producers,
+            runtime,
+        )
         self._timer: Timer | None = None
         self._probing: Later[str] | None = None
         self._patience: Timer | None = None
@@ -107,7 +120,7 @@ class Engine:
                 self._rosters,
                 self._transactions,
             ),
-            sourcing=Sourcing(self._producers, self._rosters),
+            sourcing=Sourcing(self._producers, self._rosters, self._aggregates, self._options),
             council=self.council,
         )
 

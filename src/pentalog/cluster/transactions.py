@@ -209,7 +209,7 @@ class ClusterTransactions:
     def prepare(self, name: str, at: Partition) -> Later[None]:
         """Let a partition take part, and know what its producer wrote there."""
         known = self._known.get(name)
-        if known is None or at in known.partitions or known.phase not in (_EMPTY, _ONGOING):
+        if known is None or at in known.partitions or known.phase in _PREPARING:
             return Later.now(None)
         return begin(self._prepare(known, at))
 

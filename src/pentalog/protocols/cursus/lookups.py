@@ -13,6 +13,7 @@ from pentalog.model.types import Partition
 from pentalog.protocols.cursus.door import door_of
 from pentalog.protocols.cursus.messages import Command, encoded, transaction_of, truth, whole_number
 from pentalog.protocols.cursus.options import options_of
+from pentalog.protocols.cursus.ownership import EVENTS
 from pentalog.protocols.cursus.reading import MESSAGES_MAX, WILD, group_of, matching, read_bytes_max
 from pentalog.session import Replies
 
@@ -128,6 +129,10 @@ def _transact_publish(broker: Broker, command: Command) -> Lookups:
     at = _chosen(broker, command, topic, index)
     if at is not None and _is_open(broker, name, whole_number(command.get("epoch", "0"))):
         yield broker.knowledge.enlisting(name, at)
+
+
+def _aggregate(broker: Broker, command: Command) -> Lookups:
+    yield broker.knowledge.topic(command.get("topic"))
 
 
 def _is_open(broker: Broker, name: str, epoch: int | None) -> bool:
@@ -280,6 +285,7 @@ LOOKUPS: Final[Mapping[str, Callable[[Broker, Command], Lookups]]] = {
     "SEND_OFFSETS_TO_TXN": _transact_offsets,
     "END_TXN": _transact,
     "TXN_STATUS": _transaction_status,
+    **dict.fromkeys(EVENTS, _aggregate),
     "SUBSCRIBE": _named,
     "REGISTER_GROUP": _named,
     "JOIN_GROUP": _join,

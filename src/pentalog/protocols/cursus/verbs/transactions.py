@@ -29,6 +29,7 @@ _TIMEOUT_MS: Final = 60_000
 _SEEN_MAX: Final = 100
 """The last messages of a transaction, whose repetition is noticed: clients send one at a time."""
 _SEQUENCES: Final = 1 << 31
+_GATEWAYS: Final = "pentalog-"
 _STATES: Final = {
     "Ongoing": "open",
     "PrepareCommit": "committing",
@@ -46,6 +47,9 @@ _FAILURES: Final = {
 
 def initialize(call: Call) -> None:
     name = _name(call)
+    if name.startswith(_GATEWAYS) and not call.broker.knowledge.current:
+        reason = quoted(f"names that begin with {_GATEWAYS} are the gateways' own")
+        raise Refused(f"invalid_transactional_id reason={reason}")
     most = call.session.context.config.transaction_timeout_ms_max
     later = call.broker.transactions.identify(name, timeout_ms=min(_TIMEOUT_MS, most))
 
