@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, cast
 
-from pentalog.broker.port import Broker, Groups, Producers, Transactions
+from pentalog.broker.port import Broker, Groups, Producers
 from pentalog.broker.sourcing import Sourcing
+from pentalog.cluster.aggregates import ClusterAggregates
 from pentalog.cluster.bounds import Bounds
+from pentalog.cluster.coordination import Coordination
 from pentalog.cluster.council import ClusterCouncil
 from pentalog.cluster.fleet import Fleet
 from pentalog.cluster.knowledge import ClusterKnowledge
@@ -16,10 +18,13 @@ from pentalog.cluster.log import ClusterLog
 from pentalog.cluster.named_producers import ClusterNamedProducers
 from pentalog.cluster.offsets import ClusterOffsets
 from pentalog.cluster.refusals import Trouble
+from pentalog.cluster.rosters import SESSION_MS, ClusterRosters
 from pentalog.cluster.state_topic import ClusterState
 from pentalog.cluster.steps import Steps, begin
 from pentalog.cluster.subscriptions import ClusterSubscriptions
+from pentalog.cluster.topic_options import ClusterTopicOptions
 from pentalog.cluster.topics import ClusterTopics
+from pentalog.cluster.transactions import ClusterTransactions
 from pentalog.cluster.wire import Dialer
 from pentalog.cluster.writing import Writing
 from pentalog.config import Config
@@ -44,6 +49,8 @@ class Engine:
         servers: Sequence[tuple[str, int]],
         login: Login | None = None,
         config: Config | None = None,
+        *,
+        session_ms: int = SESSION_MS,
     ) -> None:
         self._runtime = runtime
         self._fleet = Fleet(dialer, runtime, servers, login)
@@ -64,6 +71,24 @@ class Engine:
             self._fleet, self._topics, self._bounds, self._writing
         )
         self.log.sent = self._producers.sent
+        coordination = Coordination(self._fleet)
+        self._rosters = ClusterRosters(self._fleet, self._topics, coordination, runtime, session_ms)
+        self._transactions = ClusterTransactions(
+            self._fleet, coordination, self._writing, self._producers, self._rosters
+        )
+        self.log.transactional_id = self._transactions.name_of
+        self._offsets.members = self._rosters
+        self._options = ClusterTopicOptions(self.state, self._topics)
+        self._aggregates = ClusterAggregates(
+            self._fleet,
+            self._topics,
+            self._bounds,
+            self.log,
+            self.state,
+            self._transactions,
+            self._producers,
+            runtime,
+        )
         self._timer: Timer | None = None
         self._probing: Later[str] | None = None
         self._patience: Timer | None = None
@@ -92,6 +117,8 @@ class Engine:
             self._offsets,
             self.log,
             self._producers,
+            self._rosters,
+            self._transactions,
         )
         self._subscriptions.knowledge = knowledge
         return Broker(
@@ -100,11 +127,11 @@ class Engine:
             self._topics,
             cast("Producers", ClusterProducers(self._writing)),
             cast("Groups", MemberlessGroups(self._offsets)),
-            cast("Transactions", NotOffered("transactions")),
+            self._transactions,
             knowledge=knowledge,
             council=self.council,
             subscriptions=self._subscriptions,
-            sourcing=Sourcing(producers=self._producers),
+            sourcing=Sourcing(self._producers, self._rosters, self._aggregates, self._options),
         )
 
     def probe(self) -> Later[str]:

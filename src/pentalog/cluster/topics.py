@@ -60,6 +60,8 @@ class ClusterTopics:
         self._prepared: dict[str, Topic] = {}
         self._watchers: dict[object, Callable[[], None]] = {}
         self._changes = Changes(fleet)
+        self.deleted: list[Callable[[Topic], None]] = []
+        """Called with every topic that was deleted through this gateway."""
         self._changing = TopicChanges(fleet, self.get, self.refresh, self._describe, self.leader)
 
     # What is known
@@ -263,7 +265,20 @@ class ClusterTopics:
         return lambda: self._watchers.pop(key, None) and None
 
     def delete(self, name: str) -> None:
-        self._changes.ask(self._changing.delete(self.get(name)))
+        self._changes.ask(self._delete(self.get(name)))
+
+    def _delete(self, topic: Topic) -> Steps[None]:
+        yield from self._changing.delete(topic)
+        for run in self.deleted:
+            run(topic)
+
+    def await_also(self, later: Later[None]) -> None:
+        """What else `settle` has to wait for in this turn."""
+        self._changes.wait_for(later)
+
+    def touch(self) -> None:
+        """Something has changed of topics that others keep."""
+        self._change(self._known)
 
     def grow(self, name: str, partitions: int, *, dry_run: bool = False) -> None:
         topic = self.get(name)
