@@ -224,7 +224,11 @@ class Topics(Protocol):
         """Every setting, as a topic without settings of its own has it."""
 
     def settle(self) -> Later[None]:
-        """Ready as soon as every change made so far is on the disk."""
+        """Ready as soon as every change made so far is on the disk.
+
+        An engine that has to ask others begins in the turn of the change, and refuses here, to
+        whoever asks in the same turn.
+        """
 
     def watch(self, run: Callable[[], None]) -> Callable[[], None]:
         """Call `run` after every change of any topic; returns what ends that."""

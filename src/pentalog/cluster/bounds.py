@@ -8,13 +8,13 @@ from typing import Final
 
 from pentalog.cluster.fleet import ASKING, Fleet, by_topic
 from pentalog.cluster.link import Link
-from pentalog.cluster.refusals import Lost, Refused
+from pentalog.cluster.refusals import Lost, Refused, Trouble, check
 from pentalog.cluster.steps import Steps, all_of
 from pentalog.cluster.topics import NO_LEADER, ClusterTopics
 from pentalog.model.errors import PartitionNotFound, TopicNotFound
 from pentalog.model.kio_schemas import ErrorCode
 from pentalog.model.later import Later
-from pentalog.model.types import Marks, Offset, Partition
+from pentalog.model.types import Edge, Marks, Offset, Partition
 
 KEY: Final = 2
 VERSION: Final = 4
@@ -26,11 +26,14 @@ _COMMITTED: Final = 1
 _ASKED: Final = ((_UNCOMMITTED, _EARLIEST), (_COMMITTED, _LATEST), (_UNCOMMITTED, _LATEST))
 """A request asks one question of each partition: start, stable end, end."""
 _HEAD: Final = struct.Struct(">ibi")
+_TIME_MS_MAX: Final = (1 << 63) - 1
 _I32: Final = struct.Struct(">i")
 _I16: Final = struct.Struct(">h")
 _ASKED_PARTITION: Final = struct.Struct(">iiq")
 _ANSWER: Final = struct.Struct(">ihqqi")
+_NEWEST: Final = -3
 _TRIES: Final = 2
+_LOCATED_MAX: Final = 10_000
 
 
 def request_body(at: Collection[Partition], *, isolation: int, when: int) -> Sequence[bytes]:
@@ -75,6 +78,7 @@ class Bounds:
         self._fleet = fleet
         self._topics = topics
         self._marks: dict[Partition, Marks] = {}
+        self._located: dict[tuple[Partition, Edge | int], tuple[Offset, int]] = {}
 
     def marks(self, at: Partition) -> Marks:
         """Those last told; all zero if none were."""
@@ -83,6 +87,37 @@ class Bounds:
 
     def told(self, at: Partition, marks: Marks) -> None:
         self._marks[at] = marks
+
+    def located(self, at: Partition, when: Edge | int) -> tuple[Offset, int]:
+        """Where `locate` has found this time; once."""
+        self._topics.leader(at)
+        return self._located.pop((at, when), (-1, -1))
+
+    def locate(self, at: Partition, when: Edge | int) -> Steps[None]:
+        """Ask where the first record at or after a time is, or the one with the newest."""
+        doing = f"looking for a time in {at}"
+        try:
+            leader = self._topics.leader(at)
+        except (TopicNotFound, PartitionNotFound):
+            return
+        asked = _NEWEST if isinstance(when, Edge) else max(0, min(when, _TIME_MS_MAX))
+        place = {"partition_index": at.index, "current_leader_epoch": -1, "timestamp": asked}
+        fields = {
+            "replica_id": -1,
+            "isolation_level": _UNCOMMITTED,
+            "topics": [{"name": at.topic, "partitions": [place]}],
+        }
+        try:
+            link = self._fleet.required(self._fleet.node(leader, ASKING), doing)
+            answer = yield link.ask(KEY, fields)
+            (found,) = answer.topics[0].partitions
+            check(doing, found.error_code)
+        except Trouble:
+            yield from self._topics.refresh(at.topic)
+            raise
+        if len(self._located) >= _LOCATED_MAX:
+            self._located.clear()
+        self._located[at, when] = (found.offset, found.timestamp)
 
     def refresh(self, at: Collection[Partition]) -> Steps[None]:
         """Ask the leaders; partitions that are not there are left out."""

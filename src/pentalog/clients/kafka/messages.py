@@ -25,7 +25,7 @@ VERSIONS: Final[Mapping[int, tuple[int, int]]] = {
     1: (11, 11),
     2: (1, 7),
     3: (4, 12),
-    8: (5, 8),
+    8: (5, 9),
     9: (2, 7),
     10: (1, 3),
     11: (5, 5),
@@ -57,10 +57,14 @@ VERSIONS: Final[Mapping[int, tuple[int, int]]] = {
     41: (3, 3),
     42: (0, 2),
     44: (0, 1),
+    47: (0, 0),
     48: (0, 1),
     49: (0, 1),
     50: (0, 0),
     51: (0, 0),
+    61: (0, 0),
+    65: (0, 0),
+    68: (1, 1),
     69: (0, 1),
 }
 NAMES: Final[Mapping[int, str]] = {
@@ -100,10 +104,14 @@ NAMES: Final[Mapping[int, str]] = {
     41: "DescribeDelegationToken",
     42: "DeleteGroups",
     44: "IncrementalAlterConfigs",
+    47: "OffsetDelete",
     48: "DescribeClientQuotas",
     49: "AlterClientQuotas",
     50: "DescribeUserScramCredentials",
     51: "AlterUserScramCredentials",
+    61: "DescribeProducers",
+    65: "DescribeTransactions",
+    68: "ConsumerGroupHeartbeat",
     69: "ConsumerGroupDescribe",
 }
 
