@@ -90,6 +90,14 @@ class ClusterTopics:
             raise PartitionNotFound(f"{at}; the topic has 0..{len(leaders) - 1}")
         return leaders[at.index]
 
+    @property
+    def partitions(self) -> int:
+        """How many there are of all topics."""
+        return sum(len(known.leaders) for known in self._known.values())
+
+    def known(self, name: str) -> bool:
+        return name in self._known
+
     def described(self, name: str, partition: int = 0) -> bool:
         known = self._known.get(name)
         return known is not None and known.described and partition < len(known.leaders)
@@ -132,14 +140,17 @@ class ClusterTopics:
     def describe(self, name: str, partition: int = 0) -> Steps[None]:
         """Learn a topic and its settings; nothing if there is no such topic."""
         known = self._known.get(name)
-        if known is None:
-            # All of them: whoever asks for one that is not there is told which there are.
-            yield from self.refresh()
-        elif partition >= len(known.leaders):
+        if known is None or partition >= len(known.leaders):
             yield from self.refresh(name)
         known = self._known.get(name)
         if known is not None and not known.described:
             yield from self._describe([name])
+
+    def describe_all(self) -> Steps[None]:
+        """Learn the settings of every topic whose settings have not been asked for."""
+        names = [name for name, known in self._known.items() if not known.described]
+        for start in range(0, len(names), _DESCRIBED_AT_ONCE):
+            yield from self._describe(names[start : start + _DESCRIBED_AT_ONCE])
 
     def describe_again(self) -> Steps[None]:
         """Learn what others have changed of the settings that matter here."""
@@ -168,7 +179,7 @@ class ClusterTopics:
             doing = f"asking for the settings of {result.resource_name!r}"
             check(doing, result.error_code, result.error_message)
             topic = _described(known.topic, result.configs)
-            after[topic.name] = replace(known, topic=topic, described=True)
+            after[topic.name] = _kept(known, replace(known, topic=topic, described=True))
         if after != self._known:
             self._change(after)
 
@@ -302,11 +313,8 @@ def _known(topic: Any, before: Known | None) -> Known:
             leaders[part.partition_index] = part.leader_id
     topic_id = topic.topic_id or UUID(int=0)
     if before is not None and before.topic.topic_id == topic_id:
-        return replace(
-            before,
-            topic=replace(before.topic, partitions=len(leaders)),
-            leaders=tuple(leaders),
-        )
+        resized = replace(before.topic, partitions=len(leaders))
+        return _kept(before, replace(before, topic=resized, leaders=tuple(leaders)))
     fresh = Topic(
         name=topic.name,
         topic_id=topic_id,
@@ -315,6 +323,13 @@ def _known(topic: Any, before: Known | None) -> Known:
         settings=LogSettings(),
     )
     return Known(fresh, tuple(leaders), topic.is_internal)
+
+
+def _kept(before: Known, after: Known) -> Known:
+    """The same objects where nothing has changed: watchers compare by identity."""
+    if after == before:
+        return before
+    return replace(after, topic=before.topic) if after.topic == before.topic else after
 
 
 def _described(topic: Topic, configs: Sequence[Any]) -> Topic:
