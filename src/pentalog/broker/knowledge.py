@@ -48,6 +48,9 @@ class Knowledge(Protocol):
     def groups(self) -> Later[None]:
         """Which groups there are."""
 
+    def producer(self, at: Partition, name: bytes, epoch: int, sequence: int) -> Later[None]:
+        """What a named producer has written to a partition, before a batch from `sequence` on."""
+
 
 class AllKnown:
     """Implements `Knowledge` for an engine that keeps everything itself."""
@@ -73,6 +76,9 @@ class AllKnown:
         return Later.now(None)
 
     def groups(self) -> Later[None]:
+        return Later.now(None)
+
+    def producer(self, at: Partition, name: bytes, epoch: int, sequence: int) -> Later[None]:
         return Later.now(None)
 
 

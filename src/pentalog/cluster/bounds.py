@@ -34,6 +34,8 @@ _ANSWER: Final = struct.Struct(">ihqqi")
 _NEWEST: Final = -3
 _TRIES: Final = 2
 _LOCATED_MAX: Final = 10_000
+_BELIEVED_MS: Final = 5_000
+"""A leader that dies takes with it what only it had."""
 
 
 def request_body(at: Collection[Partition], *, isolation: int, when: int) -> Sequence[bytes]:
@@ -78,6 +80,8 @@ class Bounds:
         self._fleet = fleet
         self._topics = topics
         self._marks: dict[Partition, Marks] = {}
+        self._acknowledged: dict[Partition, tuple[Offset, float]] = {}
+        """Ends of what leaders alone have, and until when they are believed."""
         self._located: dict[tuple[Partition, Edge | int], tuple[Offset, int]] = {}
 
     def marks(self, at: Partition) -> Marks:
@@ -86,7 +90,23 @@ class Bounds:
         return self._marks.get(at, _UNKNOWN)
 
     def told(self, at: Partition, marks: Marks) -> None:
+        """What may be read, as a leader says it; what it has beyond that is the end here too."""
+        held = self._acknowledged.get(at)
+        if held is not None:
+            end, until_s = held
+            if end <= marks.end or self._fleet.monotonic() > until_s:
+                del self._acknowledged[at]
+            else:
+                marks = marks._replace(end=end)
         self._marks[at] = marks
+
+    def acknowledged(self, at: Partition, end: Offset) -> None:
+        """A leader has taken a batch: whether others have it too is told by who reads."""
+        marks = self._marks.get(at, _UNKNOWN)
+        if end > marks.end:
+            self._marks[at] = marks._replace(end=end)
+            until_s = self._fleet.monotonic() + _BELIEVED_MS / 1000
+            self._acknowledged[at] = (end, until_s)
 
     def located(self, at: Partition, when: Edge | int) -> tuple[Offset, int]:
         """Where `locate` has found this time; once."""
@@ -153,7 +173,7 @@ class Bounds:
             starts, stables, ends = (read_answer(answer.value) for answer in answers)
             for each, end in ends.items():
                 stable = min(stables.get(each, end), end)
-                self._marks[each] = Marks(min(starts.get(each, 0), stable), stable, end, end)
+                self.told(each, Marks(min(starts.get(each, 0), stable), stable, end, end))
 
 
 _UNKNOWN: Final = Marks(0, 0, 0, 0)

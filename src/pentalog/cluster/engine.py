@@ -6,14 +6,17 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, cast
 
 from pentalog.broker.port import Broker, Committed, Fence, Groups, Producers, Transactions
+from pentalog.broker.sourcing import Sourcing
 from pentalog.cluster.bounds import Bounds
 from pentalog.cluster.council import ClusterCouncil
 from pentalog.cluster.fleet import Fleet
 from pentalog.cluster.knowledge import ClusterKnowledge
 from pentalog.cluster.link import Login
 from pentalog.cluster.log import ClusterLog
+from pentalog.cluster.named_producers import ClusterNamedProducers
 from pentalog.cluster.offsets import ClusterOffsets
 from pentalog.cluster.refusals import Trouble
+from pentalog.cluster.state_topic import ClusterState
 from pentalog.cluster.steps import Steps, begin
 from pentalog.cluster.topics import ClusterTopics
 from pentalog.cluster.wire import Dialer
@@ -53,6 +56,11 @@ class Engine:
         self.log = ClusterLog(
             self._fleet, self._topics, self._bounds, self._writing, runtime, metrics
         )
+        self.state = ClusterState(self._fleet, self._topics, self.log, self.council, runtime)
+        self._producers = ClusterNamedProducers(
+            self._fleet, self._topics, self._bounds, self._writing
+        )
+        self.log.sent = self._producers.sent
         self._timer: Timer | None = None
         self._probing: Later[str] | None = None
         self._patience: Timer | None = None
@@ -71,6 +79,7 @@ class Engine:
     def _open(self) -> Steps[Broker]:
         patience_ms, self._fleet.patience_ms = self._fleet.patience_ms, START_PATIENCE_MS
         yield from self._fleet.persist(self._topics.refresh)
+        yield from self._fleet.persist(self.state.open)
         self._fleet.patience_ms = patience_ms
         self._schedule()
         return Broker(
@@ -81,9 +90,16 @@ class Engine:
             cast("Groups", MemberlessGroups(self._offsets)),
             cast("Transactions", NotOffered("transactions")),
             knowledge=ClusterKnowledge(
-                self._fleet, self._topics, self._bounds, self._writing, self._offsets, self.log
+                self._fleet,
+                self._topics,
+                self._bounds,
+                self._writing,
+                self._offsets,
+                self.log,
+                self._producers,
             ),
             council=self.council,
+            sourcing=Sourcing(producers=self._producers),
         )
 
     def probe(self) -> Later[str]:
@@ -116,6 +132,7 @@ class Engine:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self.state.close()
         self._fleet.close()
 
     def _schedule(self) -> None:

@@ -91,6 +91,9 @@ class Fleet:
         self._runtime.after(delay_ms, lambda: later.fill(None))
         return later
 
+    def monotonic(self) -> float:
+        return self._runtime.monotonic()
+
     def soon(self, run: Callable[[], None]) -> None:
         """Call `run` when what is due in this turn is done."""
         self._runtime.soon(run)

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from pentalog.cluster.bounds import Bounds
 from pentalog.cluster.fleet import Fleet
 from pentalog.cluster.log import ClusterLog
+from pentalog.cluster.named_producers import ClusterNamedProducers
 from pentalog.cluster.offsets import ClusterOffsets
 from pentalog.cluster.rounds import Rounds
 from pentalog.cluster.steps import Steps, all_of, begin
@@ -28,6 +29,7 @@ class ClusterKnowledge:
         writing: Writing,
         offsets: ClusterOffsets,
         log: ClusterLog,
+        producers: ClusterNamedProducers,
     ) -> None:
         self._fleet = fleet
         self._topics = topics
@@ -35,6 +37,7 @@ class ClusterKnowledge:
         self._writing = writing
         self._offsets = offsets
         self._log = log
+        self._producers = producers
         self._listing = Rounds(lambda: fleet.persist(topics.refresh))
 
     def topics(self, *, settings: bool = False) -> Later[None]:
@@ -59,6 +62,9 @@ class ClusterKnowledge:
 
     def groups(self) -> Later[None]:
         return begin(self._fleet.persist(self._offsets.refresh_groups))
+
+    def producer(self, at: Partition, name: bytes, epoch: int, sequence: int) -> Later[None]:
+        return self._producers.look_up(at, name, epoch, sequence)
 
     def _describe(self, name: str, partition: int) -> Steps[None]:
         if not self._topics.known(name):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
-from typing import Final, NoReturn
+from collections.abc import Callable, Mapping
+from typing import Final, NoReturn, TypeAlias
 
 from pentalog import kernels
 from pentalog.broker.opening import open_slice
@@ -33,6 +33,7 @@ from pentalog.model.types import (
     Edge,
     FilePiece,
     Horizon,
+    Identity,
     Marks,
     Offset,
     Partition,
@@ -51,6 +52,10 @@ class _Sent(Appended):
     """An append whose offsets only the cluster knows."""
 
     sending: Sending
+
+
+Sent: TypeAlias = Callable[[Partition, Identity, int, int, Later[Appended]], None]
+"""Where, who, its first and last sequence, and what becomes of it."""
 
 
 class ClusterLog:
@@ -73,7 +78,9 @@ class ClusterLog:
         self._polling = Polling(fleet, topics, bounds, runtime)
         self._polling.found = self._polled
         self._appended_bytes: dict[Partition, int] = {}
-        writing.written = self._written
+        self.sent: Sent = _not_noted
+        """Told of every batch that says itself whose it is."""
+        writing.written = bounds.acknowledged
         topics.watch(self._ahead.clear)
 
     def append(self, at: Partition, batches: memoryview, facts: Facts | None = None) -> Appended:
@@ -94,23 +101,21 @@ class ClusterLog:
         self._metrics.appended_batches += facts.batches
         self._metrics.appended_records += facts.records
         self._metrics.appended_bytes += len(batches)
+        if not own:
+            who = Identity(facts.producer_id, facts.producer_epoch)
+            self.sent(at, who, facts.sequence_first, facts.sequence_last, sending.later)
         sent = _Sent(at, -1, -1, -1, -1)
         sent.sending = sending
         return sent
 
     def settle(self, appended: Appended, ack: Ack) -> Later[Appended]:
-        assert isinstance(appended, _Sent), "what was appended here"
+        if not isinstance(appended, _Sent):
+            return Later.now(appended)  # the cluster had it before
         if ack is Ack.DURABLE:
             appended.sending.acks = ACKS_ALL
         elif ack is Ack.NONE:
             return Later.now(appended)
         return appended.sending.later
-
-    def _written(self, at: Partition, end: Offset) -> None:
-        marks = self._bounds.marks(at)
-        if end > marks.end:
-            # Ours, so not in a transaction: but one of others may be open before it.
-            self._bounds.told(at, marks._replace(end=end, durable=end))
 
     def read(
         self,
@@ -122,7 +127,7 @@ class ClusterLog:
         whole_first: bool = True,
     ) -> Later[Slice]:
         ahead = self._ahead.take(at, offset, bytes_max) if horizon is Horizon.STABLE else None
-        if ahead is not None:
+        if ahead is not None and (ahead.size_bytes or ahead.marks == self._bounds.marks(at)):
             return Later.now(ahead)
 
         def once() -> Steps[Slice]:
@@ -135,6 +140,7 @@ class ClusterLog:
         return begin(self._fetch_ahead(at, offset, bytes_max))
 
     def _fetch_ahead(self, at: Partition, offset: Offset, bytes_max: int) -> Steps[None]:
+        self._ahead.drop(at, offset)
         found = yield self.read(at, offset, bytes_max=bytes_max, horizon=Horizon.STABLE)
         self._ahead.keep(at, offset, bytes_max, found)
 
@@ -264,11 +270,14 @@ class Ahead:
         self._bytes = 0
 
     def keep(self, at: Partition, offset: Offset, bytes_max: int, found: Slice) -> None:
-        self.take(at, offset, 1 << 62)
+        self.drop(at, offset)
         self._kept[at, offset] = (bytes_max, found)
         self._bytes += found.size_bytes
         while self._bytes > _AHEAD_BYTES_MAX or len(self._kept) > _AHEAD_MAX:
             self._bytes -= self._kept.popitem(last=False)[1][1].size_bytes
+
+    def drop(self, at: Partition, offset: Offset) -> None:
+        self.take(at, offset, 1 << 62)
 
     def take(self, at: Partition, offset: Offset, bytes_max: int) -> Slice | None:
         """What was kept for a reader of at most so many bytes."""
@@ -283,6 +292,12 @@ class Ahead:
         """Topics have changed: the same name may be another one."""
         self._kept.clear()
         self._bytes = 0
+
+
+def _not_noted(
+    at: Partition, who: Identity, first: int, last: int, settled: Later[Appended]
+) -> None:
+    """Nobody wants to know."""
 
 
 def _no_files(piece: FilePiece) -> bytes:
