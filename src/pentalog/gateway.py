@@ -46,7 +46,7 @@ class Gateway:
         demands = scheme.split("+")[1:]
         dialer = AsyncioDialer(loop, _tls(config) if "tls" in demands else None)
         login = _login(config) if "sasl" in demands else None
-        self._engine = Engine(dialer, self._runtime, self.metrics, _servers(servers), login)
+        self._engine = Engine(dialer, self._runtime, self.metrics, _servers(servers), login, config)
         self._loop = loop
         self._listeners: Listeners | None = None
 

@@ -16,11 +16,13 @@ from pentalog.cluster.log import ClusterLog
 from pentalog.cluster.named_producers import ClusterNamedProducers
 from pentalog.cluster.offsets import ClusterOffsets
 from pentalog.cluster.refusals import Trouble
+from pentalog.cluster.smart_modules import ClusterSmartModules
 from pentalog.cluster.state_topic import ClusterState
 from pentalog.cluster.steps import Steps, begin
 from pentalog.cluster.topics import ClusterTopics
 from pentalog.cluster.wire import Dialer
 from pentalog.cluster.writing import Writing
+from pentalog.config import Config
 from pentalog.metrics import Metrics
 from pentalog.model.errors import BrokerError
 from pentalog.model.later import Later
@@ -45,6 +47,7 @@ class Engine:
         metrics: Metrics,
         servers: Sequence[tuple[str, int]],
         login: Login | None = None,
+        config: Config | None = None,
     ) -> None:
         self._runtime = runtime
         self._fleet = Fleet(dialer, runtime, servers, login)
@@ -61,6 +64,7 @@ class Engine:
             self._fleet, self._topics, self._bounds, self._writing
         )
         self.log.sent = self._producers.sent
+        self._smart_modules = ClusterSmartModules(self.state, runtime, config or Config())
         self._timer: Timer | None = None
         self._probing: Later[str] | None = None
         self._patience: Timer | None = None
@@ -80,6 +84,7 @@ class Engine:
         patience_ms, self._fleet.patience_ms = self._fleet.patience_ms, START_PATIENCE_MS
         yield from self._fleet.persist(self._topics.refresh)
         yield from self._fleet.persist(self.state.open)
+        self._smart_modules.open()
         self._fleet.patience_ms = patience_ms
         self._schedule()
         return Broker(
@@ -100,6 +105,7 @@ class Engine:
             ),
             council=self.council,
             sourcing=Sourcing(producers=self._producers),
+            smart_modules=self._smart_modules,
         )
 
     def probe(self) -> Later[str]:

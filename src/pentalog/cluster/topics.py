@@ -12,6 +12,7 @@ from pentalog.broker import settings as topic_settings
 from pentalog.broker.port import Setting, Topic, TopicSpec
 from pentalog.broker.topics import name_flaw
 from pentalog.clients.kafka import messages
+from pentalog.cluster.agreement import STATE_TOPIC
 from pentalog.cluster.changes import Changes, TopicChanges, growth_flaw, wanted_changes
 from pentalog.cluster.fleet import PATIENCE_MS, Fleet
 from pentalog.cluster.refusals import Refused, check
@@ -101,6 +102,11 @@ class ClusterTopics:
     def described(self, name: str, partition: int = 0) -> bool:
         known = self._known.get(name)
         return known is not None and known.described and partition < len(known.leaders)
+
+    def check_writable(self, name: str) -> None:
+        """Raise unless it is there, and clients may write and change it."""
+        if self._find(name).internal:
+            raise InvalidTopic(f"topic {name!r} is the cluster's own: it can only be read")
 
     def _find(self, name: str) -> Known:
         known = self._known.get(name)
@@ -274,9 +280,11 @@ class ClusterTopics:
         return lambda: self._watchers.pop(key, None) and None
 
     def delete(self, name: str) -> None:
+        self.check_writable(name)
         self._changes.ask(self._changing.delete(self.get(name)))
 
     def grow(self, name: str, partitions: int, *, dry_run: bool = False) -> None:
+        self.check_writable(name)
         topic = self.get(name)
         flaw = growth_flaw(topic, partitions)
         if flaw is not None:
@@ -292,6 +300,7 @@ class ClusterTopics:
         replace: bool = False,
         dry_run: bool = False,
     ) -> None:
+        self.check_writable(name)
         topic = self.get(name)
         wanted = wanted_changes(topic, changes, replace=replace)
         if wanted and not dry_run:
@@ -322,7 +331,7 @@ def _known(topic: Any, before: Known | None) -> Known:
         overrides={},
         settings=LogSettings(),
     )
-    return Known(fresh, tuple(leaders), topic.is_internal)
+    return Known(fresh, tuple(leaders), topic.is_internal or topic.name == STATE_TOPIC)
 
 
 def _kept(before: Known, after: Known) -> Known:

@@ -96,6 +96,13 @@ class FluvioGateway(FluvioDoor):
         super().__init__(self.world)
         disk = self.world.disk
         self.broker, self.topics, self.groups = disk.broker, disk.topics, disk.groups
+        self.smart_modules = self.world.broker.smart_modules
+        council = self.world.engine.council
+        council.open("one", {"fluvio-sc": ("one", 1), "fluvio-spu": ("one", 2)})
+        for _ in range(100):
+            if self.world.engine.state.owned:
+                break
+            self.runtime.advance(50)
 
     def second(self) -> FluvioDoor:
         return FluvioDoor(SecondGateway(self.world))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -40,13 +40,6 @@ RESULTS: dict[str, list[bytes]] = {
     "filter_map": [b"APPLE", b"AVOCADO"],
     "array_map": [b"apple", b"apple", b"banana", b"banana", b"avocado", b"avocado"],
 }
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[FluvioBroker]:
-    made = FluvioBroker(tmp_path / "data", flush_interval_ms=100)
-    yield made
-    made.close()
 
 
 def values(client: Client, fields: Callable[[Reader], None] | None = None) -> list[bytes]:
