@@ -20,7 +20,7 @@ from pentalog.model.later import Later
 from pentalog.observation import Health
 from pentalog.server.asyncio_runtime import AsyncioRuntime
 from pentalog.server.certificates import Certificates
-from pentalog.server.dialing import AsyncioDialer, tls_of
+from pentalog.server.dialing import AsyncioCaller, AsyncioDialer, tls_of
 from pentalog.server.lifecycle import Loop, arrival, raise_file_limit
 from pentalog.server.listener import Listeners, ListenFailed
 from pentalog.session import Address, Endpoint
@@ -47,6 +47,7 @@ class Gateway:
         dialer = AsyncioDialer(loop, _tls(config) if "tls" in demands else None)
         login = _login(config) if "sasl" in demands else None
         self._engine = Engine(dialer, self._runtime, self.metrics, _servers(servers), login, config)
+        self._engine.council.caller = AsyncioCaller(loop, config.engine_ca)
         self._loop = loop
         self._listeners: Listeners | None = None
 

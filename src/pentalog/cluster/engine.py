@@ -19,6 +19,7 @@ from pentalog.cluster.refusals import Trouble
 from pentalog.cluster.smart_modules import ClusterSmartModules
 from pentalog.cluster.state_topic import ClusterState
 from pentalog.cluster.steps import Steps, begin
+from pentalog.cluster.subscriptions import ClusterSubscriptions
 from pentalog.cluster.topics import ClusterTopics
 from pentalog.cluster.wire import Dialer
 from pentalog.cluster.writing import Writing
@@ -60,6 +61,10 @@ class Engine:
             self._fleet, self._topics, self._bounds, self._writing, runtime, metrics
         )
         self.state = ClusterState(self._fleet, self._topics, self.log, self.council, runtime)
+        self._subscriptions = ClusterSubscriptions(
+            self.state, self.log, self._topics, runtime, metrics, config or Config()
+        )
+        self.state.tenants.append(self._subscriptions)
         self._producers = ClusterNamedProducers(
             self._fleet, self._topics, self._bounds, self._writing
         )
@@ -87,6 +92,16 @@ class Engine:
         self._smart_modules.open()
         self._fleet.patience_ms = patience_ms
         self._schedule()
+        knowledge = ClusterKnowledge(
+            self._fleet,
+            self._topics,
+            self._bounds,
+            self._writing,
+            self._offsets,
+            self.log,
+            self._producers,
+        )
+        self._subscriptions.knowledge = knowledge
         return Broker(
             self._topics.cluster_id,
             self.log,
@@ -94,16 +109,9 @@ class Engine:
             cast("Producers", ClusterProducers(self._writing)),
             cast("Groups", MemberlessGroups(self._offsets)),
             cast("Transactions", NotOffered("transactions")),
-            knowledge=ClusterKnowledge(
-                self._fleet,
-                self._topics,
-                self._bounds,
-                self._writing,
-                self._offsets,
-                self.log,
-                self._producers,
-            ),
+            knowledge=knowledge,
             council=self.council,
+            subscriptions=self._subscriptions,
             sourcing=Sourcing(producers=self._producers),
             smart_modules=self._smart_modules,
         )
