@@ -24,8 +24,8 @@ class Knowledge(Protocol):
     def current(self) -> bool:
         """Everything is known at any time: nothing need be asked for here."""
 
-    def topics(self) -> Later[None]:
-        """Which topics there are."""
+    def topics(self, *, settings: bool = False) -> Later[None]:
+        """Which topics there are; with `settings`, also how each of them is set."""
 
     def topic(self, name: str, partition: int = 0) -> Later[None]:
         """How this one is set, and whether it has this partition.
@@ -69,7 +69,7 @@ class AllKnown:
 
     current = True
 
-    def topics(self) -> Later[None]:
+    def topics(self, *, settings: bool = False) -> Later[None]:
         return Later.now(None)
 
     def topic(self, name: str, partition: int = 0) -> Later[None]:

@@ -88,6 +88,7 @@ class ClusterLog:
 
     def append(self, at: Partition, batches: memoryview, facts: Facts | None = None) -> Appended:
         self._topics.leader(at)
+        self._topics.check_writable(at.topic)
         if facts is None:
             facts = kernels.check_batches(batches, 0, len(batches))
         if facts.flaw or not facts.batches:
