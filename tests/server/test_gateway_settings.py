@@ -51,11 +51,6 @@ def test_doors_that_need_the_local_engine(door: str) -> None:
         made(engine=CLUSTER, listen=listen)
 
 
-def test_rules_need_the_local_engine() -> None:
-    with pytest.raises(ConfigError, match="authorization cannot be used with engine="):
-        made(engine=CLUSTER, authorization=True)
-
-
 def test_a_cluster_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "START_PATIENCE_MS", 100)
 

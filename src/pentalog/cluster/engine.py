@@ -19,6 +19,7 @@ from pentalog.cluster.named_producers import ClusterNamedProducers
 from pentalog.cluster.offsets import ClusterOffsets
 from pentalog.cluster.refusals import Trouble
 from pentalog.cluster.rosters import SESSION_MS, ClusterRosters
+from pentalog.cluster.security import ClusterRules, ClusterTokens, ClusterUsers
 from pentalog.cluster.smart_modules import ClusterSmartModules
 from pentalog.cluster.state_topic import ClusterState
 from pentalog.cluster.steps import Steps, begin
@@ -95,6 +96,9 @@ class Engine:
             runtime,
         )
         self._smart_modules = ClusterSmartModules(self.state, runtime, config or Config())
+        self._users = ClusterUsers(self.state, runtime)
+        self._tokens = ClusterTokens(self.state, runtime, config or Config())
+        self._rules = ClusterRules(self.state, config or Config())
         self._timer: Timer | None = None
         self._probing: Later[str] | None = None
         self._patience: Timer | None = None
@@ -115,6 +119,8 @@ class Engine:
         yield from self._fleet.persist(self._topics.refresh)
         yield from self._fleet.persist(self.state.open)
         self._smart_modules.open()
+        for facet in (self._users, self._tokens, self._rules):
+            facet.open()
         self._fleet.patience_ms = patience_ms
         self._schedule()
         knowledge = ClusterKnowledge(
@@ -141,6 +147,9 @@ class Engine:
             subscriptions=self._subscriptions,
             sourcing=Sourcing(self._producers, self._rosters, self._aggregates, self._options),
             smart_modules=self._smart_modules,
+            rules=self._rules,
+            users=self._users,
+            tokens=self._tokens,
         )
 
     def probe(self) -> Later[str]:
