@@ -105,9 +105,9 @@ class MemoryUpstream:
             buffer = self._caller.buffer()
             size = min(len(buffer), len(answer))
             buffer[:size] = answer[:size]
-            buffer.release()
             answer = answer[size:]
             self._caller.received(size)
+            del buffer  # held until now, as a loop does
             if self.paused:
                 self._server._line.insert(0, answer)
                 break

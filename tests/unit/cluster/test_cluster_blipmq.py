@@ -99,7 +99,7 @@ def test_large_answers_pass_in_portions(fleet: list[BlipGateway]) -> None:
     slow = BlipConnection(other, full_bytes=150_000)
     slow.ask(HELLO + AUTH)
     number = subscribe(slow)
-    bodies = [bytes([each]) * (each * 1_000) for each in range(60)] + [bytes(1 << 20)]
+    bodies = [bytes([each]) * (each * 300) for each in range(60)] + [bytes(400_000)]
     writer = owner.client()
     for body in bodies:
         writer.ask(publish(body))

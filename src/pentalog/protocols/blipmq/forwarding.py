@@ -187,7 +187,7 @@ class Forwarding:
             self._relay(end)
             self._look_for_room()
         elif following > len(self._incoming):
-            self._incoming.extend(bytes(following - len(self._incoming)))
+            self._make_room(0, following)
 
     def _relay(self, size: int) -> None:
         if size:
@@ -195,9 +195,16 @@ class Forwarding:
             self._drop(size)
 
     def _drop(self, size: int) -> None:
-        """What is left moves to the front; a new buffer, since views of the old one may be held."""
-        left = self._incoming[size : self._filled]
-        self._incoming = bytearray(len(left) + _PORTION_BYTES)
+        """What is left moves to the front."""
+        self._make_room(size, self._filled - size + _PORTION_BYTES)
+
+    def _make_room(self, start: int, size: int) -> None:
+        """What has come from `start` on in a buffer of this size.
+
+        A new one, since whoever fills the old one may hold a view of it.
+        """
+        left = self._incoming[start : self._filled]
+        self._incoming = bytearray(size)
         self._incoming[: len(left)] = left
         self._filled = len(left)
 
