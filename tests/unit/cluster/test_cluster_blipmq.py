@@ -21,6 +21,9 @@ from pentalog.protocols.blipmq.forwarding import FORWARDED
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "protocols" / "blipmq"))
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "golden" / "blipmq"))
+
+from test_blipmq_golden import ORIGINAL
 from test_blipmq_session import ack, frame, frames_of, nack, poll, publish
 
 PING = frame(7, 77)
@@ -54,6 +57,26 @@ def subscribe(connection: BlipConnection, topic: bytes = b"demo", qos: int = 1) 
 def messages(answers: bytes) -> list[bytes]:
     """What was delivered, in order."""
     return [each[20:] for each in frames_of(answers) if each[4] == 3]
+
+
+@pytest.mark.parametrize("at", [0, 1], ids=["owner", "other"])
+@pytest.mark.parametrize("size", [1, 7, 1 << 20])
+def test_captured_conversation(fleet: list[BlipGateway], at: int, size: int) -> None:
+    """With the original, byte for byte, in pieces; whoever keeps the subscriptions."""
+    peer = BlipConnection(fleet[at])
+    for exchange in ORIGINAL:
+        answer = b""
+        for start in range(0, len(exchange.sent), size):
+            assert answer == b"", exchange.title
+            answer = peer.ask_in_part(exchange.sent[start : start + size])
+        assert answer.hex() == exchange.answer.hex(), exchange.title
+
+
+@pytest.mark.parametrize("at", [0, 1], ids=["owner", "other"])
+def test_the_whole_conversation_at_once(fleet: list[BlipGateway], at: int) -> None:
+    sent = b"".join(exchange.sent for exchange in ORIGINAL)
+    answers = b"".join(exchange.answer for exchange in ORIGINAL)
+    assert BlipConnection(fleet[at]).ask(sent).hex() == answers.hex()
 
 
 def delivered(peer: BlipConnection, number: int, count: int) -> list[bytes]:
