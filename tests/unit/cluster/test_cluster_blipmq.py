@@ -178,6 +178,13 @@ def test_no_owner_no_deliveries(world: ClusterWorld, fleet: list[BlipGateway]) -
     assert b"no gateway owns them" in answer
 
 
+def test_frames_wait_for_an_owner(world: ClusterWorld) -> None:
+    """A client that comes before the gateways have met need not try again."""
+    known: dict[str, BlipGateway] = {}
+    gateways = [BlipGateway(world, name, known) for name in ("one", "two")]
+    assert [subscribe(each.client()) for each in gateways] == [2, 3]
+
+
 def test_nothing_is_forwarded_twice(world: ClusterWorld, fleet: list[BlipGateway]) -> None:
     _, other = fleet
     peer = BlipConnection(other)
