@@ -31,8 +31,8 @@ from pentalog.runtime import Runtime, Timer
 
 _KEPT_MAX: Final = 128
 _KEPT_BYTES_MAX: Final = 64 << 20
-_HOME_MS: Final = 10_000
-"""How long frames wait for somebody to become the owner."""
+_HOME_MS: Final = 15_000
+"""How long frames wait for an owner: an election after a death takes less."""
 _OURS: Final = "subscription."
 """What the names of settings begin with that no Kafka knows."""
 
