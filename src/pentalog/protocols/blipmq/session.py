@@ -177,8 +177,6 @@ class BlipmqSession:
             return False
         if found is not Next.FORWARD:
             return None if found is Next.AGAIN else True
-        if self._forwarding.must_wait():
-            return None
         if self._by_gateway:
             self._refuse(correlations, 500, "this gateway keeps no subscriptions: try again")
             return False
@@ -306,13 +304,14 @@ class BlipmqSession:
         except BrokerError as refusal:
             self._publish_refused(run.correlations, refusal, run.qos)
             return
-        if run.qos == 0:
-            if self._asking is not None:
-                self._written[at] = log.settle(appended, Ack.WRITTEN)
+        if run.qos == 0 and self._asking is None:
             return
         settled = log.settle(appended, Ack.DURABLE)
         if self._asking is not None:
+            # Where others keep the records, only what all have is seen by polls.
             self._written[at] = settled
+            if run.qos == 0:
+                return
         if not settled.ready:
             place, correlations = self._replies.place(), run.correlations
             settled.then(lambda later: place.fill(*self._published(correlations, later)))
