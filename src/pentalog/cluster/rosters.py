@@ -8,6 +8,7 @@ refused.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import uuid
 from collections.abc import Collection, Sequence
@@ -53,7 +54,6 @@ _SETTLE_PAUSE_MS: Final = 250
 """A coordinator may plan for several that join at once, a little later."""
 _ASSIGNOR: Final = "range"
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-_MEMBER_ID: Final = re.compile(r".+-[0-9a-f]{12}")
 _EXPELLED: Final = (
     ErrorCode.unknown_member_id,
     ErrorCode.fenced_member_epoch,
@@ -306,8 +306,7 @@ class ClusterRosters:
         if self._count >= MEMBERS_TOTAL_MAX:
             raise Overloaded(f"{MEMBERS_TOTAL_MAX} members are in groups already: use fewer")
         # Who comes from another gateway with the id it got there is the same member.
-        comes_back = _MEMBER_ID.fullmatch(name) is not None
-        member_id = name if comes_back else f"{name}-{uuid.uuid4().hex[:12]}"
+        member_id = name if _given_out(name) else _member_id(name, uuid.uuid4().hex[:12])
         member = _Member(group, topic, member_id, name, self._runtime.now_ms())
         yield from self._fleet.persist(lambda: self._exchange(member))
         self._members.setdefault((group, topic), {})[member_id] = member
@@ -454,7 +453,7 @@ class ClusterRosters:
     def _ask(self, member: _Member, epoch: int) -> Steps[Any]:
         joining = epoch == _JOINING
         owned = []
-        if member.partitions and not joining:
+        if member.partitions and epoch > _JOINING:
             topic_id = self._topics.get(member.topic).topic_id
             owned = [{"topic_id": topic_id, "partitions": member.partitions}]
         fields = {
@@ -526,6 +525,17 @@ class ClusterRosters:
         """Others' members were heard of when their gateways last said so: now, as far as told."""
         here = self._members.get((group, topic), {}).get(member.member_id)
         return now_ms if here is None else here.seen_ms
+
+
+def _member_id(name: str, drawn: str) -> str:
+    """It ends with what can only be drawn by a gateway, so that every gateway knows it again."""
+    seal = hashlib.sha256(f"{name}-{drawn}".encode("utf-8", "surrogateescape")).hexdigest()[:8]
+    return f"{name}-{drawn}{seal}"
+
+
+def _given_out(name: str) -> bool:
+    base, _, drawn = name.rpartition("-")
+    return len(drawn) == 20 and _member_id(base, drawn[:12]) == name
 
 
 def _code(answer: Any) -> ErrorCode:

@@ -61,6 +61,8 @@ class ClusterTopics:
         self._prepared: dict[str, Topic] = {}
         self._watchers: dict[object, Callable[[], None]] = {}
         self._changes = Changes(fleet)
+        self.gone: list[Callable[[str], None]] = []
+        """Called with the name of every topic that is not there any more, or another one."""
         self.deleted: list[Callable[[Topic], None]] = []
         """Called with every topic that was deleted through this gateway."""
         self._changing = TopicChanges(fleet, self.get, self.refresh, self._describe, self.leader)
@@ -192,7 +194,13 @@ class ClusterTopics:
             self._change(after)
 
     def _change(self, known: dict[str, Known]) -> None:
-        self._known = known
+        before, self._known = self._known, known
+        if known is not before:
+            for name, was in before.items():
+                now = known.get(name)
+                if now is None or now.topic.topic_id != was.topic.topic_id:
+                    for forget in self.gone:
+                        forget(name)
         self.version += 1
         for run in list(self._watchers.values()):
             run()

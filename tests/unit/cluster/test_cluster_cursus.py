@@ -10,11 +10,21 @@ from pathlib import Path
 
 import pytest
 from cursus_gateway import CursusGateway, GatewayClient, OtherGateway
+from tests.golden.cursus.test_cursus_golden import GOLDEN, spoken
 from tests.support.cursus_world import Message, batch, frame, messages_of, numbered
 
 from pentalog.broker.port import Beat
 from pentalog.model.types import Partition
 
+OTHERWISE = {
+    # A cluster's group goes on counting when a topic it reads is made anew.
+    80: "< OK generation=5 member=c1-* assignments=[0 1]",
+    86: "< ERROR: REBALANCE_REQUIRED current=5 requested=1 group=g1 member=c1-*",
+    # The end of the transaction in which an event was written takes an offset too.
+    102: "< OK version=2 offset=2 partition=0",
+}
+EVENTS_READ = 105
+"""The line with a batch in which such offsets are."""
 CONSUME = "CONSUME topic=orders partition={} offset={} member=m"
 AT = Partition("orders", 0)
 
@@ -30,6 +40,30 @@ def world(tmp_path: Path) -> Iterator[CursusGateway]:
 @pytest.fixture
 def other(world: CursusGateway) -> OtherGateway:
     return OtherGateway(world)
+
+
+def masked(lines: list[str]) -> list[str]:
+    """Members are drawn at random, and longer here."""
+    return [re.sub(r"(c\d|pc|0001)-[0-9a-f]{12,20}\b", r"\1-*", line) for line in lines]
+
+
+def test_captured_conversations(tmp_path: Path) -> None:
+    world = CursusGateway(tmp_path)
+    got = masked(spoken(world.connect()))
+    world.close()
+    expected = masked(GOLDEN.read_text().splitlines())
+    for number, line in OTHERWISE.items():
+        expected[number - 1] = line
+    ours, theirs = (
+        messages_of(bytes.fromhex(lines[EVENTS_READ - 1].removeprefix("< hex ")))
+        for lines in (got, expected)
+    )
+    assert [message.offset for message in ours] == [0, 2]
+    for message, other in zip(ours, theirs, strict=True):
+        message.offset = other.offset
+    assert ours == theirs
+    del got[EVENTS_READ - 1], expected[EVENTS_READ - 1]
+    assert got == expected
 
 
 def joined(client: GatewayClient, name: str, group: str = "g") -> tuple[str, int, list[int]]:
