@@ -16,6 +16,7 @@ from pentalog.protocols.cursus.calls import Call
 from pentalog.protocols.cursus.errors import Refused, quoted, shown
 from pentalog.protocols.cursus.frames import REPLY_BYTES_MAX
 from pentalog.protocols.cursus.messages import Command, encoded, whole_number
+from pentalog.protocols.cursus.options import is_name
 
 MESSAGES_MAX: Final = 8192
 PAGE_BYTES_MAX: Final = 8 << 20
@@ -111,7 +112,9 @@ def topic_named(call: Call, name: str) -> str:
     matching = [
         topic.name
         for topic in call.broker.topics.all()
-        if pattern.match(topic.name) and access.could(Operation.READ, Kind.TOPIC, topic.name)
+        if is_name(topic.name)
+        and pattern.match(topic.name)
+        and access.could(Operation.READ, Kind.TOPIC, topic.name)
     ]
     if not matching:
         reason = f"no topics match pattern '{name[:260]}'"

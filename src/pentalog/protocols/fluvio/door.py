@@ -15,7 +15,7 @@ from pentalog.broker.transformation import SmartModule, SmartModules
 from pentalog.model.errors import BrokerError
 from pentalog.model.types import Marks, Partition
 from pentalog.protocols.fluvio import objects
-from pentalog.protocols.fluvio.codec import Writer
+from pentalog.protocols.fluvio.codec import Writer, is_told
 
 Objects = Mapping[str, Any]
 """Topics or SmartModules by name.  Never changed in place: a newer one takes its place."""
@@ -52,7 +52,7 @@ class Door:
         self._told: dict[str, _Told] = {}
         self._epochs = dict.fromkeys(objects.LABELS, 1)
         self._epoch = 1
-        self._known: Objects = {topic.name: topic for topic in topics.all()}
+        self._known: Objects = _tellable(topics)
         self._modules: Objects = {module.name: module for module in smart_modules.all()}
         topics.watch(self._topics_changed)
         smart_modules.watch(self._modules_changed)
@@ -145,7 +145,7 @@ class Door:
             return None, 0
 
     def _topics_changed(self) -> None:
-        self._known = {topic.name: topic for topic in self._topics.all()}
+        self._known = _tellable(self._topics)
         for label in _SPLIT:
             self._epoch += 1
             self._epochs[label] = self._epoch
@@ -168,6 +168,16 @@ _SPLIT: Final = (objects.PARTITION, objects.TOPIC)
 """Both are made from topics, and told in this order."""
 _NOTHING: Final[Objects] = {}
 _DOORS: Final[WeakKeyDictionary[Broker, Door]] = WeakKeyDictionary()
+
+
+def _tellable(topics: Topics) -> Objects:
+    """The topics clients can be told of; a partition's key is a text that holds the name."""
+    every = topics.all()
+    return {
+        topic.name: topic
+        for topic in every
+        if topic.name and is_told(f"{topic.name}-{topic.partitions}")
+    }
 
 
 def _indexes(label: str, found: object) -> range:
