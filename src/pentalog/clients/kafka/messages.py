@@ -58,6 +58,7 @@ VERSIONS: Final[Mapping[int, tuple[int, int]]] = {
     50: (0, 0),
     51: (0, 0),
     69: (0, 1),
+    74: (1, 1),
 }
 NAMES: Final[Mapping[int, str]] = {
     0: "Produce",
@@ -97,6 +98,7 @@ NAMES: Final[Mapping[int, str]] = {
     50: "DescribeUserScramCredentials",
     51: "AlterUserScramCredentials",
     69: "ConsumerGroupDescribe",
+    74: "ListConfigResources",
 }
 
 API_VERSIONS: Final = 18

@@ -212,6 +212,9 @@ def heading(text: str) -> ui.element:
 
 
 def topic_address(topic: str) -> str:
+    # Browsers take these for steps on a path, and an empty name for the list.
+    if topic in ("", ".", ".."):
+        return f"/topics/?called={topic}"
     return f"/topics/{quote(topic, safe='')}"
 
 
