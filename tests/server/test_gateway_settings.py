@@ -44,7 +44,7 @@ def test_engines_from_every_source() -> None:
     assert load(environment={"PENTALOG_ENGINE": CLUSTER}).config.engine == CLUSTER
 
 
-@pytest.mark.parametrize("door", ["kafka", "blipmq", "cursus", "fluvio-sc"])
+@pytest.mark.parametrize("door", ["kafka", "cursus", "fluvio-sc"])
 def test_doors_that_need_the_local_engine(door: str) -> None:
     listen = (parse_listen(f"{door}=127.0.0.1:0"),)
     with pytest.raises(ConfigError, match=r"cannot be opened with engine=.* there are: rustlog"):

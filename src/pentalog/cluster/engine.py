@@ -6,17 +6,23 @@ from collections.abc import Sequence
 from typing import Any, Final, cast
 
 from pentalog.broker.port import Broker, Groups, Producers, Transactions
+from pentalog.broker.sourcing import Sourcing
 from pentalog.cluster.bounds import Bounds
+from pentalog.cluster.council import ClusterCouncil
 from pentalog.cluster.fleet import Fleet
 from pentalog.cluster.knowledge import ClusterKnowledge
 from pentalog.cluster.link import Login
 from pentalog.cluster.log import ClusterLog
+from pentalog.cluster.named_producers import ClusterNamedProducers
 from pentalog.cluster.offsets import ClusterOffsets
 from pentalog.cluster.refusals import Trouble
+from pentalog.cluster.state_topic import ClusterState
 from pentalog.cluster.steps import Steps, begin
+from pentalog.cluster.subscriptions import ClusterSubscriptions
 from pentalog.cluster.topics import ClusterTopics
 from pentalog.cluster.wire import Dialer
 from pentalog.cluster.writing import Writing
+from pentalog.config import Config
 from pentalog.metrics import Metrics
 from pentalog.model.errors import BrokerError
 from pentalog.model.later import Later
@@ -37,6 +43,7 @@ class Engine:
         metrics: Metrics,
         servers: Sequence[tuple[str, int]],
         login: Login | None = None,
+        config: Config | None = None,
     ) -> None:
         self._runtime = runtime
         self._fleet = Fleet(dialer, runtime, servers, login)
@@ -44,9 +51,19 @@ class Engine:
         self._bounds = Bounds(self._fleet, self._topics)
         self._writing = Writing(self._fleet, self._topics, runtime)
         self._offsets = ClusterOffsets(self._fleet, self._topics)
+        self.council = ClusterCouncil(self._fleet, runtime)
         self.log = ClusterLog(
             self._fleet, self._topics, self._bounds, self._writing, runtime, metrics
         )
+        self.state = ClusterState(self._fleet, self._topics, self.log, self.council, runtime)
+        self._subscriptions = ClusterSubscriptions(
+            self.state, self.log, self._topics, runtime, metrics, config or Config()
+        )
+        self.state.tenants.append(self._subscriptions)
+        self._producers = ClusterNamedProducers(
+            self._fleet, self._topics, self._bounds, self._writing
+        )
+        self.log.sent = self._producers.sent
         self._timer: Timer | None = None
         self._probing: Later[str] | None = None
         self._patience: Timer | None = None
@@ -64,8 +81,19 @@ class Engine:
     def _open(self) -> Steps[Broker]:
         patience_ms, self._fleet.patience_ms = self._fleet.patience_ms, START_PATIENCE_MS
         yield from self._fleet.persist(self._topics.refresh)
+        yield from self._fleet.persist(self.state.open)
         self._fleet.patience_ms = patience_ms
         self._schedule()
+        knowledge = ClusterKnowledge(
+            self._fleet,
+            self._topics,
+            self._bounds,
+            self._writing,
+            self._offsets,
+            self.log,
+            self._producers,
+        )
+        self._subscriptions.knowledge = knowledge
         return Broker(
             self._topics.cluster_id,
             self.log,
@@ -73,9 +101,10 @@ class Engine:
             cast("Producers", ClusterProducers(self._writing)),
             cast("Groups", MemberlessGroups(self._offsets)),
             cast("Transactions", NotOffered("transactions")),
-            knowledge=ClusterKnowledge(
-                self._fleet, self._topics, self._bounds, self._writing, self._offsets, self.log
-            ),
+            knowledge=knowledge,
+            council=self.council,
+            subscriptions=self._subscriptions,
+            sourcing=Sourcing(producers=self._producers),
         )
 
     def probe(self) -> Later[str]:
@@ -108,6 +137,7 @@ class Engine:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self.state.close()
         self._fleet.close()
 
     def _schedule(self) -> None:
