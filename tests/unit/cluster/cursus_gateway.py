@@ -54,7 +54,17 @@ class CursusGateway(ClusterWorld):
     def __init__(self, directory: Path, **settings: Any) -> None:
         super().__init__(directory, **settings)
         self.log = self.broker.log
+        self.engine.council.open("one", {"cursus": ("one.example", 9000)})
+        self.owns()
         self.topics = self.broker.topics
+
+    def owns(self) -> None:
+        """Wait until this gateway owns the state."""
+        for _ in range(STEPS_MAX):
+            self.advance(100)
+            if self.engine.state.owned:
+                return
+        raise AssertionError("nobody owns the state")
 
     def connect(self) -> GatewayClient:
         return GatewayClient(self)
