@@ -15,6 +15,8 @@ from pentalog.protocols.blipmq.messages import Nack
 BATCH_BYTES_MAX: Final = 1_000_000
 """Publishes are joined up to this size; just below what a topic takes unless it is told to."""
 _ROUTES_MAX: Final = 1_000
+_KEPT_NAME_BYTES_MAX: Final = 1_000
+"""Routes by longer names are found anew: remembered, they could take much room."""
 _OVERHEAD_BYTES: Final = 100
 TOPIC_SETTINGS: Final = {"max.message.bytes": str(FRAME_BYTES_MAX + _OVERHEAD_BYTES)}
 """Topics made here take any message a frame can carry."""
@@ -49,9 +51,10 @@ class Routes:
             rights.check(self._access, FrameType.PUBLISH, topic)
             partitions = self.require(topic)
             at = Partition(topic, self._number % partitions)
-            if len(self._known) >= _ROUTES_MAX:
-                self._known.clear()
-            self._known[name] = at
+            if len(name) <= _KEPT_NAME_BYTES_MAX:
+                if len(self._known) >= _ROUTES_MAX:
+                    self._known.clear()
+                self._known[name] = at
             self._version = self._topics.version
         return at
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from pentalog.metrics import Histogram, Metrics
+from pentalog.metrics import LABEL_CHARACTERS_MAX, Histogram, Metrics, label_value
 from pentalog.model.errors import BrokerError
 from pentalog.model.types import Partition
 from pentalog.observation import DoorView, Observation
@@ -191,8 +191,10 @@ def _disk(context: Context) -> Iterator[str]:
 def _owned(context: Context) -> Iterator[str]:
     """What is not counted but asked of its owners now."""
     log = context.broker.log
-    topics = sorted(context.broker.topics.all(), key=lambda topic: topic.name)
-    yield from _family(TOPICS, [((), len(topics))])
+    every = context.broker.topics.all()
+    told = (topic for topic in every if len(topic.name) <= LABEL_CHARACTERS_MAX)
+    topics = sorted(told, key=lambda topic: topic.name)
+    yield from _family(TOPICS, [((), len(every))])
     records, appended, sizes = [], [], []
     partitions_left = PARTITIONS_MAX
     shown = 0
@@ -213,7 +215,7 @@ def _owned(context: Context) -> Iterator[str]:
     yield from _family(TOPIC_SIZE, sizes)
     lags, groups_left = _lags(context)
     yield from _family(LAG, lags)
-    left = [(("topics",), len(topics) - shown), (("groups",), groups_left)]
+    left = [(("topics",), len(every) - shown), (("groups",), groups_left)]
     yield from _family(LEFT_OUT, left)
 
 
@@ -223,7 +225,11 @@ def _lags(context: Context) -> tuple[list[tuple[tuple[str, ...], int]], int]:
     lags: list[tuple[tuple[str, ...], int]] = []
     groups = sorted(offsets.groups())
     for number, group in enumerate(groups):
-        committed = offsets.committed(group)
+        committed = {
+            at: place
+            for at, place in offsets.committed(group).items()
+            if len(group) + len(at.topic) <= LABEL_CHARACTERS_MAX
+        }
         if len(lags) + len(committed) > LAGS_MAX:
             return lags, len(groups) - number
         for at, place in sorted(committed.items()):
@@ -239,7 +245,8 @@ def _family(family: Family, values: Iterable[tuple[tuple[str, ...], int | float]
     yield from _opening(family)
     for labels, value in values:
         named = ",".join(
-            f'{name}="{_escaped(label)}"' for name, label in zip(family.labels, labels, strict=True)
+            f'{name}="{label_value(label)}"'
+            for name, label in zip(family.labels, labels, strict=True)
         )
         yield f"{family.name}{{{named}}} {value}" if named else f"{family.name} {value}"
 
@@ -247,7 +254,3 @@ def _family(family: Family, values: Iterable[tuple[tuple[str, ...], int | float]
 def _opening(family: Family) -> Iterator[str]:
     yield f"# HELP {family.name} {family.meaning}"
     yield f"# TYPE {family.name} {family.kind}"
-
-
-def _escaped(label: str) -> str:
-    return label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -20,7 +20,7 @@ from pentalog.protocols.cursus.options import (
     PARTITIONS_DEFAULT,
     Options,
     Wish,
-    check_name,
+    is_name,
     options_of,
     policy_words,
     wish_of,
@@ -170,13 +170,7 @@ def list_topics(call: Call) -> None:
 
 def _listed(topic: Topic) -> bool:
     """Only names that can be written here, and none of brokers' own topics."""
-    if topic.name.startswith("__"):
-        return False
-    try:
-        check_name(topic.name)
-    except Refused:
-        return False
-    return True
+    return not topic.name.startswith("__") and is_name(topic.name)
 
 
 def describe(call: Call) -> None:
