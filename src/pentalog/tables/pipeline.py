@@ -283,13 +283,6 @@ def _check(where: str, pipeline: Pipeline) -> None:
             raise PipelineError(
                 f"{where}.{key}.{column}: a column is letters, digits and '_', a letter first"
             )
-    if pipeline.key and pipeline.sink != "delta":
-        raise PipelineError(f"{where}.key: only Delta tables replace rows; set sink = 'delta'")
-    if pipeline.compact_every and pipeline.sink == "iceberg":
-        raise PipelineError(
-            f"{where}.compact_every: pyiceberg cannot compact; leave it out and let Spark's Iceberg"
-            " runtime do so (rewrite_data_files), or set sink = 'delta' or 'parquet'"
-        )
     if pipeline.key and pipeline.retention:
         raise PipelineError(f"{where}.retention: a table with a key keeps the last row of each key")
     if pipeline.decode.format == "json" and not pipeline.decode.schema:

@@ -74,11 +74,6 @@ def test_everything_can_be_said() -> None:
         ({"trigger": "soon"}, r"trigger: 'soon' is no duration; write it as '10 seconds'"),
         ({"file_bytes": "big"}, r"file_bytes: 'big' must be a whole number"),
         ({"fsync": 1}, r"fsync: 1 must be true or false"),
-        ({"key": "id", "sink": "parquet", "decode": "raw"}, r"key: only Delta tables replace rows"),
-        (
-            {"compact_every": 5, "sink": "iceberg"},
-            r"compact_every: pyiceberg cannot compact; .* set sink = 'delta' or 'parquet'",
-        ),
         ({"rules": [{"name": "x"}]}, r"rules\[0\]\.expect: is missing; it is an SQL condition"),
         ({"rules": [{"expect": "a", "action": "die"}]}, r"rules\[0\]\.action: 'die' is not known"),
         ({"gold": {"g": {"window": "1 minute"}}}, r"gold\.g\.aggregates: is missing"),

@@ -184,7 +184,7 @@ class DeltaSink:
         """Replace rows by key; of two rows of a key the one with the later place stays."""
         rows = self._staged(files)
         table = self._current(refresh=False)
-        on = " and ".join(f"t.`{name}` is not distinct from s.`{name}`" for name in self.at.key)
+        on = " and ".join(f"(t.`{name}` is not distinct from s.`{name}`)" for name in self.at.key)
         with _conflicts(self.at.uri):
             table.merge(
                 rows,
@@ -206,7 +206,7 @@ class DeltaSink:
             f" and `{mark}offset` < {one.start})"
             for at, one in step.covered.items()
         )
-        table = self._current()
+        table = self._current(refresh=False)
         with _conflicts(self.at.uri):
             table.delete(below, commit_properties=self._properties(step, 0))
         self._sync_log()
@@ -305,8 +305,8 @@ class DeltaSink:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        schema = self.schema()
-        assert schema is not None
+        # Not of a newer version: the commit is fenced by the one that was looked at.
+        schema = pa.schema(self._current(refresh=False).schema().to_arrow())
         parts = []
         for one in files:
             with self._storage.filesystem.open_input_file(self._storage.path(one.path)) as file:
