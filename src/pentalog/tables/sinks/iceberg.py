@@ -40,10 +40,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _STATE: Final = "pentalog.state"
-_NOTE: Final = "pentalog.note"
+NOTE: Final = "pentalog.note"
 _FILE_BYTES: Final = 134_217_728
 _COMPACT_LOOKS: Final = 10
 _NAMESPACE: Final = "pentalog"
+CATALOG: Final = "pentalog"
 _PROPERTIES: Final = {
     # Two writers of the same batch would both succeed with the library's own retry.
     "commit.retry.num-retries": "0",
@@ -251,6 +252,9 @@ class IcebergSink:
     def discard(self, files: Iterable[File]) -> None:
         self._data.remove([one.path for one in files])
 
+    def examine(self) -> None:
+        """Nothing: what is written is read by the library it was written with."""
+
     def drop(self) -> None:
         if self.exists():
             self._opened().drop_table(self._name)
@@ -270,16 +274,11 @@ class IcebergSink:
     ) -> None:
         """One snapshot, even of nothing: only a snapshot is fenced by the one before it."""
         from pyiceberg.io.pyarrow import parquet_file_to_data_file
-        from pyiceberg.table import TableProperties
 
         count = sum(one.rows for one in files) if rows is None else rows
-        entry = {_NOTE: "compact"} if step is None else step.metadata(count)
+        entry = {NOTE: "compact"} if step is None else step.metadata(count)
         with _conflicts(self.at.uri), table.transaction() as transaction:
-            if schema is not None:
-                self._reshape(transaction, schema)
-            if transaction.table_metadata.name_mapping() is None:
-                names = transaction.table_metadata.schema().name_mapping.model_dump_json()
-                transaction.set_properties({TableProperties.DEFAULT_NAME_MAPPING: names})
+            self._shape(transaction, schema)
             metadata = transaction.table_metadata
             update = transaction.update_snapshot(snapshot_properties=entry)
             with update.overwrite() if removed else update.fast_append() as snapshot:
@@ -292,8 +291,15 @@ class IcebergSink:
                 transaction.set_properties(self._next(table, step))
         self._table = None
 
-    def _reshape(self, transaction: Transaction, schema: pa.Schema) -> None:
-        """Give the table other columns: for rows that come in place of all it holds."""
+    def _shape(self, transaction: Transaction, schema: pa.Schema | None) -> None:
+        """Let columns of files be found by name; `schema` is for rows in place of all others."""
+        from pyiceberg.table import TableProperties
+
+        if transaction.table_metadata.name_mapping() is None:
+            names = transaction.table_metadata.schema().name_mapping.model_dump_json()
+            transaction.set_properties({TableProperties.DEFAULT_NAME_MAPPING: names})
+        if schema is None:
+            return
         known = _plain(transaction.table_metadata.schema().as_arrow())
         with transaction.update_schema(allow_incompatible_changes=True) as update:
             for one in known:
@@ -334,7 +340,7 @@ class IcebergSink:
 
             self._home.mkdir(parents=True, exist_ok=True)
             self._catalog = SqlCatalog(
-                "pentalog", uri=f"sqlite:///{self._home}/iceberg.db", warehouse=str(self._home)
+                CATALOG, uri=f"sqlite:///{self._home}/iceberg.db", warehouse=str(self._home)
             )
             self._catalog.create_namespace_if_not_exists(_NAMESPACE)
         return self._catalog

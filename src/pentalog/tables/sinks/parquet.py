@@ -220,6 +220,9 @@ class ParquetSink:
     def discard(self, files: Iterable[File]) -> None:
         self._storage.remove([one.path for one in files])
 
+    def examine(self) -> None:
+        """Nothing: what is written is read by the library it was written with."""
+
     def drop(self) -> None:
         if Path(self._storage.root).exists():
             self._storage.filesystem.delete_dir(self._storage.root)
