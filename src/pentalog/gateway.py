@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
-from pentalog.app import ENDPOINTS, StartFailed, doors
+from pentalog.app import ENDPOINTS, StartFailed, doors, tell_nobody
 from pentalog.broker.audit import LogAudit
 from pentalog.clients.kafka.authentication import MECHANISMS
 from pentalog.cluster.engine import Engine
@@ -15,6 +16,9 @@ from pentalog.metrics import Metrics
 from pentalog.model.errors import BrokerError
 from pentalog.model.later import Later
 from pentalog.observation import Health
+from pentalog.protocols import http
+from pentalog.protocols.http import starting
+from pentalog.server.anteroom import Anteroom
 from pentalog.server.asyncio_runtime import AsyncioRuntime
 from pentalog.server.certificates import Certificates
 from pentalog.server.dialing import AsyncioDialer, tls_of
@@ -44,6 +48,9 @@ class Gateway:
         self._engine = Engine(dialer, self._runtime, self.metrics, _servers(servers), login)
         self._loop = loop
         self._listeners: Listeners | None = None
+        standing = f"reaching {config.engine}"
+        answer = partial(starting.answer, standing=standing)
+        self._anteroom = Anteroom(loop, self._certificates, answer)
 
     @property
     def addresses(self) -> Mapping[str, Address]:
@@ -60,10 +67,19 @@ class Gateway:
         if self._listeners is not None:
             self._listeners.observation.console_url = url
 
-    async def start(self) -> None:
-        """Reach the cluster and open the ports; on failure nothing stays open."""
+    async def start(self, listening: Callable[[str, Address], None] | None = None) -> None:
+        """Reach the cluster and open the ports; on failure nothing stays open.
+
+        The http listener answers first.  `listening` is told of each as it opens.
+        """
         raise_file_limit()
+        told = listening or tell_nobody
         try:
+            early = await self._anteroom.open(
+                [listen for listen, _ in self._listen if listen.door == http.ENDPOINT.name]
+            )
+            for name, address in early.items():
+                told(name, address)
             broker = await arrival(self._engine.open())
             self._listeners = Listeners(
                 self._loop,
@@ -75,11 +91,14 @@ class Gateway:
                 LogAudit(),
             )
             self._listeners.observation.probe = self._probe
-            await self._listeners.open(self._listen)
+            await self._listeners.open(self._listen, self._anteroom.leave())
         except (BrokerError, ListenFailed, ConfigError) as error:
             self._listeners = None
             await self.stop()
             raise StartFailed(f"engine {self._config.engine}: {error}") from error
+        for name, address in self.addresses.items():
+            if name not in early:
+                told(name, address)
 
     def _probe(self) -> Later[Health]:
         health: Later[Health] = Later()
@@ -88,6 +107,7 @@ class Gateway:
 
     async def stop(self) -> bool:
         """Finish what was accepted, and hang up."""
+        self._anteroom.close()
         if self._listeners is not None:
             self._engine.log.stop_waiting()
             await self._listeners.close(timeout_ms=self._config.shutdown_timeout_ms)
@@ -98,6 +118,7 @@ class Gateway:
 
     async def abandon(self) -> None:
         """Leave everything as it is when the process is killed."""
+        self._anteroom.close()
         if self._listeners is not None:
             await self._listeners.abandon()
             self._listeners = None

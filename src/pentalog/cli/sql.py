@@ -46,7 +46,8 @@ def sql(
     data: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Topics straight from a data directory.")
     ] = None,
-    format: Annotated[str, typer.Option(help=", ".join(FORMATS))] = "table",
+    format: Annotated[str | None, typer.Option(help=", ".join(FORMATS) + "; table if none")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
     output: Annotated[
         Path | None, typer.Option(metavar="PATH", help="Write there, not to the terminal.")
     ] = None,
@@ -64,19 +65,20 @@ def sql(
 
     Example: pentalog sql "select partition, count(*) from topic.orders group by 1"
     """
-    _check(query, format, output, follow, server, data)
+    form = _form(format, as_json=as_json)
+    _check(query, form, output, follow, server, data)
     with _answering():
         catalog = _catalog(query, config, server, data, master)
         if follow:
-            _follow(catalog, str(query), starting, format)
+            _follow(catalog, str(query), starting, form)
             return
         if query is None and sys.stdin.isatty():
             from pentalog.cli.prompt import converse
 
-            converse(catalog, lambda rows: _show(rows, format, output))
+            converse(catalog, lambda rows: _show(rows, form, output))
             return
         for statement in statements(query if query is not None else sys.stdin.read()):
-            _show(catalog.sql(statement), format, output)
+            _show(catalog.sql(statement), form, output)
 
 
 def statements(text: str) -> Iterator[str]:
@@ -100,6 +102,12 @@ def statements(text: str) -> Iterator[str]:
         position += 1
     if text[start:].strip():
         yield text[start:].strip()
+
+
+def _form(format: str | None, *, as_json: bool) -> str:
+    if as_json and format not in (None, "json"):
+        raise Misused(f"--json and --format {format} exclude each other; give one of them")
+    return "json" if as_json else format or "table"
 
 
 def _check(

@@ -67,7 +67,11 @@ class Session:
 
     def cluster(self) -> Cluster:
         """Connections of their own, for what takes longer."""
-        return Cluster(self.place.servers, self._options)
+        return Cluster(self.place.servers, self._present(self._options))
+
+    def _present(self, options: ClientOptions) -> ClientOptions:
+        """With the broker's certificate of today: it may have been replaced."""
+        return replace(options, tls_certificate=self.place.certificate())
 
     def origin(self, topic: str) -> Origin:
         """Where records of a topic can be read fastest; raises what the broker refuses.
@@ -76,7 +80,9 @@ class Session:
         """
         if self.place.data is None:
             options = SourceOptions(
-                servers=self.place.servers, topics=(topic,), client=self._options
+                servers=self.place.servers,
+                topics=(topic,),
+                client=self._present(self._options),
             )
             return ClusterOrigin(options)
         self._ask(lambda cluster: check_readable(cluster, topic))
@@ -93,7 +99,7 @@ class Session:
     async def log_in(self, user: str, password: str, mechanism: str) -> None:
         """Become a user of the broker; raises `KafkaFailed` if it does not let us."""
         options = replace(self._options, sasl_mechanism=mechanism, username=user, password=password)
-        cluster = Cluster(self.place.servers, options)
+        cluster = Cluster(self.place.servers, self._present(options))
         try:
             await asyncio.to_thread(cluster.topics, [])
         except BaseException:
