@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
+import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Final
 
 from pentalog.app import ENDPOINTS, StartFailed, doors, tell_nobody
 from pentalog.broker.audit import LogAudit
@@ -25,6 +28,8 @@ from pentalog.server.dialing import AsyncioDialer, tls_of
 from pentalog.server.lifecycle import Loop, arrival, raise_file_limit
 from pentalog.server.listener import Listeners, ListenFailed
 from pentalog.session import Address, Endpoint
+
+_EVERYWHERE: Final = ("", "0.0.0.0", "::")
 
 
 class Gateway:
@@ -92,6 +97,7 @@ class Gateway:
             )
             self._listeners.observation.probe = self._probe
             await self._listeners.open(self._listen, self._anteroom.leave())
+            self._engine.council.open(uuid.uuid4().hex, self._reached_at())
         except (BrokerError, ListenFailed, ConfigError) as error:
             self._listeners = None
             await self.stop()
@@ -99,6 +105,16 @@ class Gateway:
         for name, address in self.addresses.items():
             if name not in early:
                 told(name, address)
+
+    def _reached_at(self) -> Mapping[str, tuple[str, int]]:
+        """Where clients, and other gateways, find each listener."""
+        found: dict[str, tuple[str, int]] = {}
+        for name, address in self.addresses.items():
+            told = self._config.advertise.get(name)
+            host = address.host if told is None else told.host
+            port = address.port if told is None or not told.port else told.port
+            found[name] = (socket.gethostname() if host in _EVERYWHERE else host, port)
+        return found
 
     def _probe(self) -> Later[Health]:
         health: Later[Health] = Later()
@@ -112,6 +128,7 @@ class Gateway:
             self._engine.log.stop_waiting()
             await self._listeners.close(timeout_ms=self._config.shutdown_timeout_ms)
             self._listeners = None
+        await arrival(self._engine.council.close())
         self._engine.close()
         self._runtime.close()
         return True

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import Final, Protocol
 
 from pentalog.model.later import Later
-from pentalog.model.types import Offset, Partition
+from pentalog.model.types import Edge, Offset, Partition
 
 
 class Knowledge(Protocol):
@@ -39,8 +39,17 @@ class Knowledge(Protocol):
     def records(self, at: Partition, offset: Offset, *, bytes_max: int) -> Later[None]:
         """The marks of a partition, and the stable records that `log.open` is about to read."""
 
-    def offsets(self, group: str, at: Collection[Partition]) -> Later[None]:
-        """Where a group goes on in these partitions."""
+    def located(self, at: Partition, when: Edge | int) -> Later[None]:
+        """Where `log.locate` finds this time."""
+
+    def offsets(self, group: str, at: Collection[Partition] | None = None) -> Later[None]:
+        """Where a group goes on in these partitions, or wherever it has committed."""
+
+    def groups(self) -> Later[None]:
+        """Which groups there are."""
+
+    def producer(self, at: Partition, name: bytes, epoch: int, sequence: int) -> Later[None]:
+        """What a named producer has written to a partition, before a batch from `sequence` on."""
 
 
 class AllKnown:
@@ -60,7 +69,16 @@ class AllKnown:
     def records(self, at: Partition, offset: Offset, *, bytes_max: int) -> Later[None]:
         return Later.now(None)
 
-    def offsets(self, group: str, at: Collection[Partition]) -> Later[None]:
+    def located(self, at: Partition, when: Edge | int) -> Later[None]:
+        return Later.now(None)
+
+    def offsets(self, group: str, at: Collection[Partition] | None = None) -> Later[None]:
+        return Later.now(None)
+
+    def groups(self) -> Later[None]:
+        return Later.now(None)
+
+    def producer(self, at: Partition, name: bytes, epoch: int, sequence: int) -> Later[None]:
         return Later.now(None)
 
 

@@ -6,13 +6,17 @@ from collections.abc import Sequence
 from typing import Any, Final, cast
 
 from pentalog.broker.port import Broker, Groups, Producers, Transactions
+from pentalog.broker.sourcing import Sourcing
 from pentalog.cluster.bounds import Bounds
+from pentalog.cluster.council import ClusterCouncil
 from pentalog.cluster.fleet import Fleet
 from pentalog.cluster.knowledge import ClusterKnowledge
 from pentalog.cluster.link import Login
 from pentalog.cluster.log import ClusterLog
+from pentalog.cluster.named_producers import ClusterNamedProducers
 from pentalog.cluster.offsets import ClusterOffsets
 from pentalog.cluster.refusals import Trouble
+from pentalog.cluster.state_topic import ClusterState
 from pentalog.cluster.steps import Steps, begin
 from pentalog.cluster.topics import ClusterTopics
 from pentalog.cluster.wire import Dialer
@@ -44,9 +48,15 @@ class Engine:
         self._bounds = Bounds(self._fleet, self._topics)
         self._writing = Writing(self._fleet, self._topics, runtime)
         self._offsets = ClusterOffsets(self._fleet, self._topics)
+        self.council = ClusterCouncil(self._fleet, runtime)
         self.log = ClusterLog(
             self._fleet, self._topics, self._bounds, self._writing, runtime, metrics
         )
+        self.state = ClusterState(self._fleet, self._topics, self.log, self.council, runtime)
+        self._producers = ClusterNamedProducers(
+            self._fleet, self._topics, self._bounds, self._writing
+        )
+        self.log.sent = self._producers.sent
         self._timer: Timer | None = None
         self._probing: Later[str] | None = None
         self._patience: Timer | None = None
@@ -64,6 +74,7 @@ class Engine:
     def _open(self) -> Steps[Broker]:
         patience_ms, self._fleet.patience_ms = self._fleet.patience_ms, START_PATIENCE_MS
         yield from self._fleet.persist(self._topics.refresh)
+        yield from self._fleet.persist(self.state.open)
         self._fleet.patience_ms = patience_ms
         self._schedule()
         return Broker(
@@ -74,8 +85,16 @@ class Engine:
             cast("Groups", MemberlessGroups(self._offsets)),
             cast("Transactions", NotOffered("transactions")),
             knowledge=ClusterKnowledge(
-                self._fleet, self._topics, self._bounds, self._writing, self._offsets, self.log
+                self._fleet,
+                self._topics,
+                self._bounds,
+                self._writing,
+                self._offsets,
+                self.log,
+                self._producers,
             ),
+            council=self.council,
+            sourcing=Sourcing(producers=self._producers),
         )
 
     def probe(self) -> Later[str]:
@@ -108,6 +127,7 @@ class Engine:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self.state.close()
         self._fleet.close()
 
     def _schedule(self) -> None:

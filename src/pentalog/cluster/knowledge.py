@@ -7,13 +7,14 @@ from collections.abc import Collection
 from pentalog.cluster.bounds import Bounds
 from pentalog.cluster.fleet import Fleet
 from pentalog.cluster.log import ClusterLog
+from pentalog.cluster.named_producers import ClusterNamedProducers
 from pentalog.cluster.offsets import ClusterOffsets
 from pentalog.cluster.steps import Steps, all_of, begin
 from pentalog.cluster.topics import ClusterTopics
 from pentalog.cluster.writing import Writing
 from pentalog.model.errors import BatchCorrupt, OffsetOutOfRange, PartitionNotFound, TopicNotFound
 from pentalog.model.later import Later
-from pentalog.model.types import Offset, Partition
+from pentalog.model.types import Edge, Offset, Partition
 
 
 class ClusterKnowledge:
@@ -27,6 +28,7 @@ class ClusterKnowledge:
         writing: Writing,
         offsets: ClusterOffsets,
         log: ClusterLog,
+        producers: ClusterNamedProducers,
     ) -> None:
         self._fleet = fleet
         self._topics = topics
@@ -34,6 +36,7 @@ class ClusterKnowledge:
         self._writing = writing
         self._offsets = offsets
         self._log = log
+        self._producers = producers
 
     def topics(self) -> Later[None]:
         return begin(self._fleet.persist(self._topics.refresh))
@@ -49,8 +52,17 @@ class ClusterKnowledge:
     def records(self, at: Partition, offset: Offset, *, bytes_max: int) -> Later[None]:
         return begin(self._fetch(at, offset, bytes_max))
 
-    def offsets(self, group: str, at: Collection[Partition]) -> Later[None]:
+    def located(self, at: Partition, when: Edge | int) -> Later[None]:
+        return begin(self._locate(at, when))
+
+    def offsets(self, group: str, at: Collection[Partition] | None = None) -> Later[None]:
         return begin(self._offsets.refresh(group, at))
+
+    def groups(self) -> Later[None]:
+        return begin(self._fleet.persist(self._offsets.refresh_groups))
+
+    def producer(self, at: Partition, name: bytes, epoch: int, sequence: int) -> Later[None]:
+        return self._producers.look_up(at, name, epoch, sequence)
 
     def _look(self, topic: str, indexes: Collection[int] | None) -> Steps[None]:
         yield self.topic(topic, max(indexes or (), default=0))
@@ -62,6 +74,11 @@ class ClusterKnowledge:
         at = [Partition(topic, index) for index in wanted]
         yield all_of([self._writing.drained(each) for each in at])
         yield from self._fleet.persist(lambda: self._bounds.refresh(at))
+
+    def _locate(self, at: Partition, when: Edge | int) -> Steps[None]:
+        yield self.topic(at.topic, at.index)
+        yield self._writing.drained(at)
+        yield from self._fleet.persist(lambda: self._bounds.locate(at, when))
 
     def _fetch(self, at: Partition, offset: Offset, bytes_max: int) -> Steps[None]:
         yield self.topic(at.topic, at.index)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 from uuid import UUID
 
 from pentalog.broker import settings as topic_settings
 from pentalog.broker.port import Setting, Topic, TopicSpec
 from pentalog.broker.topics import name_flaw
 from pentalog.clients.kafka import messages
+from pentalog.cluster.changes import Changes, TopicChanges, growth_flaw, wanted_changes
 from pentalog.cluster.fleet import PATIENCE_MS, Fleet
 from pentalog.cluster.refusals import Refused, check
 from pentalog.cluster.steps import Steps, begin
@@ -21,7 +22,6 @@ from pentalog.model.errors import (
     PartitionNotFound,
     TopicExists,
     TopicNotFound,
-    UnsupportedVersion,
 )
 from pentalog.model.kio_schemas import ErrorCode
 from pentalog.model.later import Later
@@ -59,6 +59,8 @@ class ClusterTopics:
         self._known: dict[str, Known] = {}
         self._prepared: dict[str, Topic] = {}
         self._watchers: dict[object, Callable[[], None]] = {}
+        self._changes = Changes(fleet)
+        self._changing = TopicChanges(fleet, self.get, self.refresh, self._describe, self.leader)
 
     # What is known
 
@@ -252,7 +254,8 @@ class ClusterTopics:
         yield from self.describe(name)
 
     def settle(self) -> Later[None]:
-        return Later.now(None)
+        """Ready when the cluster has done what was asked for in this turn, or refused."""
+        return self._changes.settle()
 
     def watch(self, run: Callable[[], None]) -> Callable[[], None]:
         key = object()
@@ -260,10 +263,15 @@ class ClusterTopics:
         return lambda: self._watchers.pop(key, None) and None
 
     def delete(self, name: str) -> None:
-        _not_offered("deleted")
+        self._changes.ask(self._changing.delete(self.get(name)))
 
     def grow(self, name: str, partitions: int, *, dry_run: bool = False) -> None:
-        _not_offered("grown")
+        topic = self.get(name)
+        flaw = growth_flaw(topic, partitions)
+        if flaw is not None:
+            raise flaw
+        if not dry_run:
+            self._changes.ask(self._changing.grow(topic, partitions))
 
     def configure(
         self,
@@ -273,19 +281,18 @@ class ClusterTopics:
         replace: bool = False,
         dry_run: bool = False,
     ) -> None:
-        _not_offered("configured")
+        topic = self.get(name)
+        wanted = wanted_changes(topic, changes, replace=replace)
+        if wanted and not dry_run:
+            self._changes.ask(self._changing.configure(topic, wanted))
 
     def trim(self, at: Partition, before: Offset) -> Offset:
-        _not_offered("trimmed")
+        self.leader(at)
+        self._changes.ask(self._changing.trim(at, before))
+        return before
 
 
 _GONE: Final = (ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_topic_exception)
-
-
-def _not_offered(done: str) -> NoReturn:
-    raise UnsupportedVersion(
-        f"topics of a cluster are not {done} through this gateway: use the cluster's own tools"
-    )
 
 
 def _known(topic: Any, before: Known | None) -> Known:
