@@ -10,6 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from pentalog.cli import output
+from pentalog.cli.advice import advised
 from pentalog.cli.output import Misused, Refused, reported
 from pentalog.clients.blipmq import BlipmqClient, BlipmqError, ConnectionLost, Delivery
 from pentalog.clients.patience import CircuitOpen
@@ -48,7 +49,7 @@ def _client(server: str, key: str, qos: int) -> Iterator[BlipmqClient]:
             "another one with --server HOST:PORT"
         ) from error
     except BlipmqError as error:
-        raise Refused(f"{server} refused: {error}") from error
+        raise Refused(advised(f"{server} refused: {error}")) from error
     except ValueError as error:
         raise Misused(f"--server {server!r}: {error}") from error
 

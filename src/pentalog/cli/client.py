@@ -51,6 +51,10 @@ def explained(error: KafkaFailed) -> str:
         )
     elif "SASL_AUTHENTICATION_FAILED" in text:
         text += "; check the user, the mechanism and the password of the profile"
+    elif "DELEGATION_TOKEN_REQUEST_NOT_ALLOWED" in text:
+        text += (
+            "; log in by a password or a certificate (`pentalog profile add`): tokens are theirs"
+        )
     elif "DELEGATION_TOKEN_AUTH_DISABLED" in text:
         text += "; start the broker with PENTALOG_DELEGATION_TOKEN_SECRET set to have tokens"
     elif "broke off" in text:

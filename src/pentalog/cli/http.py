@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any, Final
 
+from pentalog.cli.advice import advised
 from pentalog.cli.client import parse_server
 from pentalog.cli.output import Refused
 
@@ -60,5 +61,5 @@ def _asked(
         ) from error
     if answer.status != http.client.OK:
         text = answer.read().decode("utf-8", "replace").strip().partition("\n")[0]
-        raise Refused(f"{server} refused {path}: {answer.status} {text}")
+        raise Refused(advised(f"{server} refused {path}: {answer.status} {text}"))
     return answer

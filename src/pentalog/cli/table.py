@@ -14,7 +14,7 @@ import typer
 from pentalog.cli import output
 from pentalog.cli.client import parse_servers
 from pentalog.cli.output import Misused, Refused, reported
-from pentalog.cli.refusals import refuse_silence
+from pentalog.cli.refusals import refuse_pipelines_early
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -322,8 +322,7 @@ def _loaded(file: Path, names: list[str] | None) -> list[Pipeline]:
 
 
 def _answering(pipelines: list[Pipeline]) -> list[Pipeline]:
-    for one in pipelines:
-        refuse_silence(one.servers, one.data, f"pipeline {one.name}: ")
+    refuse_pipelines_early(pipelines)
     return pipelines
 
 

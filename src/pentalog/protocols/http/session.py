@@ -218,7 +218,7 @@ class HttpSession:
     def _elsewhere(self, request: Request) -> None:
         console = self._observation.console_url
         if console is not None:
-            location = console.rstrip("/") + quote(request.path)
+            location = _reached(console, _host_only(request.host)) + quote(request.path)
             self._answer(request, messages.text(307, f"see {location}", location=location))
         elif request.path == "/":
             self._answer(request, Answer(200, _PATHS.encode()))
@@ -243,6 +243,19 @@ class HttpSession:
     def _hang_up(self) -> None:
         self._ended = True
         self._replies.hang_up()
+
+
+def _reached(console: str, host: str) -> str:
+    """The console's address, with the name this machine was called by where it has any of them.
+
+    A certificate is good for names, not for addresses, and 0.0.0.0 leads nowhere from elsewhere.
+    """
+    scheme, _, rest = console.rstrip("/").partition("://")
+    own = ip_address(_host_only(rest))
+    if host and (own.is_unspecified or (own.is_loopback and host.lower() == "localhost")):
+        shown = f"[{host}]" if ":" in host else host
+        return f"{scheme}://{shown}:{rest.rpartition(':')[2]}"
+    return f"{scheme}://{rest}"
 
 
 def _host_only(host: str) -> str:
