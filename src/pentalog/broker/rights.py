@@ -6,10 +6,16 @@ anything; a test fails for an operation that is not in its table.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
-from pentalog.broker.security import CLUSTER_NAME, Access, Kind, Operation
+from pentalog.broker.security import (
+    CLUSTER_NAME,
+    KEPT_CHARACTERS_MAX,
+    KEPT_MAX,
+    Access,
+    Kind,
+    Operation,
+)
 
 
 class Need(NamedTuple):
@@ -20,21 +26,31 @@ class Need(NamedTuple):
     name: str = CLUSTER_NAME
 
 
-def missing(access: Access, needs: Iterable[Need]) -> Need | None:
+def missing(access: Access, needs: tuple[Need, ...]) -> Need | None:
     """The first right that somebody lacks; None if he has them all.
 
     Who may create topics in the cluster may create every topic.
     """
+    remembered = access.remembered
+    # Every request asks this, mostly for what the one before it needed.
+    if needs in remembered and access.version == access.rules.version:
+        return None
     for need in needs:
         creates = need.operation is Operation.CREATE and need.kind is Kind.TOPIC
         if creates and access.could(Operation.CREATE, Kind.CLUSTER):
             continue
         if not access.allows(*need):
             return need
+    if access.version == access.rules.version and all(
+        len(need.name) <= KEPT_CHARACTERS_MAX for need in needs
+    ):
+        if len(remembered) >= KEPT_MAX:
+            remembered.clear()
+        remembered[needs] = True
     return None
 
 
-def check(access: Access, needs: Iterable[Need]) -> None:
+def check(access: Access, needs: tuple[Need, ...]) -> None:
     """Raise `Unauthorized` for the first right that somebody lacks."""
     lacking = missing(access, needs)
     if lacking is not None:

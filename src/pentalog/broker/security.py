@@ -199,8 +199,9 @@ class Unguarded:
 
 UNGUARDED: Final = Unguarded()
 
-_KEPT_MAX: Final = 10_000
-_KEPT_CHARACTERS_MAX: Final = 256
+KEPT_MAX: Final = 10_000
+"""Answers kept for one connection."""
+KEPT_CHARACTERS_MAX: Final = 256
 """Longer names are those of nothing there is, and would fill the memory."""
 
 
@@ -382,9 +383,9 @@ class Access:
             kept = verdict.allowed
             if not kept:
                 self._audit.denied(self, operation, kind, name, verdict)
-            if len(self._kept) >= _KEPT_MAX:
+            if len(self._kept) >= KEPT_MAX:
                 self._kept.clear()
-            if len(name) <= _KEPT_CHARACTERS_MAX:
+            if len(name) <= KEPT_CHARACTERS_MAX:
                 self._kept[question] = kept
         return kept
 
