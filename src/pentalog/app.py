@@ -268,6 +268,7 @@ class App:
         subscriptions.restore()
         topics.on_deleted.append(subscriptions.topic_deleted)
         self._subscriptions = subscriptions
+        tokens = self._open_tokens()
         broker = Broker(
             self._state.cluster_id,
             self._log,
@@ -282,8 +283,8 @@ class App:
             sourcing=self._open_sourcing(topics, groups),
             smart_modules=self._open_smart_modules(),
             rules=rules,
-            users=self._open_users(),
-            tokens=self._open_tokens(),
+            users=self._open_users(tokens),
+            tokens=tokens,
             bearers=self._open_bearers(),
             tickets=self._open_tickets(),
         )
@@ -303,9 +304,10 @@ class App:
         rules.open()
         return rules
 
-    def _open_users(self) -> LocalUsers:
+    def _open_users(self, tokens: LocalTokens) -> LocalUsers:
         users = LocalUsers(self._state, self._runtime)
         users.open()
+        users.on_dropped.append(tokens.drop_of)
         return users
 
     def _open_tokens(self) -> LocalTokens:

@@ -6,7 +6,8 @@ anything; a test fails for an operation that is not in its table.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
 
 from pentalog.broker.security import (
     CLUSTER_NAME,
@@ -26,14 +27,17 @@ class Need(NamedTuple):
     name: str = CLUSTER_NAME
 
 
+NeedsOf: TypeAlias = Callable[..., tuple[Need, ...]]
+"""What an operation needs, by the names it is about."""
+
+
 def missing(access: Access, needs: tuple[Need, ...]) -> Need | None:
     """The first right that somebody lacks; None if he has them all.
 
     Who may create topics in the cluster may create every topic.
     """
-    remembered = access.remembered
     # Every request asks this, mostly for what the one before it needed.
-    if needs in remembered and access.version == access.rules.version:
+    if needs in access.remembered and access.version == access.rules.version:
         return None
     for need in needs:
         creates = need.operation is Operation.CREATE and need.kind is Kind.TOPIC
@@ -41,12 +45,7 @@ def missing(access: Access, needs: tuple[Need, ...]) -> Need | None:
             continue
         if not access.allows(*need):
             return need
-    if access.version == access.rules.version and all(
-        len(need.name) <= KEPT_CHARACTERS_MAX for need in needs
-    ):
-        if len(remembered) >= KEPT_MAX:
-            remembered.clear()
-        remembered[needs] = True
+    _remember(access, needs, *(need.name for need in needs))
     return None
 
 
@@ -55,6 +54,27 @@ def check(access: Access, needs: tuple[Need, ...]) -> None:
     lacking = missing(access, needs)
     if lacking is not None:
         access.check(*lacking)
+
+
+def check_for(access: Access, needs_of: NeedsOf, *about: str) -> None:
+    """The same for what an operation needs of these names, made only where that is not known."""
+    question = (needs_of, about)
+    if question in access.remembered and access.version == access.rules.version:
+        return
+    check(access, needs_of(*about))
+    _remember(access, question, *about)
+
+
+def _remember(access: Access, question: object, *names: str) -> None:
+    """All of this is allowed, until the rules change."""
+    if (
+        access.version != access.rules.version
+        or max(map(len, names), default=0) > KEPT_CHARACTERS_MAX
+    ):
+        return
+    if len(access.remembered) >= KEPT_MAX:
+        access.remembered.clear()
+    access.remembered[question] = True
 
 
 def read_topic(topic: str) -> Need:

@@ -199,6 +199,24 @@ class Unguarded:
 
 UNGUARDED: Final = Unguarded()
 
+
+class Shut(Unguarded):
+    """The rules for somebody whose login was taken back: nothing is allowed to him."""
+
+    enforced = True
+    version = -1
+
+    def judge(
+        self, who: Principal, host: str, operation: Operation, kind: Kind, name: str
+    ) -> Verdict:
+        return Verdict(False, "the login was taken back")
+
+    def judge_any(self, who: Principal, host: str, operation: Operation, kind: Kind) -> bool:
+        return False
+
+
+SHUT: Final = Shut()
+
 KEPT_MAX: Final = 10_000
 """Answers kept for one connection."""
 KEPT_CHARACTERS_MAX: Final = 256
@@ -290,6 +308,7 @@ class Access:
         "_attempts",
         "_audit",
         "_kept",
+        "_open_rules",
         "by_token",
         "guarded",
         "host",
@@ -319,6 +338,7 @@ class Access:
         self.guarded = rules.enforced
         """False: everybody may do everything, and nothing need be asked."""
         self.rules = rules
+        self._open_rules = rules
         self._audit = audit
         self._attempts = attempts
         self.version = rules.version
@@ -342,8 +362,7 @@ class Access:
         """The connection has logged in."""
         self.who = who
         self.by_token = by_token
-        self._kept.clear()
-        self.remembered.clear()
+        self._ask(self._open_rules)
         self._attempts.succeeded(self.host)
         self._audit.logged_in(self, mechanism)
 
@@ -351,6 +370,17 @@ class Access:
         """The connection is nobody's any more."""
         self.who = ANONYMOUS
         self.by_token = False
+        self._ask(self._open_rules)
+
+    def shut(self) -> None:
+        """What it logged in by is good no more: nothing is allowed, until it logs in anew."""
+        self._ask(SHUT)
+        self._audit.acted(self, "end login", str(self.who), "done")
+
+    def _ask(self, rules: Rules) -> None:
+        self.rules = rules
+        self.guarded = rules.enforced
+        self.version = rules.version
         self._kept.clear()
         self.remembered.clear()
 
