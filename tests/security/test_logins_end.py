@@ -19,6 +19,7 @@ from pentalog.broker.security import Kind, Principal, Rule
 from pentalog.broker.users import Mechanism
 from pentalog.clients.kafka import messages
 from pentalog.clients.kafka.messages import ms
+from pentalog.model.errors import UserNotFound
 from pentalog.model.types import Partition
 from pentalog.protocols.blipmq.frames import FrameType
 
@@ -61,6 +62,8 @@ def broker(started: GuardedBroker) -> Iterator[GuardedBroker]:
     started.call(lambda: started.facade.users.set_password("edge", PASSWORD))
     yield started
     started.hang_up()
+    with contextlib.suppress(UserNotFound):
+        delete(started)
 
 
 def delete(broker: GuardedBroker) -> None:
