@@ -11,6 +11,7 @@ from pentalog.model.types import Partition
 from pentalog.protocols.blipmq import rights
 from pentalog.protocols.blipmq.frames import FRAME_BYTES_MAX, FrameType
 from pentalog.protocols.blipmq.messages import Nack
+from pentalog.session import Usage
 
 BATCH_BYTES_MAX: Final = 1_000_000
 """Publishes are joined up to this size; just below what a topic takes unless it is told to."""
@@ -23,9 +24,12 @@ TOPIC_SETTINGS: Final = {"max.message.bytes": str(FRAME_BYTES_MAX + _OVERHEAD_BY
 class Routes:
     """Topics as one connection names them; it keeps to one partition of each, so order holds."""
 
-    def __init__(self, topics: Topics, access: Access, *, create: bool, number: int) -> None:
+    def __init__(
+        self, topics: Topics, access: Access, usage: Usage, *, create: bool, number: int
+    ) -> None:
         self._topics = topics
         self._access = access
+        self._usage = usage
         self._create = create
         self._number = number
         self._version = topics.version
@@ -64,7 +68,9 @@ class Routes:
                 raise
         rights.check_creation(self._access, topic)
         spec = TopicSpec(name=topic, settings=TOPIC_SETTINGS)
+        self._usage.check_change()
         partitions = self._topics.create(spec).partitions
+        self._usage.changed(partitions)
         self._access.record("create topic", topic)
         return partitions
 

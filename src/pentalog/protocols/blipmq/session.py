@@ -73,6 +73,7 @@ class BlipmqSession:
         self._routes = Routes(
             context.broker.topics,
             context.access,
+            context.usage,
             create=context.config.auto_create_topics,
             number=next(door_of(context.broker).numbers),
         )

@@ -43,9 +43,10 @@ class Entry:
 class Writing:
     """A request whose answer waits for the disk, for SmartModules or for its time to be up."""
 
-    def __init__(self, call: Call, wish: Produce) -> None:
+    def __init__(self, call: Call, wish: Produce, size_bytes: int) -> None:
         self.call = call
         self.wish = wish
+        self._size_bytes = size_bytes
         self.entries: list[list[Entry]] = []
         self.waiting = 0
         self._answer: Answer | None = None
@@ -114,7 +115,7 @@ class Writing:
             for entry in entries:
                 self._write_entry(body, entry)
         if body.version >= 1:
-            body.i32(0)
+            body.i32(self.call.context.usage.write_delay_ms(self._size_bytes))
         return body
 
     def _write_entry(self, body: Writer, entry: Entry) -> None:
@@ -129,8 +130,9 @@ class Writing:
 
 
 def serve(call: Call) -> None:
+    size_bytes = call.reader.end - call.reader.at
     wish = messages.read_produce(call.reader)
-    writing = Writing(call, wish)
+    writing = Writing(call, wish, size_bytes)
     if wish.links:
         Transforming(writing).start()
         writing.conclude()

@@ -148,9 +148,11 @@ def _create_topic(
         settings["compression.type"] = wish.compression
     topics = call.context.broker.topics
     spec = TopicSpec(name=name, partitions=wish.partitions, settings=settings)
+    call.context.usage.check_change()
     topics.create(spec, dry_run=dry_run)
     if dry_run:
         return None
+    call.context.usage.changed(wish.partitions)
     call.context.access.record("create topic", name)
     return topics.settle()
 
@@ -218,7 +220,10 @@ def _delete(call: Call, label: str, name: str) -> Later[None] | None:
             raise Refused(
                 errors.texts(errors.SYSTEM_DELETION, "topic", name), f"{name} is a system topic"
             )
+        call.context.usage.check_change()
+        partitions = broker.topics.get(name).partitions
         broker.topics.delete(name)
+        call.context.usage.changed(partitions)
         call.context.access.record("delete topic", name)
         return broker.topics.settle()
     if label == objects.PARTITION:
@@ -302,7 +307,9 @@ def _grow(call: Call, name: str, action: int, count: int) -> Later[None]:
     if action != 0:
         text = "mirrors are not kept here; accepted is adding partitions"
         raise Refused(errors.other(text), text)
+    call.context.usage.check_change()
     topics.grow(name, topics.get(name).partitions + count)
+    call.context.usage.changed(count)
     call.context.access.record("add partitions", name)
     return topics.settle()
 

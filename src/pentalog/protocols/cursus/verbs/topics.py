@@ -51,8 +51,10 @@ def _make(call: Call, wish: Wish) -> None:
         settings.setdefault("retention.ms", "-1")
     partitions = PARTITIONS_DEFAULT if wish.partitions is None else wish.partitions
     spec = TopicSpec(name=wish.topic, partitions=partitions, settings=settings)
+    usage = call.session.context.usage
+    usage.check_change()
     try:
-        call.broker.topics.create(spec)
+        usage.changed(call.broker.topics.create(spec).partitions)
     except InvalidPartitions as refusal:
         raise Refused(f"invalid_partitions reason={quoted(str(refusal))}") from None
     kept = dict(wish.kept)
@@ -79,7 +81,9 @@ def _change(call: Call, topic: Topic, wish: Wish) -> None:
             'reason="compaction is not supported for event-sourcing topics"'
         )
     if wanted is not None and wanted > topic.partitions:
+        call.session.context.usage.check_change()
         call.broker.topics.grow(topic.name, wanted)
+        call.session.context.usage.changed(wanted - topic.partitions)
     if wish.settings:
         call.broker.topics.configure(topic.name, wish.settings)
     _keep(call, topic.name, wish.kept)
@@ -111,7 +115,9 @@ def delete(call: Call) -> None:
     if not name:
         raise Refused('missing_topic expected="DELETE topic=<name>"')
     topic = found(call, name)
+    call.session.context.usage.check_change()
     call.broker.topics.delete(topic.name)
+    call.session.context.usage.changed(topic.partitions)
     call.session.context.access.record("delete topic", topic.name)
     call.door.forget()
     done = f"OK topic={topic.name} deleted=true"
