@@ -142,7 +142,7 @@ class App:
                 self._config,
                 self.metrics,
                 self._certificates,
-                LogAudit(),
+                LogAudit(self._runtime),
             )
             self._listeners.reconfigure(broker.settings.live)
             await self._listeners.open(self._listen)

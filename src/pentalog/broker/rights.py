@@ -53,7 +53,7 @@ def check(access: Access, needs: tuple[Need, ...]) -> None:
     """Raise `Unauthorized` for the first right that somebody lacks."""
     lacking = missing(access, needs)
     if lacking is not None:
-        access.check(*lacking)
+        raise access.refusal(*lacking)
 
 
 def check_for(access: Access, needs_of: NeedsOf, *about: str) -> None:
@@ -63,6 +63,17 @@ def check_for(access: Access, needs_of: NeedsOf, *about: str) -> None:
         return
     check(access, needs_of(*about))
     _remember(access, question, *about)
+
+
+def may(access: Access, needs_of: NeedsOf, *about: str) -> bool:
+    """May it, if it wanted to?  A denial is not written down: whoever goes on is asked again."""
+    question = (needs_of, about)
+    if question in access.remembered and access.version == access.rules.version:
+        return True
+    if not all(access.could(*need) for need in needs_of(*about)):
+        return False
+    _remember(access, question, *about)
+    return True
 
 
 def _remember(access: Access, question: object, *names: str) -> None:

@@ -243,6 +243,9 @@ class Audit(Protocol):
     def turned_away(self, access: Access, mechanism: str, name: str, reason: str) -> None:
         """Somebody claimed to be `name` and did not prove it."""
 
+    def close(self) -> None:
+        """Write down what was only counted so far."""
+
 
 class Unaudited:
     """Nothing is written down."""
@@ -256,6 +259,8 @@ class Unaudited:
     def logged_in(self, access: Access, mechanism: str) -> None: ...
 
     def turned_away(self, access: Access, mechanism: str, name: str, reason: str) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class Attempts(Protocol):
@@ -345,7 +350,7 @@ class Access:
         """Of the rules, when they were asked last."""
         self.remembered: dict[Any, Any] = {}
         """What a protocol made of the answers; good while the rules have this version."""
-        self._kept: dict[tuple[Operation, Kind, str], bool] = {}
+        self._kept: dict[tuple[Operation, Kind, str], Verdict] = {}
 
     @property
     def stamp(self) -> object:
@@ -399,7 +404,7 @@ class Access:
         self._audit.acted(self, action, what, outcome)
 
     def allows(self, operation: Operation, kind: Kind, name: str = CLUSTER_NAME) -> bool:
-        """May it?  A denial is written to the audit, once per question and rule book."""
+        """May it?  A denial is written to the audit."""
         if not self.guarded:
             return True
         if self.version != self.rules.version:
@@ -407,17 +412,17 @@ class Access:
             self._kept.clear()
             self.remembered.clear()
         question = (operation, kind, name)
-        kept = self._kept.get(question)
-        if kept is None:
+        verdict = self._kept.get(question)
+        if verdict is None:
             verdict = self.rules.judge(self.who, self.host, operation, kind, name)
-            kept = verdict.allowed
-            if not kept:
-                self._audit.denied(self, operation, kind, name, verdict)
             if len(self._kept) >= KEPT_MAX:
                 self._kept.clear()
             if len(name) <= KEPT_CHARACTERS_MAX:
-                self._kept[question] = kept
-        return kept
+                self._kept[question] = verdict
+        allowed = verdict.allowed
+        if not allowed:
+            self._audit.denied(self, operation, kind, name, verdict)
+        return allowed
 
     def sees(self, kind: Kind, name: str) -> bool:
         """May it know that this is there?  Asked by listings, so a no is not worth a line."""
@@ -436,7 +441,11 @@ class Access:
     def check(self, operation: Operation, kind: Kind, name: str = CLUSTER_NAME) -> None:
         """Raise `Unauthorized` unless it may."""
         if not self.allows(operation, kind, name):
-            raise Unauthorized(
-                f"{self.who} may not {operation.value} {kind.value} {name[:260]!r}: "
-                "ask an administrator for a rule that allows it"
-            )
+            raise self.refusal(operation, kind, name)
+
+    def refusal(self, operation: Operation, kind: Kind, name: str) -> Unauthorized:
+        """What is raised for a denial."""
+        return Unauthorized(
+            f"{self.who} may not {operation.value} {kind.value} {name[:260]!r}: "
+            "ask an administrator for a rule that allows it"
+        )
