@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import hmac
 import re
 from collections.abc import Callable
 from typing import Final
@@ -105,7 +106,11 @@ class Login:
         return self._context.access.guarded or "auth" in self._context.demands
 
     def _known(self, name: str, token: str) -> bool:
-        return self._proved == (_digest(name, token), self._context.broker.users.version)
+        if self._proved is None:
+            return False
+        digest, version = self._proved
+        same = hmac.compare_digest(digest, _digest(name, token))
+        return same and version == self._context.broker.users.version
 
     def _prove(self, call: Call, name: str, token: str, proved: Callable[[], None]) -> None:
         delay_ms = self._context.access.login_delay_ms
