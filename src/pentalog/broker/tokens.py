@@ -16,6 +16,7 @@ from functools import partial
 from typing import Final
 
 from pentalog.broker.credentials import Mechanism, TokenView, Verifier
+from pentalog.broker.logins import TOKEN, Logins, Proof
 from pentalog.broker.security import Principal
 from pentalog.broker.state import State
 from pentalog.broker.users import LANE, make_verifier
@@ -41,6 +42,7 @@ class LocalTokens:
         """Hash of the secret to the token's id; how long a look takes says nothing of secrets."""
         self._swept_ms = runtime.now_ms()
         self.enabled = bool(self._master)
+        self.logins = Logins()
 
     def open(self) -> None:
         for token_id, owner, requester, renewers, *times in self._state.rows(
@@ -107,6 +109,7 @@ class LocalTokens:
         expires_ms = min(token.expires_ms_max, self._runtime.now_ms() + period_ms)
         token = token._replace(expires_ms=expires_ms)
         self._keep(token)
+        self._runtime.after(period_ms + 1, partial(self._end_logins, token_id))
         return token
 
     def drop(self, token_id: str) -> None:
@@ -114,6 +117,13 @@ class LocalTokens:
         if self._tokens.pop(token_id, None) is not None:
             self._by_secret.pop(self._hash(token_id), None)
             self._state.write("DELETE FROM tokens WHERE token_id = ?", token_id)
+            self._end_logins(token_id)
+
+    def drop_of(self, name: str) -> None:
+        """A user is no more: those that let others in as him are not good either."""
+        for token in list(self._tokens.values()):
+            if token.owner == Principal("User", name):
+                self.drop(token.token_id)
 
     def verifier(self, token_id: str, mechanism: Mechanism) -> Later[Verifier | None]:
         if not self.enabled or self.get(token_id) is None:
@@ -129,6 +139,10 @@ class LocalTokens:
 
     def settle(self) -> Later[None]:
         return self._state.settle()
+
+    def _end_logins(self, token_id: str) -> None:
+        if self.get(token_id) is None:
+            self.logins.end(Proof(TOKEN, token_id))
 
     def _hash(self, token_id: str) -> bytes:
         return hashlib.sha256(self.secret(token_id)).digest()

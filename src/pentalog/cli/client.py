@@ -101,6 +101,14 @@ class Failure:
         return f"{name}: {self.text}" if self.text else name
 
 
+def refuse(doing: str, results: Iterable[Any]) -> None:
+    """Raise for the first part of an answer that is a refusal."""
+    for result in results:
+        if result.error_code:
+            failure = Failure(result.error_code, getattr(result, "error_message", None) or "")
+            raise Refused(explained(KafkaFailed(f"{doing} was refused: {failure}")))
+
+
 class Client:
     """All brokers of one cluster, addressed by what is asked of them."""
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from pentalog.broker.port import Topics, TopicSpec
-from pentalog.broker.security import Access, Kind, Operation
+from pentalog.broker.security import Access
 from pentalog.model.errors import TopicNotFound
 from pentalog.model.types import Partition
 from pentalog.protocols.blipmq import rights
 from pentalog.protocols.blipmq.frames import FRAME_BYTES_MAX, FrameType
 from pentalog.protocols.blipmq.messages import Nack
+from pentalog.session import Usage
 
 BATCH_BYTES_MAX: Final = 1_000_000
 """Publishes are joined up to this size; just below what a topic takes unless it is told to."""
@@ -25,9 +26,12 @@ TOPIC_SETTINGS: Final = {"max.message.bytes": str(FRAME_BYTES_MAX + _OVERHEAD_BY
 class Routes:
     """Topics as one connection names them; it keeps to one partition of each, so order holds."""
 
-    def __init__(self, topics: Topics, access: Access, *, create: bool, number: int) -> None:
+    def __init__(
+        self, topics: Topics, access: Access, usage: Usage, *, create: bool, number: int
+    ) -> None:
         self._topics = topics
         self._access = access
+        self._usage = usage
         self._create = create
         self._number = number
         self._version = topics.version
@@ -40,9 +44,7 @@ class Routes:
             self._version = self._topics.version
         at = self._known.get(name)
         if at is not None:
-            # Asked for every run, so without a look at the table unless it may not.
-            if not self._access.allows(Operation.WRITE, Kind.TOPIC, at.topic):
-                rights.check(self._access, FrameType.PUBLISH, at.topic)
+            rights.check(self._access, FrameType.PUBLISH, at.topic)
         else:
             try:
                 topic = str(name, "utf-8")
@@ -67,7 +69,9 @@ class Routes:
                 raise
         rights.check_creation(self._access, topic)
         spec = TopicSpec(name=topic, settings=TOPIC_SETTINGS)
+        self._usage.check_change()
         partitions = self._topics.create(spec).partitions
+        self._usage.changed(partitions)
         self._access.record("create topic", topic)
         return partitions
 

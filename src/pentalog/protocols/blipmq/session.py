@@ -75,6 +75,7 @@ class BlipmqSession:
         self._routes = Routes(
             context.broker.topics,
             context.access,
+            context.usage,
             create=context.config.auto_create_topics,
             number=next(door_of(context.broker).numbers),
         )
@@ -83,6 +84,8 @@ class BlipmqSession:
         self._authenticated = False
         self._token_id = ""
         """The delegation token it logged in by."""
+        self._leave: Callable[[], None] | None = None
+        """Takes back that this login ends with the key it was made by."""
         self._ended = False
         self._asking: Asking | None = None
         """Where the broker does not know everything by itself."""
@@ -159,6 +162,8 @@ class BlipmqSession:
         self._ended = True
         self._waiting_for_login.cancel()
         self._forwarding.close()
+        if self._leave is not None:
+            self._leave()
         for parked in self._parked:
             if parked.waiting is not None:
                 parked.waiting.cancel()
@@ -231,6 +236,8 @@ class BlipmqSession:
             self._authenticated = True
             self._key = key.encode()
             self._token_id = owner.token_id
+            if owner.proof is not None:
+                self._leave = self._context.broker.users.logins.enter(owner.proof, self._shut)
             self._waiting_for_login.cancel()
             access.become(owner.who, "API key", by_token=bool(owner.token_id))
             self._replies.send(frames.ack(correlation, 0))
@@ -246,6 +253,14 @@ class BlipmqSession:
             self._authenticated = False
             _log.info("%s: its token has expired; the connection is closed", self._context.peer)
         return not self._authenticated
+
+    def _shut(self) -> None:
+        """The key it logged in by was taken back."""
+        self._leave = None
+        self._authenticated = False
+        self._context.access.shut()
+        _log.info("%s: its key was taken back; the connection is closed", self._context.peer)
+        self._give_up()
 
     def _give_up(self) -> None:
         """Nobody has logged in here in time, or for as long."""

@@ -148,7 +148,9 @@ class Reading:
         self._bodies.append(bytes(body.out + _LENGTH.pack(len(record_set)) + record_set))
 
     def _finish(self) -> None:
-        body = self._call.writer().i32(0).i16(errors.NONE).i32(0)
+        size_bytes = sum(len(body or b"") for body in self._bodies)
+        delay_ms = self._call.context.usage.read_delay_ms(size_bytes)
+        body = self._call.writer().i32(delay_ms).i16(errors.NONE).i32(0)
         bodies = iter(self._bodies)
         body.u32(len(self._wish.topics))
         for name, parts in self._wish.topics:

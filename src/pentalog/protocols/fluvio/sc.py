@@ -149,11 +149,13 @@ def _create_topic(
     topics = call.context.broker.topics
     spec = TopicSpec(name=name, partitions=wish.partitions, settings=settings)
     call.know(lambda known: [known.topics()])
+    call.context.usage.check_change()
     if dry_run:
         topics.create(spec, dry_run=True)
         return None
     call.know(lambda _: [topics.prepare(spec)])
     topics.create(spec)
+    call.context.usage.changed(wish.partitions)
     call.context.access.record("create topic", name)
     return topics.settle()
 
@@ -222,7 +224,10 @@ def _delete(call: Call, label: str, name: str) -> Later[None] | None:
                 errors.texts(errors.SYSTEM_DELETION, "topic", name), f"{name} is a system topic"
             )
         call.know(lambda known: [known.topics()])
+        call.context.usage.check_change()
+        partitions = broker.topics.get(name).partitions
         broker.topics.delete(name)
+        call.context.usage.changed(partitions)
         call.context.access.record("delete topic", name)
         return broker.topics.settle()
     if label == objects.PARTITION:
@@ -312,7 +317,9 @@ def _grow(call: Call, name: str, action: int, count: int) -> Later[None]:
         text = "mirrors are not kept here; accepted is adding partitions"
         raise Refused(errors.other(text), text)
     call.know(lambda known: [known.topics()])
+    call.context.usage.check_change()
     topics.grow(name, topics.get(name).partitions + count)
+    call.context.usage.changed(count)
     call.context.access.record("add partitions", name)
     return topics.settle()
 

@@ -117,16 +117,18 @@ class HttpSession:
                 f"{request.host[:200]!r} is not a name of this broker; use its address, or start "
                 "it with --advertise http=HOST:PORT",
             )
-        if request.path in _GUARDED or request.path.startswith("/api/"):
-            access = self._context.access
-            may = self._is_console(request) or access.allows(Operation.DESCRIBE, Kind.CLUSTER)
-            if not may:
-                return messages.text(
-                    403,
-                    f"{access.who} may not describe the cluster: allow it by a rule, or say who "
-                    "comes through this listener with --listener-principals http=User:NAME",
-                )
+        guarded = request.path in _GUARDED or request.path.startswith("/api/")
+        if guarded and not self._may_look(request):
+            return messages.text(
+                403,
+                f"{self._context.access.who} may not describe the cluster: allow it by a rule, or "
+                "say who comes through this listener with --listener-principals http=User:NAME",
+            )
         return None
+
+    def _may_look(self, request: Request) -> bool:
+        allowed = self._context.access.allows
+        return self._is_console(request) or allowed(Operation.DESCRIBE, Kind.CLUSTER)
 
     def _is_console(self, request: Request) -> bool:
         """It asks its own users who they are, and shows this to those only who may see it."""
@@ -206,7 +208,9 @@ class HttpSession:
             self._send(request, head)
             return
         try:
-            stream = FrameStream(self._context, self._replies, request)
+            stream = FrameStream(
+                self._context, self._replies, request, lambda: self._may_look(request)
+            )
             stream.open(self._observation, int(word))
         except Bad as flaw:
             self._refuse(request, messages.text(flaw.status, flaw.text))

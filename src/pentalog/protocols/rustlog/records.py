@@ -59,8 +59,7 @@ class Writing:
         route = line.door.routes.peek(data, start, end)
         if route is None:
             return start
-        access = line.context.access
-        if access.guarded and not rights.may_write(access, route.at.topic):
+        if not rights.may_write(line.context.access, route.at.topic):
             return start
         run = kernels.rustlog_run(
             data,

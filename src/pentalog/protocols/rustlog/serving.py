@@ -159,7 +159,9 @@ def _create(
     line: Line, dialect: Dialect, request: CreateTopic, spec: TopicSpec, place: Place | None
 ) -> None:
     topics = line.context.broker.topics
+    line.context.usage.check_change()
     partitions = topics.create(spec).partitions
+    line.context.usage.changed(partitions)
     line.context.access.record("create topic", spec.name)
     line.answer_later(
         dialect, request, topics.settle(), lambda _: dialect.created(partitions), place

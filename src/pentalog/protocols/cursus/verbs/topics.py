@@ -59,6 +59,7 @@ def _make(call: Call, wish: Wish) -> None:
         settings.setdefault("retention.ms", "-1")
     partitions = PARTITIONS_DEFAULT if wish.partitions is None else wish.partitions
     spec = TopicSpec(name=wish.topic, partitions=partitions, settings=settings)
+    call.session.context.usage.check_change()
     if call.broker.knowledge.current:
         _made(call, wish, spec)
         return
@@ -86,9 +87,10 @@ def _found(call: Call, wish: Wish) -> None:
 
 def _made(call: Call, wish: Wish, spec: TopicSpec) -> None:
     try:
-        call.broker.topics.create(spec)
+        made = call.broker.topics.create(spec)
     except InvalidPartitions as refusal:
         raise Refused(f"invalid_partitions reason={quoted(str(refusal))}") from None
+    call.session.context.usage.changed(made.partitions)
     kept = dict(wish.kept)
     kept |= {"idempotent": "true"} if wish.idempotent else {}
     kept |= {"event_sourcing": "true"} if wish.event_sourcing else {}
@@ -114,7 +116,9 @@ def _change(call: Call, topic: Topic, wish: Wish) -> None:
             'reason="compaction is not supported for event-sourcing topics"'
         )
     if wanted is not None and wanted > topic.partitions:
+        call.session.context.usage.check_change()
         call.broker.topics.grow(topic.name, wanted)
+        call.session.context.usage.changed(wanted - topic.partitions)
     if wish.settings:
         call.broker.topics.configure(topic.name, wish.settings)
     _keep(call, topic.name, wish.kept)
@@ -146,7 +150,9 @@ def delete(call: Call) -> None:
     if not name:
         raise Refused('missing_topic expected="DELETE topic=<name>"')
     topic = found(call, name)
+    call.session.context.usage.check_change()
     call.broker.topics.delete(topic.name)
+    call.session.context.usage.changed(topic.partitions)
     call.session.context.access.record("delete topic", topic.name)
     call.door.forget()
     done = f"OK topic={topic.name} deleted=true"

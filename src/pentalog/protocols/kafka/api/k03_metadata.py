@@ -21,6 +21,7 @@ from pentalog.protocols.kafka.authorization import cluster_operations, operation
 from pentalog.protocols.kafka.errors import ErrorCode, code_of
 from pentalog.protocols.kafka.messages import Api, Call
 from pentalog.protocols.kafka.names import kafka_name_flaw
+from pentalog.protocols.kafka.quotas import count_implicit_change
 
 _KEPT_TOPICS_MAX: Final = 1000
 """An answer to a longer list is not kept: the list would be kept with it."""
@@ -74,6 +75,9 @@ def _create_missing(
             if not _may_create(call, name):
                 outcome[name] = int(ErrorCode.topic_authorization_failed)
                 continue
+            outcome[name] = _UNKNOWN
+            if not count_implicit_change(call, context.broker.settings.live.default_partitions):
+                continue  # its client asks again
             try:
                 context.broker.topics.create(TopicSpec(name=name))
                 outcome[name] = _UNKNOWN
