@@ -199,8 +199,10 @@ def test_events_outlive_their_owner(pair: list[FleetMember], topic: str) -> None
         talk.text(f"SAVE_SNAPSHOT topic={topic} key=k version=1 message=first")
         until(
             "the owner's address",
-            lambda: stranger.text(append.format(4, 4))
-            == f"ERROR: NOT_LEADER LEADER_IS {owner[0].addresses['cursus']}",
+            lambda: (
+                stranger.text(append.format(4, 4))
+                == f"ERROR: NOT_LEADER LEADER_IS {owner[0].addresses['cursus']}"
+            ),
         )
     owner[0].kill()
     with Talk(other) as talk:
