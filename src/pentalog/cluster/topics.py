@@ -24,6 +24,7 @@ from pentalog.model.errors import (
     TopicExists,
     TopicNotFound,
 )
+from pentalog.model.kafka_names import NAME_CHARACTERS_MAX, is_carried, is_kafka_name
 from pentalog.model.kio_schemas import ErrorCode
 from pentalog.model.later import Later
 from pentalog.model.settings import LogSettings
@@ -122,6 +123,8 @@ class ClusterTopics:
 
     def refresh(self, name: str | None = None) -> Steps[None]:
         """Ask once for one topic, or for all; a topic that is not there is forgotten."""
+        if name is not None and not is_carried(name):
+            return  # no topic of Kafka's, and it would hang up
         asked = None if name is None else [{"topic_id": None, "name": name}]
         answer = yield self._fleet.ask_any(
             _METADATA,
@@ -214,9 +217,11 @@ class ClusterTopics:
                 return made
         if spec.name in self._known:
             raise TopicExists(f"topic {spec.name!r} exists already: choose another name")
-        flaw = name_flaw(spec.name)
-        if flaw is not None:
-            raise InvalidTopic(flaw)
+        if not is_kafka_name(spec.name) or name_flaw(spec.name) is not None:
+            raise InvalidTopic(
+                f"topic name {spec.name[:30]!r}: a cluster takes 1 to {NAME_CHARACTERS_MAX} ASCII "
+                "letters, digits, '.', '_' and '-', and no name of its own topics"
+            )
         overrides = topic_settings.tidy(spec.settings)
         assert dry_run, "what the cluster has to make is prepared first"
         return Topic(

@@ -32,7 +32,7 @@ _SPELLED_BYTES_MAX: Final = 249
 """With a dash and five digits it still fits a file name of 255 bytes."""
 _DIGEST: Final = "%sha256-"
 """No quoted name begins so: behind its `%` are two hexadecimal digits."""
-_NAMES_MAX: Final = 10_000
+_NAMES_MAX: Final = 1_000
 
 
 def spell_topic(topic: str) -> str:

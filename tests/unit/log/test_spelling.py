@@ -80,6 +80,8 @@ def test_records_under_any_name_outlive_the_broker(tmp_path: Path, topic: str, c
     second = LogBench(tmp_path)
     assert second.values(at=at) == {0: b"kept"}
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == [spell(at)]
+    told = (tmp_path / spell(at) / checkpoints.NAME_FILE).exists()
+    assert told == (topic in (LONG, "")), "directories that tell by themselves are as ever"
     second.runtime.advance(500)
     reader = DirectoryReader(tmp_path)
     assert reader.marks()[at].durable == 1
