@@ -17,10 +17,10 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	$(addprefix --index-url ,$(shell $(BIN)/pip config get global.index-url 2>/dev/null))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check bench fuzz torture lock clean
+.PHONY: help install demo test test-cluster check bench fuzz torture lock clean
 
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(STAMP) ## make the virtual environment and install pentalog in it, kernels compiled
 
@@ -29,7 +29,10 @@ demo: $(STAMP) ## a story of a minute: five doors, a kill -9, a table (KEEP=1: s
 
 test: $(STAMP) ## run the whole test suite
 	$(BIN)/pytest -q -m alone
-	$(BIN)/pytest -n $(PARALLEL) --dist loadfile -m "not alone"
+	$(BIN)/pytest -n $(PARALLEL) --dist loadfile -m "not alone and not trio"
+
+test-cluster: $(STAMP) ## three Apache Kafka nodes and two gateways, killed in turn under load
+	$(BIN)/pytest -q -s -m trio tests/cluster
 
 check: $(STAMP) ## lint, format, types, import rules
 	$(BIN)/ruff check .
@@ -47,6 +50,7 @@ bench: $(STAMP) ## measure pentalog beside Apache Kafka on this machine
 	$(BIN)/python benchmarks/tables.py
 	$(BIN)/python benchmarks/search.py
 	$(BIN)/python benchmarks/security.py
+	$(BIN)/python benchmarks/gateway.py
 
 fuzz: $(STAMP) ## feed damaged bytes to the kernels and to every door (FRAMES=1000000)
 	$(BIN)/python -m tests.fuzz.kernels.mutations --count $(FRAMES)

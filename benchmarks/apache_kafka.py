@@ -97,25 +97,44 @@ def start(
     port: int = 0,
 ) -> Broker:
     """Format `directory` if it is new and start one node, on a free port unless one is given."""
+    broker = launch(directory, settings or {}, name=name, port=port)
+    started_at = time.monotonic()
+    wait_for_metadata(broker.address, broker.process, broker.log)
+    broker.start_s = time.monotonic() - started_at
+    return broker
+
+
+def launch(
+    directory: Path,
+    settings: Mapping[str, str],
+    *,
+    name: str = "kafka",
+    port: int = 0,
+    cluster_id: str = "",
+    heap: Sequence[str] = _HEAP,
+) -> Broker:
+    """Like `start`, for a node of several: it answers once enough of the others are there."""
     directory.mkdir(parents=True, exist_ok=True)
-    properties, address, data = _write_properties(directory, settings or {}, port)
+    properties, address, data = _write_properties(directory, settings, port)
     if not (data / "meta.properties").exists():
-        # A leading zero byte keeps it from starting with a dash, which would look like an option.
-        cluster_id = base64.urlsafe_b64encode(b"\0" + os.urandom(15)).decode().rstrip("=")
         formatted = run_tool(
-            "kafka.tools.StorageTool", ["format", "-t", cluster_id, "-c", str(properties)]
+            "kafka.tools.StorageTool",
+            ["format", "-t", cluster_id or new_cluster_id(), "-c", str(properties)],
         )
         if formatted.returncode != 0:
             raise BrokerFailed(f"format failed:\n{formatted.stdout}{formatted.stderr}")
     log = directory / "kafka.stderr"
-    command = [_java(), *_HEAP, *_JAVA_OPTIONS, "-cp", _class_path(), "kafka.Kafka"]
-    started_at = time.monotonic()
+    command = [_java(), *heap, *_JAVA_OPTIONS, "-cp", _class_path(), "kafka.Kafka"]
     with log.open("ab") as output:
         process = subprocess.Popen(
             [*command, str(properties)], stdout=output, stderr=output, cwd=directory
         )
-    wait_for_metadata(address, process, log)
-    return Broker(name, address, data, log, process, time.monotonic() - started_at)
+    return Broker(name, address, data, log, process)
+
+
+def new_cluster_id() -> str:
+    """A leading zero byte keeps it from starting with a dash, which would look like an option."""
+    return base64.urlsafe_b64encode(b"\0" + os.urandom(15)).decode().rstrip("=")
 
 
 def _write_properties(

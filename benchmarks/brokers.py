@@ -45,8 +45,7 @@ class Broker:
     @property
     def cpu_s(self) -> float:
         """CPU time of all threads that ever ran in the process, in nanosecond steps."""
-        # The clock of another process, as clock_getcpuclockid(3) would name it.
-        return time.clock_gettime((~self.process.pid << 3) | 2)
+        return cpu_s(self.process.pid)
 
     @property
     def rss_bytes(self) -> int:
@@ -84,6 +83,11 @@ class Broker:
         if found is None:
             raise BrokerFailed(f"{self.name} has ended; see {self.log}")
         return int(found[1]) * 1024
+
+
+def cpu_s(process_id: int) -> float:
+    """CPU time of a process; its clock is named as clock_getcpuclockid(3) would name it."""
+    return time.clock_gettime((~process_id << 3) | 2)
 
 
 def free_port() -> int:
@@ -153,6 +157,40 @@ def start_pentalog(
     address = _listening_address(process, log)
     wait_for_metadata(address, process, log)
     return Broker(name, address, data, log, process, time.monotonic() - started_at)
+
+
+def start_gateway(
+    directory: Path,
+    cluster: str,
+    arguments: tuple[str, ...],
+    *,
+    settings: Mapping[str, str] | None = None,
+) -> Broker:
+    """Start `pentalog start` in front of a cluster; its address is the cluster's."""
+    directory.mkdir(parents=True, exist_ok=True)
+    log = directory / "gateway.stderr"
+    variables = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED": "1"}
+    for key, value in (settings or {}).items():
+        variables[f"PENTALOG_{key.upper()}"] = value
+    command = [sys.executable, "-m", "pentalog", "start", "--console", "off"]
+    started_at = time.monotonic()
+    with log.open("ab") as errors:
+        process = subprocess.Popen(
+            [*command, "--engine", f"kafka://{cluster}", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=variables,
+            cwd=directory,
+        )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith(b"ready"):
+            return Broker(
+                "gateway", cluster, directory, log, process, time.monotonic() - started_at
+            )
+    process.wait()
+    process.stdout.close()
+    raise BrokerFailed(f"the gateway ended: {log.read_text(errors='replace')[-2000:]}")
 
 
 @contextlib.contextmanager

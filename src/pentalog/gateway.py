@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
+import uuid
 from collections.abc import Mapping
+from typing import Final
 
 from pentalog.app import ENDPOINTS, StartFailed, doors
 from pentalog.broker.audit import LogAudit
@@ -17,10 +20,12 @@ from pentalog.model.later import Later
 from pentalog.observation import Health
 from pentalog.server.asyncio_runtime import AsyncioRuntime
 from pentalog.server.certificates import Certificates
-from pentalog.server.dialing import AsyncioDialer, tls_of
+from pentalog.server.dialing import AsyncioCaller, AsyncioDialer, tls_of
 from pentalog.server.lifecycle import Loop, arrival, raise_file_limit
 from pentalog.server.listener import Listeners, ListenFailed
 from pentalog.session import Address, Endpoint
+
+_EVERYWHERE: Final = ("", "0.0.0.0", "::")
 
 
 class Gateway:
@@ -41,7 +46,8 @@ class Gateway:
         demands = scheme.split("+")[1:]
         dialer = AsyncioDialer(loop, _tls(config) if "tls" in demands else None)
         login = _login(config) if "sasl" in demands else None
-        self._engine = Engine(dialer, self._runtime, self.metrics, _servers(servers), login)
+        self._engine = Engine(dialer, self._runtime, self.metrics, _servers(servers), login, config)
+        self._engine.council.caller = AsyncioCaller(loop, config.engine_ca)
         self._loop = loop
         self._listeners: Listeners | None = None
 
@@ -76,10 +82,21 @@ class Gateway:
             )
             self._listeners.observation.probe = self._probe
             await self._listeners.open(self._listen)
+            self._engine.council.open(uuid.uuid4().hex, self._reached_at())
         except (BrokerError, ListenFailed, ConfigError) as error:
             self._listeners = None
             await self.stop()
             raise StartFailed(f"engine {self._config.engine}: {error}") from error
+
+    def _reached_at(self) -> Mapping[str, tuple[str, int]]:
+        """Where clients, and other gateways, find each listener."""
+        found: dict[str, tuple[str, int]] = {}
+        for name, address in self.addresses.items():
+            told = self._config.advertise.get(name)
+            host = address.host if told is None else told.host
+            port = address.port if told is None or not told.port else told.port
+            found[name] = (socket.gethostname() if host in _EVERYWHERE else host, port)
+        return found
 
     def _probe(self) -> Later[Health]:
         health: Later[Health] = Later()
@@ -92,6 +109,7 @@ class Gateway:
             self._engine.log.stop_waiting()
             await self._listeners.close(timeout_ms=self._config.shutdown_timeout_ms)
             self._listeners = None
+        await arrival(self._engine.leave())
         self._engine.close()
         self._runtime.close()
         return True
@@ -114,11 +132,6 @@ def _endpoints(config: Config) -> Mapping[str, Endpoint]:
                 f"listener {listen} cannot be opened with engine={config.engine}: its door needs "
                 f"what only the local engine has; with a cluster there are: {', '.join(offered)}"
             )
-    if config.authorization or config.super_users:
-        raise ConfigError(
-            f"setting authorization cannot be used with engine={config.engine}: rules are kept "
-            "by the local engine only; take it out, and let the cluster guard itself"
-        )
     return offered
 
 

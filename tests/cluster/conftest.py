@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit" / "protocols" / "fluvio"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "conformance"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 from gateway_process import GatewayProcess

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+import apache_kafka
 import brokers
 
 pytest.importorskip("fluvio")
@@ -41,17 +44,44 @@ CROSSINGS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
-    found = {name: f"127.0.0.1:{brokers.free_port()}" for name in PORTS}
-    words = [word for name in PORTS for word in ("--listen", f"{name}={found[name]}")]
+@pytest.fixture(scope="module", params=["local", "cluster"])
+def addresses(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Addresses]:
+    """The doors on a directory, and the same doors in front of Apache Kafka."""
+    directory = tmp_path_factory.mktemp("crossing")
+    with on_directory(directory) if request.param == "local" else on_cluster(directory) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def on_directory(directory: Path) -> Iterator[Addresses]:
+    found, words = doors()
     settings = {"topic_defaults": "max.message.bytes=4194304"}
-    started = brokers.start_pentalog(
-        tmp_path_factory.mktemp("crossing"), settings=settings, arguments=tuple(words)
-    )
+    started = brokers.start_pentalog(directory, settings=settings, arguments=words)
     with brokers.stopping(started):
         yield {**found, "kafka": started.address}
         assert started.process.poll() is None, f"the broker ended; see {started.log}"
+
+
+@contextlib.contextmanager
+def on_cluster(directory: Path) -> Iterator[Addresses]:
+    found, words = doors()
+    settings = {"message.max.bytes": "4194304", "group.initial.rebalance.delay.ms": "0"}
+    try:
+        node = apache_kafka.start(directory / "kafka", settings=settings)
+    except apache_kafka.JarsMissing as why:
+        pytest.skip(str(why))
+    with brokers.stopping(node):
+        gateway = brokers.start_gateway(directory / "gateway", node.address, words)
+        with brokers.stopping(gateway):
+            yield {**found, "kafka": node.address}
+            assert gateway.process.poll() is None, f"the gateway ended; see {gateway.log}"
+
+
+def doors() -> tuple[Addresses, tuple[str, ...]]:
+    found = {name: f"127.0.0.1:{brokers.free_port()}" for name in PORTS}
+    return found, tuple(word for name in PORTS for word in ("--listen", f"{name}={found[name]}"))
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import Final, Protocol
 
 from pentalog.model.later import Later
-from pentalog.model.types import Offset, Partition
+from pentalog.model.types import Edge, Offset, Partition
 
 
 class Knowledge(Protocol):
@@ -24,8 +24,8 @@ class Knowledge(Protocol):
     def current(self) -> bool:
         """Everything is known at any time: nothing need be asked for here."""
 
-    def topics(self) -> Later[None]:
-        """Which topics there are."""
+    def topics(self, *, settings: bool = False) -> Later[None]:
+        """Which topics there are; with `settings`, also how each of them is set."""
 
     def topic(self, name: str, partition: int = 0) -> Later[None]:
         """How this one is set, and whether it has this partition.
@@ -39,8 +39,29 @@ class Knowledge(Protocol):
     def records(self, at: Partition, offset: Offset, *, bytes_max: int) -> Later[None]:
         """The marks of a partition, and the stable records that `log.open` is about to read."""
 
-    def offsets(self, group: str, at: Collection[Partition]) -> Later[None]:
-        """Where a group goes on in these partitions."""
+    def located(self, at: Partition, when: Edge | int) -> Later[None]:
+        """Where `log.locate` finds this time."""
+
+    def offsets(self, group: str, at: Collection[Partition] | None = None) -> Later[None]:
+        """Where a group goes on in these partitions, or wherever it has committed."""
+
+    def groups(self) -> Later[None]:
+        """Which groups there are."""
+
+    def joining(self, group: str, topic: str, name: str) -> Later[None]:
+        """What `sourcing.rosters.join` is about to tell: whoever is new has been let in."""
+
+    def roster(self, group: str) -> Later[None]:
+        """Who is in a group, and what they read."""
+
+    def transaction(self, name: str, epoch: int | None = None) -> Later[None]:
+        """A transactional id; with `epoch` only if its producer is not known to be in it."""
+
+    def enlisting(self, name: str, at: Partition) -> Later[None]:
+        """A partition that `transactions.admit` is about to let take part."""
+
+    def producer(self, at: Partition, name: bytes, epoch: int, sequence: int) -> Later[None]:
+        """What a named producer has written to a partition, before a batch from `sequence` on."""
 
 
 class AllKnown:
@@ -48,7 +69,7 @@ class AllKnown:
 
     current = True
 
-    def topics(self) -> Later[None]:
+    def topics(self, *, settings: bool = False) -> Later[None]:
         return Later.now(None)
 
     def topic(self, name: str, partition: int = 0) -> Later[None]:
@@ -60,7 +81,28 @@ class AllKnown:
     def records(self, at: Partition, offset: Offset, *, bytes_max: int) -> Later[None]:
         return Later.now(None)
 
-    def offsets(self, group: str, at: Collection[Partition]) -> Later[None]:
+    def located(self, at: Partition, when: Edge | int) -> Later[None]:
+        return Later.now(None)
+
+    def offsets(self, group: str, at: Collection[Partition] | None = None) -> Later[None]:
+        return Later.now(None)
+
+    def groups(self) -> Later[None]:
+        return Later.now(None)
+
+    def joining(self, group: str, topic: str, name: str) -> Later[None]:
+        return Later.now(None)
+
+    def roster(self, group: str) -> Later[None]:
+        return Later.now(None)
+
+    def transaction(self, name: str, epoch: int | None = None) -> Later[None]:
+        return Later.now(None)
+
+    def enlisting(self, name: str, at: Partition) -> Later[None]:
+        return Later.now(None)
+
+    def producer(self, at: Partition, name: bytes, epoch: int, sequence: int) -> Later[None]:
         return Later.now(None)
 
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
+from pentalog.broker.council import ALONE, Council
+from pentalog.broker.council import Peer as Peer
 from pentalog.broker.credentials import (
     NOBODY,
     TICKETLESS,
@@ -222,7 +224,11 @@ class Topics(Protocol):
         """Every setting, as a topic without settings of its own has it."""
 
     def settle(self) -> Later[None]:
-        """Ready as soon as every change made so far is on the disk."""
+        """Ready as soon as every change made so far is on the disk.
+
+        An engine that has to ask others begins in the turn of the change, and refuses here, to
+        whoever asks in the same turn.
+        """
 
     def watch(self, run: Callable[[], None]) -> Callable[[], None]:
         """Call `run` after every change of any topic; returns what ends that."""
@@ -566,3 +572,4 @@ class Broker:
     bearers: Bearers = field(default=TRUSTLESS, kw_only=True)
     knowledge: Knowledge = field(default=ALL_KNOWN, kw_only=True)
     tickets: Tickets = field(default=TICKETLESS, kw_only=True)
+    council: Council = field(default=ALONE, kw_only=True)

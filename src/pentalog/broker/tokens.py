@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final
 
 from pentalog.broker.credentials import Mechanism, TokenView, Verifier
-from pentalog.broker.logins import TOKEN, Logins, Proof
+from pentalog.broker.logins import Logins
 from pentalog.broker.security import Principal
 from pentalog.broker.state import State
 from pentalog.broker.users import LANE, make_verifier
@@ -109,7 +109,7 @@ class LocalTokens:
         expires_ms = min(token.expires_ms_max, self._runtime.now_ms() + period_ms)
         token = token._replace(expires_ms=expires_ms)
         self._keep(token)
-        self._runtime.after(period_ms + 1, partial(self._end_logins, token_id))
+        self._runtime.after(period_ms + 1, self._end_logins)
         return token
 
     def drop(self, token_id: str) -> None:
@@ -117,7 +117,7 @@ class LocalTokens:
         if self._tokens.pop(token_id, None) is not None:
             self._by_secret.pop(self._hash(token_id), None)
             self._state.write("DELETE FROM tokens WHERE token_id = ?", token_id)
-            self._end_logins(token_id)
+            self._end_logins()
 
     def drop_of(self, name: str) -> None:
         """A user is no more: those that let others in as him are not good either."""
@@ -140,9 +140,8 @@ class LocalTokens:
     def settle(self) -> Later[None]:
         return self._state.settle()
 
-    def _end_logins(self, token_id: str) -> None:
-        if self.get(token_id) is None:
-            self.logins.end(Proof(TOKEN, token_id))
+    def _end_logins(self) -> None:
+        self.logins.end_unless(lambda proof: self.get(proof.name) is not None)
 
     def _hash(self, token_id: str) -> bytes:
         return hashlib.sha256(self.secret(token_id)).digest()

@@ -8,13 +8,13 @@ from typing import Final
 
 from pentalog.cluster.fleet import ASKING, Fleet, by_topic
 from pentalog.cluster.link import Link
-from pentalog.cluster.refusals import Lost, Refused
+from pentalog.cluster.refusals import Lost, Refused, Trouble, check
 from pentalog.cluster.steps import Steps, all_of
 from pentalog.cluster.topics import NO_LEADER, ClusterTopics
 from pentalog.model.errors import PartitionNotFound, TopicNotFound
 from pentalog.model.kio_schemas import ErrorCode
 from pentalog.model.later import Later
-from pentalog.model.types import Marks, Offset, Partition
+from pentalog.model.types import Edge, Marks, Offset, Partition
 
 KEY: Final = 2
 VERSION: Final = 4
@@ -26,11 +26,16 @@ _COMMITTED: Final = 1
 _ASKED: Final = ((_UNCOMMITTED, _EARLIEST), (_COMMITTED, _LATEST), (_UNCOMMITTED, _LATEST))
 """A request asks one question of each partition: start, stable end, end."""
 _HEAD: Final = struct.Struct(">ibi")
+_TIME_MS_MAX: Final = (1 << 63) - 1
 _I32: Final = struct.Struct(">i")
 _I16: Final = struct.Struct(">h")
 _ASKED_PARTITION: Final = struct.Struct(">iiq")
 _ANSWER: Final = struct.Struct(">ihqqi")
+_NEWEST: Final = -3
 _TRIES: Final = 2
+_LOCATED_MAX: Final = 10_000
+_BELIEVED_MS: Final = 5_000
+"""A leader that dies takes with it what only it had."""
 
 
 def request_body(at: Collection[Partition], *, isolation: int, when: int) -> Sequence[bytes]:
@@ -75,6 +80,9 @@ class Bounds:
         self._fleet = fleet
         self._topics = topics
         self._marks: dict[Partition, Marks] = {}
+        self._acknowledged: dict[Partition, tuple[Offset, float]] = {}
+        """Ends of what leaders alone have, and until when they are believed."""
+        self._located: dict[tuple[Partition, Edge | int], tuple[Offset, int]] = {}
 
     def marks(self, at: Partition) -> Marks:
         """Those last told; all zero if none were."""
@@ -82,7 +90,54 @@ class Bounds:
         return self._marks.get(at, _UNKNOWN)
 
     def told(self, at: Partition, marks: Marks) -> None:
+        """What may be read, as a leader says it; what it has beyond that is the end here too."""
+        held = self._acknowledged.get(at)
+        if held is not None:
+            end, until_s = held
+            if end <= marks.end or self._fleet.monotonic() > until_s:
+                del self._acknowledged[at]
+            else:
+                marks = marks._replace(end=end)
         self._marks[at] = marks
+
+    def acknowledged(self, at: Partition, end: Offset) -> None:
+        """A leader has taken a batch: whether others have it too is told by who reads."""
+        marks = self._marks.get(at, _UNKNOWN)
+        if end > marks.end:
+            self._marks[at] = marks._replace(end=end)
+            until_s = self._fleet.monotonic() + _BELIEVED_MS / 1000
+            self._acknowledged[at] = (end, until_s)
+
+    def located(self, at: Partition, when: Edge | int) -> tuple[Offset, int]:
+        """Where `locate` has found this time; once."""
+        self._topics.leader(at)
+        return self._located.pop((at, when), (-1, -1))
+
+    def locate(self, at: Partition, when: Edge | int) -> Steps[None]:
+        """Ask where the first record at or after a time is, or the one with the newest."""
+        doing = f"looking for a time in {at}"
+        try:
+            leader = self._topics.leader(at)
+        except (TopicNotFound, PartitionNotFound):
+            return
+        asked = _NEWEST if isinstance(when, Edge) else max(0, min(when, _TIME_MS_MAX))
+        place = {"partition_index": at.index, "current_leader_epoch": -1, "timestamp": asked}
+        fields = {
+            "replica_id": -1,
+            "isolation_level": _UNCOMMITTED,
+            "topics": [{"name": at.topic, "partitions": [place]}],
+        }
+        try:
+            link = self._fleet.required(self._fleet.node(leader, ASKING), doing)
+            answer = yield link.ask(KEY, fields)
+            (found,) = answer.topics[0].partitions
+            check(doing, found.error_code)
+        except Trouble:
+            yield from self._topics.refresh(at.topic)
+            raise
+        if len(self._located) >= _LOCATED_MAX:
+            self._located.clear()
+        self._located[at, when] = (found.offset, found.timestamp)
 
     def refresh(self, at: Collection[Partition]) -> Steps[None]:
         """Ask the leaders; partitions that are not there are left out."""
@@ -118,7 +173,7 @@ class Bounds:
             starts, stables, ends = (read_answer(answer.value) for answer in answers)
             for each, end in ends.items():
                 stable = min(stables.get(each, end), end)
-                self._marks[each] = Marks(min(starts.get(each, 0), stable), stable, end, end)
+                self.told(each, Marks(min(starts.get(each, 0), stable), stable, end, end))
 
 
 _UNKNOWN: Final = Marks(0, 0, 0, 0)

@@ -63,6 +63,12 @@ class Fleet:
         address = self._addresses.get(node_id)
         return None if address is None else self._link(address, purpose)
 
+    def everyone(self, purpose: str) -> list[Link]:
+        """The links to all nodes, or to somebody if none is known."""
+        return [self._link(address, purpose) for address in self._addresses.values()] or [
+            self.any()
+        ]
+
     def any(self) -> Link:
         """A link to whoever answers: those that work first, the others in turns."""
         places = [*self._addresses.values(), *self._servers]
@@ -84,6 +90,13 @@ class Fleet:
         later: Later[None] = Later()
         self._runtime.after(delay_ms, lambda: later.fill(None))
         return later
+
+    def monotonic(self) -> float:
+        return self._runtime.monotonic()
+
+    def soon(self, run: Callable[[], None]) -> None:
+        """Call `run` when what is due in this turn is done."""
+        self._runtime.soon(run)
 
     def persist(self, once: Callable[[], Steps[T]]) -> Steps[T]:
         """Repeat what fails for the moment, with growing pauses; anything else is final."""

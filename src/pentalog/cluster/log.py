@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
-from typing import Final, NoReturn
+from collections.abc import Callable, Mapping
+from typing import Final, NoReturn, TypeAlias
 
 from pentalog import kernels
 from pentalog.broker.opening import open_slice
@@ -12,15 +12,16 @@ from pentalog.broker.port import Opened, Waiting
 from pentalog.cluster import fetch
 from pentalog.cluster.bounds import Bounds
 from pentalog.cluster.fleet import READING, Fleet
+from pentalog.cluster.polling import FIRST_BYTES, Found, Polling
 from pentalog.cluster.refusals import Refused, Trouble
 from pentalog.cluster.steps import Steps, begin
 from pentalog.cluster.topics import NO_LEADER, ClusterTopics
 from pentalog.cluster.writing import ACKS_ALL, Sending, Writing
 from pentalog.kernels import Facts
 from pentalog.metrics import Metrics
+from pentalog.model import batch
 from pentalog.model.errors import (
     BatchCorrupt,
-    BrokerError,
     OffsetOutOfRange,
     RecordTooLarge,
     UnsupportedVersion,
@@ -33,15 +34,15 @@ from pentalog.model.types import (
     Edge,
     FilePiece,
     Horizon,
+    Identity,
     Marks,
     Offset,
     Partition,
     Slice,
     Volume,
 )
-from pentalog.runtime import Runtime, Timer
+from pentalog.runtime import Runtime
 
-_WAIT_LOOK_MS: Final = 100
 _OFFSET_MAX: Final = (1 << 63) - 1
 _BATCH_BYTES_MIN: Final = 61
 _AHEAD_BYTES_MAX: Final = 64 << 20
@@ -52,6 +53,10 @@ class _Sent(Appended):
     """An append whose offsets only the cluster knows."""
 
     sending: Sending
+
+
+Sent: TypeAlias = Callable[[Partition, Identity, int, int, Later[Appended]], None]
+"""Where, who, its first and last sequence, and what becomes of it."""
 
 
 class ClusterLog:
@@ -71,13 +76,19 @@ class ClusterLog:
         self._runtime = runtime
         self._metrics = metrics
         self._ahead = Ahead()
-        self._waits: set[ClusterWait] = set()
+        self._polling = Polling(fleet, topics, bounds, runtime)
+        self._polling.found = self._polled
         self._appended_bytes: dict[Partition, int] = {}
-        writing.written = self._written
+        self.sent: Sent = _not_noted
+        """Told of every batch that says itself whose it is."""
+        self.transactional_id: Callable[[int], str | None] = lambda producer_id: None
+        """Under which one a producer writes."""
+        writing.written = bounds.acknowledged
         topics.watch(self._ahead.clear)
 
     def append(self, at: Partition, batches: memoryview, facts: Facts | None = None) -> Appended:
         self._topics.leader(at)
+        self._topics.check_writable(at.topic)
         if facts is None:
             facts = kernels.check_batches(batches, 0, len(batches))
         if facts.flaw or not facts.batches:
@@ -94,23 +105,23 @@ class ClusterLog:
         self._metrics.appended_batches += facts.batches
         self._metrics.appended_records += facts.records
         self._metrics.appended_bytes += len(batches)
+        if not own:
+            who = Identity(facts.producer_id, facts.producer_epoch)
+            if facts.attributes_any & batch.TRANSACTIONAL:
+                sending.transactional_id = self.transactional_id(facts.producer_id)
+            self.sent(at, who, facts.sequence_first, facts.sequence_last, sending.later)
         sent = _Sent(at, -1, -1, -1, -1)
         sent.sending = sending
         return sent
 
     def settle(self, appended: Appended, ack: Ack) -> Later[Appended]:
-        assert isinstance(appended, _Sent), "what was appended here"
+        if not isinstance(appended, _Sent):
+            return Later.now(appended)  # the cluster had it before
         if ack is Ack.DURABLE:
             appended.sending.acks = ACKS_ALL
         elif ack is Ack.NONE:
             return Later.now(appended)
         return appended.sending.later
-
-    def _written(self, at: Partition, end: Offset) -> None:
-        marks = self._bounds.marks(at)
-        if end > marks.end:
-            # Ours, so not in a transaction: but one of others may be open before it.
-            self._bounds.told(at, marks._replace(end=end, durable=end))
 
     def read(
         self,
@@ -122,7 +133,7 @@ class ClusterLog:
         whole_first: bool = True,
     ) -> Later[Slice]:
         ahead = self._ahead.take(at, offset, bytes_max) if horizon is Horizon.STABLE else None
-        if ahead is not None:
+        if ahead is not None and (ahead.size_bytes or ahead.marks == self._bounds.marks(at)):
             return Later.now(ahead)
 
         def once() -> Steps[Slice]:
@@ -135,6 +146,7 @@ class ClusterLog:
         return begin(self._fetch_ahead(at, offset, bytes_max))
 
     def _fetch_ahead(self, at: Partition, offset: Offset, bytes_max: int) -> Steps[None]:
+        self._ahead.drop(at, offset)
         found = yield self.read(at, offset, bytes_max=bytes_max, horizon=Horizon.STABLE)
         self._ahead.keep(at, offset, bytes_max, found)
 
@@ -214,15 +226,21 @@ class ClusterLog:
         horizon: Horizon,
         timeout_ms: int,
     ) -> Waiting:
-        """Looks every 100 ms; any record counts as `bytes_min`, since ends are all it sees."""
-        wait = ClusterWait(self._bounds, self._runtime, positions, horizon, self._waits)
-        wait.start(timeout_ms)
-        return wait
+        """Any record counts as `bytes_min`: others wait by the same request."""
+        return self._polling.wait(positions, horizon, timeout_ms)
+
+    def _polled(self, offset: Offset, found: Found) -> None:
+        """What came with the end of a wait is what the waiting reader will ask for."""
+        fetched = fetch.Fetched(found.code, 0, found.marks, list(found.aborted), found.data)
+        try:
+            there = self._slice(found.at, offset, fetched, FIRST_BYTES, Horizon.STABLE, True)
+        except BatchCorrupt:
+            return  # whoever reads is told
+        self._ahead.keep(found.at, offset, FIRST_BYTES, there)
 
     def stop_waiting(self) -> None:
         """The gateway is about to stop: nobody need wait for more records."""
-        for wait in list(self._waits):
-            wait.give_up()
+        self._polling.stop()
 
     def marks(self, at: Partition) -> Marks:
         return self._bounds.marks(at)
@@ -233,9 +251,7 @@ class ClusterLog:
         edges[Edge.DURABLE] = marks.durable
         if isinstance(when, Edge) and when in edges:
             return edges[when], -1
-        raise UnsupportedVersion(
-            "offsets of a cluster are not found by time through this gateway: ask the cluster"
-        )
+        return self._bounds.located(at, when)
 
     def size_bytes(self, at: Partition) -> int:
         raise UnsupportedVersion("the size of a cluster's partitions is not known to its gateways")
@@ -260,11 +276,14 @@ class Ahead:
         self._bytes = 0
 
     def keep(self, at: Partition, offset: Offset, bytes_max: int, found: Slice) -> None:
-        self.take(at, offset, 1 << 62)
+        self.drop(at, offset)
         self._kept[at, offset] = (bytes_max, found)
         self._bytes += found.size_bytes
         while self._bytes > _AHEAD_BYTES_MAX or len(self._kept) > _AHEAD_MAX:
             self._bytes -= self._kept.popitem(last=False)[1][1].size_bytes
+
+    def drop(self, at: Partition, offset: Offset) -> None:
+        self.take(at, offset, 1 << 62)
 
     def take(self, at: Partition, offset: Offset, bytes_max: int) -> Slice | None:
         """What was kept for a reader of at most so many bytes."""
@@ -281,65 +300,11 @@ class Ahead:
         self._bytes = 0
 
 
+def _not_noted(
+    at: Partition, who: Identity, first: int, last: int, settled: Later[Appended]
+) -> None:
+    """Nobody wants to know."""
+
+
 def _no_files(piece: FilePiece) -> bytes:
     raise AssertionError("what comes from a cluster lies in memory")
-
-
-class ClusterWait(Waiting):
-    """Looks again until there is something, or time is up."""
-
-    __slots__ = ("_all", "_bounds", "_horizon", "_positions", "_runtime", "_timers")
-
-    def __init__(
-        self,
-        bounds: Bounds,
-        runtime: Runtime,
-        positions: Mapping[Partition, Offset],
-        horizon: Horizon,
-        everyone: set[ClusterWait],
-    ) -> None:
-        super().__init__()
-        self._bounds = bounds
-        self._runtime = runtime
-        self._positions = dict(positions)
-        self._horizon = horizon
-        self._all = everyone
-        self._timers: list[Timer] = []
-
-    def start(self, timeout_ms: int) -> None:
-        self._all.add(self)
-        self._timers.append(self._runtime.after(timeout_ms, self.give_up))
-        self._look()
-
-    def _look(self) -> None:
-        begin(self._bounds.refresh(list(self._positions))).then(self._looked)
-
-    def _looked(self, refreshed: Later[None]) -> None:
-        if self.ready or self not in self._all:
-            return
-        try:
-            refreshed.value  # noqa: B018  # raises what went wrong
-            enough = any(
-                self._bounds.marks(at).at(self._horizon) > offset
-                for at, offset in self._positions.items()
-            )
-        except Trouble:
-            enough = False
-        except BrokerError:
-            enough = True  # whoever reads now is told what is wrong
-        if enough:
-            self.cancel()
-            self.fill(True)
-        else:
-            self._timers[1:] = [self._runtime.after(_WAIT_LOOK_MS, self._look)]
-
-    def give_up(self) -> None:
-        if self in self._all:
-            self.cancel()
-            self.fill(False)
-
-    def cancel(self) -> None:
-        self._all.discard(self)
-        for timer in self._timers:
-            timer.cancel()
-        self._timers = []

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from pentalog.broker.port import Committed
+from pentalog.broker.port import Committed, Fence
 from pentalog.cluster.fleet import ASKING, Fleet, by_topic
 from pentalog.cluster.link import Link
-from pentalog.cluster.refusals import Refused, Trouble, check
-from pentalog.cluster.steps import Steps, begin
+from pentalog.cluster.refusals import Lost, Refused, Trouble, check
+from pentalog.cluster.steps import Steps, all_of, begin
 from pentalog.cluster.topics import ClusterTopics
 from pentalog.model.errors import UnsupportedVersion
 from pentalog.model.kio_schemas import ErrorCode
@@ -20,11 +20,30 @@ from pentalog.model.types import Partition
 _OFFSET_COMMIT: Final = 8
 _OFFSET_FETCH: Final = 9
 _FIND_COORDINATOR: Final = 10
+_LIST_GROUPS: Final = 16
+_OFFSET_DELETE: Final = 47
 _GROUP: Final = 0
 _INDEX_MAX: Final = (1 << 31) - 1
 _NAME_BYTES_MAX: Final = (1 << 15) - 1
 _REMEMBERED_MAX: Final = 10_000
 _NOT_OFFERED: Final = "transactions of a cluster do not pass through its gateways: ask the cluster"
+
+
+class Members(Protocol):
+    """Who is in groups at this gateway."""
+
+    def fence(self, group: str, at: Collection[Partition]) -> Fence: ...
+    def refresh(self, group: str) -> Steps[None]: ...
+
+
+class Nobody:
+    """Implements `Members` where no group has any."""
+
+    def fence(self, group: str, at: Collection[Partition]) -> Fence:
+        return Fence()
+
+    def refresh(self, group: str) -> Steps[None]:
+        yield from ()
 
 
 class ClusterOffsets:
@@ -35,6 +54,9 @@ class ClusterOffsets:
         self._topics = topics
         self._coordinators: dict[str, int] = {}
         self._remembered: OrderedDict[tuple[str, Partition], Committed] = OrderedDict()
+        self._groups: frozenset[str] = frozenset()
+        self.members: Members = Nobody()
+        """In whose name offsets of groups with members are committed."""
 
     def commit(self, group: str, offsets: Mapping[Partition, Committed]) -> Later[None]:
         if not offsets:
@@ -55,44 +77,64 @@ class ClusterOffsets:
         return found
 
     def groups(self) -> Collection[str]:
-        return {group for group, _ in self._remembered}
+        """Every group of the cluster when it was last asked, and those that came through here."""
+        return {*self._groups, *(group for group, _ in self._remembered)}
 
     def _entries(self) -> list[tuple[tuple[str, Partition], Committed]]:
         return list(self._remembered.items())
 
-    def refresh(self, group: str, at: Collection[Partition]) -> Steps[None]:
+    def refresh(self, group: str, at: Collection[Partition] | None) -> Steps[None]:
         """Ask the group's coordinator, except for what no request can name: it is not there."""
-        wanted = [
-            each
-            for each in at
-            if each.index <= _INDEX_MAX and len(each.topic.encode()) <= _NAME_BYTES_MAX
-        ]
-        if wanted and group and len(group.encode()) <= _NAME_BYTES_MAX:
+        if not group or len(group.encode()) > _NAME_BYTES_MAX:
+            return
+        wanted = None if at is None else [each for each in at if _nameable(each)]
+        if wanted or wanted is None:
             yield from self._fleet.persist(lambda: self._ask(group, wanted))
+
+    def refresh_groups(self) -> Steps[None]:
+        """Ask every node for the groups it coordinates."""
+        nodes = list(self._fleet.everyone(ASKING))
+        answers = [
+            node.ask(_LIST_GROUPS, {"states_filter": (), "types_filter": ()}) for node in nodes
+        ]
+        yield all_of(answers)
+        found: set[str] = set()
+        for answer in answers:
+            check("listing the groups", answer.value.error_code)
+            found.update(group.group_id for group in answer.value.groups)
+        self._groups = frozenset(found)
 
     def _commit(self, group: str, offsets: Mapping[Partition, Committed]) -> Steps[None]:
         def once() -> Steps[None]:
-            fields = _commit_fields(group, offsets)
+            fields = _commit_fields(group, offsets, self.members.fence(group, offsets))
             answer = yield from self._ask_coordinator(group, _OFFSET_COMMIT, fields)
             for topic in answer.topics:
                 for part in topic.partitions:
                     if part.error_code is ErrorCode.unknown_topic_or_partition:
                         # Refused for the moment only if it is there: the coordinator is behind.
                         self._topics.leader(Partition(topic.name, part.partition_index))
+                    if part.error_code is ErrorCode.stale_member_epoch:
+                        # The group has moved on, which this member was about to be told.
+                        yield from self.members.refresh(group)
+                        raise Lost(f"offsets of group {group!r}: its members change")
                     self._check(group, f"{topic.name}-{part.partition_index}", part.error_code)
 
         yield from self._fleet.persist(once)
         for at, committed in offsets.items():
             self._remember(group, at, committed)
 
-    def _ask(self, group: str, at: Collection[Partition]) -> Steps[None]:
-        topics = [
-            {"name": topic, "partition_indexes": tuple(indexes)}
-            for topic, indexes in by_topic(at).items()
-        ]
+    def _ask(self, group: str, at: Collection[Partition] | None) -> Steps[None]:
+        topics = None
+        if at is not None:
+            topics = [
+                {"name": topic, "partition_indexes": tuple(indexes)}
+                for topic, indexes in by_topic(at).items()
+            ]
         fields = {"group_id": group, "topics": topics, "require_stable": True}
         answer = yield from self._ask_coordinator(group, _OFFSET_FETCH, fields)
         self._check(group, "", answer.error_code)
+        if at is None:
+            self._drop(group, None)
         for topic in answer.topics:
             for part in topic.partitions:
                 self._check(group, f"{topic.name}-{part.partition_index}", part.error_code)
@@ -137,10 +179,39 @@ class ClusterOffsets:
         if len(self._remembered) > _REMEMBERED_MAX:
             self._remembered.popitem(last=False)
 
-    # What needs more than commits
+    def _drop(self, group: str, at: Collection[Partition] | None) -> None:
+        places = [where for name, where in self._remembered if name == group] if at is None else at
+        for where in places:
+            self._remembered.pop((group, where), None)
 
     def forget(self, group: str, at: Collection[Partition] | None = None) -> Later[None]:
-        raise UnsupportedVersion("offsets of a cluster are not forgotten through its gateways")
+        return begin(self._forget(group, at))
+
+    def _forget(self, group: str, at: Collection[Partition] | None) -> Steps[None]:
+        if at is None:
+            yield from self.refresh(group, None)
+            at = list(self.committed(group))
+        topics = [
+            {"name": topic, "partitions": [{"partition_index": index} for index in indexes]}
+            for topic, indexes in by_topic(at).items()
+        ]
+        fields = {"group_id": group, "topics": topics}
+
+        def once() -> Steps[None]:
+            answer = yield from self._ask_coordinator(group, _OFFSET_DELETE, fields)
+            if answer.error_code is ErrorCode.group_id_not_found:
+                return  # and so has no offsets
+            self._check(group, "", answer.error_code)
+            for topic in answer.topics:
+                for part in topic.partitions:
+                    if part.error_code is not ErrorCode.unknown_topic_or_partition:
+                        self._check(group, f"{topic.name}-{part.partition_index}", part.error_code)
+
+        if topics:
+            yield from self._fleet.persist(once)
+        self._drop(group, at)
+
+    # What needs more than commits
 
     def stage(
         self, producer_id: int, group: str, offsets: Mapping[Partition, Committed]
@@ -160,7 +231,13 @@ class ClusterOffsets:
         """The cluster has its own topic of offsets."""
 
 
-def _commit_fields(group: str, offsets: Mapping[Partition, Committed]) -> Mapping[str, Any]:
+def _nameable(at: Partition) -> bool:
+    return at.index <= _INDEX_MAX and len(at.topic.encode()) <= _NAME_BYTES_MAX
+
+
+def _commit_fields(
+    group: str, offsets: Mapping[Partition, Committed], fence: Fence
+) -> Mapping[str, Any]:
     topics = [
         {
             "name": topic,
@@ -179,9 +256,9 @@ def _commit_fields(group: str, offsets: Mapping[Partition, Committed]) -> Mappin
     return {
         "group_id": group,
         # The field's name depends on the version.
-        "generation_id": -1,
-        "generation_id_or_member_epoch": -1,
-        "member_id": "",
+        "generation_id": fence.generation,
+        "generation_id_or_member_epoch": fence.generation,
+        "member_id": fence.member_id,
         "group_instance_id": None,
         "topics": topics,
     }

@@ -63,6 +63,17 @@ _TOLD: Final[Mapping[ErrorCode, type[BrokerError]]] = {
     ErrorCode.illegal_generation: errors.StaleGeneration,
     ErrorCode.rebalance_in_progress: errors.Rebalancing,
     ErrorCode.unstable_offset_commit: errors.OffsetsUnstable,
+    ErrorCode.group_subscribed_to_topic: errors.GroupSubscribed,
+    ErrorCode.group_max_size_reached: errors.GroupFull,
+    ErrorCode.fenced_member_epoch: errors.MemberEpochFenced,
+    ErrorCode.stale_member_epoch: errors.MemberEpochStale,
+    ErrorCode.unsupported_assignor: errors.UnsupportedAssignor,
+    ErrorCode.invalid_txn_state: errors.TransactionState,
+    ErrorCode.invalid_producer_id_mapping: errors.TransactionUnknown,
+    ErrorCode.transactional_id_not_found: errors.TransactionUnknown,
+    ErrorCode.invalid_transaction_timeout: errors.InvalidTransactionTimeout,
+    ErrorCode.concurrent_transactions: errors.TransactionBusy,
+    ErrorCode.transactional_id_authorization_failed: errors.Unauthorized,
 }
 
 

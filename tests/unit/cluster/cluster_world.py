@@ -219,8 +219,8 @@ class SecondGateway:
     def __init__(self, world: ClusterWorld) -> None:
         self.runtime, self.config, self.metrics = world.runtime, world.config, world.metrics
         self.seeded = world.seeded
-        engine = Engine(world, world.runtime, Metrics(), [("host.example", 9092)])
-        self.broker: Broker = world.until(engine.open())
+        self.engine = Engine(world, world.runtime, Metrics(), [("host.example", 9092)])
+        self.broker: Broker = world.until(self.engine.open())
 
 
 def values_of(batches: Buffer) -> list[tuple[int, bytes]]:

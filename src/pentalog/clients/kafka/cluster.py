@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
+from uuid import UUID
 
 from pentalog.clients.kafka import messages
 from pentalog.clients.kafka.connection import ClientOptions, Connection, checked, parse_servers
@@ -35,6 +36,8 @@ class Topic(NamedTuple):
     name: str
     partitions: Mapping[int, int]
     """Leader by partition; -1 while there is none."""
+    topic_id: UUID | None = None
+    """None: the node is too old to tell."""
 
 
 class Cluster:
@@ -90,7 +93,7 @@ class Cluster:
             leaders = {part.partition_index: part.leader_id for part in topic.partitions}
             self._leaders |= {Partition(topic.name, at): node for at, node in leaders.items()}
             if names is not None or not topic.is_internal:
-                found.append(Topic(topic.name, leaders))
+                found.append(Topic(topic.name, leaders, getattr(topic, "topic_id", None)))
         return found
 
     def topic(self, name: str, *, create: bool = False) -> Topic:

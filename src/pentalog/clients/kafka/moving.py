@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from pentalog.clients.kafka import messages
-from pentalog.clients.kafka.cluster import EARLIEST, LATEST, Cluster
+from pentalog.clients.kafka.cluster import EARLIEST, LATEST, Cluster, Topic
 from pentalog.clients.kafka.connection import checked
 from pentalog.clients.kafka.errors import KafkaFailed, Refused
 from pentalog.clients.kafka.fetch import FetchFeed
@@ -26,10 +26,12 @@ from pentalog.model.kio_schemas import ErrorCode
 from pentalog.model.pieces import OPENED_BYTES_MAX, Gone, Piece
 from pentalog.model.types import Offset, Partition, Record
 
+_DESCRIBE_GROUPS: Final = 15
 _LIST_GROUPS: Final = 16
 _DELETE_RECORDS: Final = 21
 _DESCRIBE_CONFIGS: Final = 32
 _ALTER_CONFIGS: Final = 44
+_GROUP: Final = 0
 _SET: Final = 0
 _TIMESTAMP_TYPE: Final = "message.timestamp.type"
 _TOPIC_RESOURCE: Final = 2
@@ -74,7 +76,7 @@ def move_topic(source: Cluster, target: Cluster, name: str, report: Report) -> M
     kept = {each: value for each, value in settings.items() if not each.startswith(_DERIVED)}
     stamped = {each: kept.pop(each) for each in list(kept) if each == _TIMESTAMP_TYPE}
     _create(target, name, len(theirs.partitions), kept)
-    ours = target.topic(name)
+    ours = _await_topic(target, name)
     if len(ours.partitions) != len(theirs.partitions):
         raise Differs(
             f"topic {name!r} has {len(ours.partitions)} partitions at the target and "
@@ -101,6 +103,14 @@ def _create(target: Cluster, name: str, partitions: int, settings: Mapping[str, 
         if refused.code is not ErrorCode.invalid_config or len(known) == len(settings):
             raise
         target.create_topic(name, partitions, known)
+
+
+def _await_topic(target: Cluster, name: str) -> Topic:
+    """A topic that was created: not every node knows it at once."""
+    deadline = time.monotonic() + target.options.timeout_ms / 1000
+    while not target.topics([name]) and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+    return target.topic(name)
 
 
 def move_groups(source: Cluster, target: Cluster, topics: Collection[str]) -> int:
@@ -135,6 +145,21 @@ def group_names(cluster: Cluster) -> list[str]:
         return sorted(found)
 
     return cluster.retried("listing groups", once)
+
+
+def group_members(cluster: Cluster, group: str) -> int:
+    """How many use this group now."""
+    fields = {"groups": (group,), "include_authorized_operations": False}
+    doing = f"asking who is in group {group!r}"
+
+    def once() -> int:
+        (found,) = cluster.coordinator(group, _GROUP).ask(_DESCRIBE_GROUPS, fields).groups
+        if found.error_code is ErrorCode.group_id_not_found:
+            return 0
+        checked(doing, found.error_code)
+        return len(found.members)
+
+    return cluster.retried(doing, once)
 
 
 def overrides(cluster: Cluster, topic: str) -> dict[str, str]:
@@ -295,7 +320,7 @@ class _Moving:
                     continue  # the place of what is gone is filled
                 if piece is None:
                     return
-                yield from _seen(piece)
+                yield from seen(piece)
         finally:
             feed.close()
 
@@ -347,7 +372,7 @@ def _size(data: bytes | None) -> int:
     return -1 if data is None else len(data)
 
 
-def _seen(piece: Piece) -> Iterator[tuple[BatchHeader, memoryview]]:
+def seen(piece: Piece) -> Iterator[tuple[BatchHeader, memoryview]]:
     """The batches of a piece without markers and what was aborted."""
     aborted = list(_TRIPLE.iter_unpack(piece.aborted))
     position = 0

@@ -55,6 +55,8 @@ class Door:
         # Not the broker itself: the door must not keep it alive.
         self._topics = broker.topics
         self._options = broker.sourcing.options
+        # An engine that has to ask others takes one batch at a time.
+        self._cuts = broker.knowledge.current
         self._version = self._topics.version
         self._routes: dict[tuple[bytes, int], Route] = {}
         self._turns: dict[str, int] = {}
@@ -79,11 +81,16 @@ class Door:
 
     def choose(self, topic: Topic, key: bytes, *, by_key: bool) -> int:
         """The partition for a record that names none."""
+        index = self.chosen(topic, key, by_key=by_key)
+        if not key or not by_key:
+            self._turns[topic.name] = index + 1
+        return index
+
+    def chosen(self, topic: Topic, key: bytes, *, by_key: bool) -> int:
+        """The same, for those who only want to know."""
         if key and by_key:
             return fnv1a_64(key) % topic.partitions
-        turn = self._turns.get(topic.name, 0)
-        self._turns[topic.name] = turn + 1
-        return turn % topic.partitions
+        return self._turns.get(topic.name, 0) % topic.partitions
 
     def transaction(self, name: str, epoch: int) -> OpenTransaction:
         """What is told of this transaction, from now on if it is new."""
@@ -105,7 +112,9 @@ class Door:
             raise Refused(f"partition_not_found partition={index}")
         most = found.settings.message_bytes_max
         options = options_of(self._options.get(name))
-        return Route(Partition(name, index), found, options, min(_BATCH_BYTES_MAX, most))
+        if self._cuts:
+            most = min(_BATCH_BYTES_MAX, most)
+        return Route(Partition(name, index), found, options, most)
 
 
 _DOORS: Final[WeakKeyDictionary[Broker, Door]] = WeakKeyDictionary()

@@ -11,8 +11,9 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from pentalog.kernels import CursusFrame, cursus_batches
+from pentalog.model.errors import BrokerError, OutOfSequence
 from pentalog.model.later import Later
-from pentalog.model.types import Ack, Appended, Identity
+from pentalog.model.types import Ack, Appended, Identity, Partition
 from pentalog.protocols.cursus import records, rights
 from pentalog.protocols.cursus.calls import Call
 from pentalog.protocols.cursus.door import Route
@@ -41,6 +42,8 @@ class Sequencing(NamedTuple):
     last_offset: int = -1
     """All of them are: where the last one is."""
     entered: Later[None] | None = None
+    repeated: bool = False
+    """All of them are, and only those who keep them can say where."""
 
 
 def serve_batch(call: Call, data: memoryview, read: CursusFrame) -> None:
@@ -93,9 +96,12 @@ def store(
         appended = append(call, route, data, read, sequencing)
 
     def settled(done: Appended) -> None:
-        stored(done.next_offset - 1)
+        # Nobody has said where they are if nobody was asked to (`acks=0`).
+        stored(max(0, done.next_offset - 1))
 
     later = call.broker.log.settle(appended, ack)
+    if sequencing.repeated:
+        later = _found_or_known(later, call.broker.log.marks(route.at).end)
     if sequencing.entered is None or sequencing.entered.ready:
         call.after(later, settled)
     else:
@@ -126,6 +132,22 @@ def append(
         batch_bytes_max=route.batch_bytes_max,
     )
     return call.broker.log.append(route.at, memoryview(batches), facts)
+
+
+def _found_or_known(again: Later[Appended], end: int) -> Later[Appended]:
+    """Where a repeated batch is; its end cannot be told any more if it is too long ago."""
+    later: Later[Appended] = Later()
+
+    def answered(there: Later[Appended]) -> None:
+        try:
+            later.fill(there.value)
+        except OutOfSequence:
+            later.fill(Appended(Partition("", 0), -1, end, -1, 0))
+        except BrokerError as refusal:
+            later.refuse(refusal)
+
+    again.then(answered)
+    return later
 
 
 def check_writable(call: Call, route: Route) -> None:
@@ -187,6 +209,8 @@ def _sequencing(call: Call, route: Route, read: CursusFrame) -> Sequencing:
             entered = producers.enter(read.producer, read.epoch)
             for batch in written:
                 behind = (last - batch.sequence_first) % _SEQUENCES
+                if batch.base_offset < 0:
+                    return Sequencing(who, sequence, entered=entered, repeated=True)
                 if behind <= (batch.sequence_last - batch.sequence_first) % _SEQUENCES:
                     return Sequencing(last_offset=batch.base_offset + behind, entered=entered)
             end = call.broker.log.marks(route.at).end

@@ -6,7 +6,7 @@ import fnmatch
 import re
 from typing import Final, NamedTuple
 
-from pentalog.broker.port import Opened
+from pentalog.broker.port import Broker, Opened
 from pentalog.broker.security import Kind, Operation
 from pentalog.kernels import CursusPage, cursus_page
 from pentalog.model.errors import TopicNotFound
@@ -38,7 +38,7 @@ class Reading(NamedTuple):
     @property
     def bytes_max(self) -> int:
         """How much of the log is looked at for one page."""
-        return min(PAGE_BYTES_MAX, _READ_BYTES_MIN + _READ_BYTES_PER_MESSAGE * self.messages_max)
+        return read_bytes_max(self.messages_max)
 
     def page(self, opened: Opened) -> CursusPage:
         """What the batches hold for this reader; refuses a record no message can hold."""
@@ -66,6 +66,10 @@ class Reading(NamedTuple):
         return self._replace(
             offset=opened.next_offset if page.next_offset < 0 else page.next_offset
         )
+
+
+def read_bytes_max(messages_max: int) -> int:
+    return min(PAGE_BYTES_MAX, _READ_BYTES_MIN + _READ_BYTES_PER_MESSAGE * messages_max)
 
 
 def reading_of(call: Call) -> Reading:
@@ -106,24 +110,29 @@ def topic_named(call: Call, name: str) -> str:
         except TopicNotFound:
             reason = f"topic '{name[:260]}' does not exist"
             raise Refused(f"command_failed reason={quoted(reason)}") from None
-    pattern = re.compile(fnmatch.translate(name[:249].replace("[", "[[]")))
     access = call.session.context.access
-    matching = [
-        topic.name
-        for topic in call.broker.topics.all()
-        if pattern.match(topic.name) and access.could(Operation.READ, Kind.TOPIC, topic.name)
+    found = [
+        topic
+        for topic in matching(call.broker, name)
+        if access.could(Operation.READ, Kind.TOPIC, topic)
     ]
-    if not matching:
+    if not found:
         reason = f"no topics match pattern '{name[:260]}'"
         raise Refused(f"command_failed reason={quoted(reason)}")
-    if len(matching) > 1:
+    if len(found) > 1:
         # As the original: of several, the one the group has joined.
         joined = call.broker.sourcing.rosters.topics(group_of(call.command))
-        matching = [name for name in matching if name in joined] or matching
-    if len(matching) > 1:
-        reason = f"pattern '{name[:260]}' matches {len(matching)} topics; join one or name it"
+        found = [topic for topic in found if topic in joined] or found
+    if len(found) > 1:
+        reason = f"pattern '{name[:260]}' matches {len(found)} topics; join one or name it"
         raise Refused(f"command_failed reason={quoted(reason)}")
-    return matching[0]
+    return found[0]
+
+
+def matching(broker: Broker, name: str) -> list[str]:
+    """The topics that a pattern means."""
+    pattern = re.compile(fnmatch.translate(name[:249].replace("[", "[[]")))
+    return [topic.name for topic in broker.topics.all() if pattern.match(topic.name)]
 
 
 def check_range(reading: Reading, marks: Marks) -> None:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 from pentalog.broker.port import Waiting
 from pentalog.kernels import CursusFrame, read_cursus
 from pentalog.model.errors import BrokerError
-from pentalog.protocols.cursus import frames, publishing, records, rights
+from pentalog.protocols.cursus import frames, ownership, publishing, records, rights
 from pentalog.protocols.cursus.calls import Call
 from pentalog.protocols.cursus.door import door_of
 from pentalog.protocols.cursus.errors import REFUSALS, Refused, explain, quoted
 from pentalog.protocols.cursus.login import Login
+from pentalog.protocols.cursus.lookups import Asking, batch_lookups, command_lookups
 from pentalog.protocols.cursus.messages import Command, parse
 from pentalog.protocols.cursus.reads import Reads
 from pentalog.protocols.cursus.verbs import REFUSED, VERBS
@@ -53,6 +54,7 @@ class CursusSession:
         self.login = Login(context, replies)
         self.login.await_login(self.hang_up)
         self.reads = Reads(replies)
+        self._asking = Asking(context.broker, replies)
         self.waits: set[Waiting] = set()
         self.wanted = 0
         self.stream: Stream | None = None
@@ -98,7 +100,9 @@ class CursusSession:
             if self.replies.full:
                 break
             self.login.refresh()
-            self._serve(data[used + frames.HEAD_BYTES : end])
+            if not self._serve(data[used + frames.HEAD_BYTES : end]):
+                break  # it comes again when the broker knows what it asks for
+            self.context.metrics.requests += 1
             used = end
         return size if self.ended else used
 
@@ -116,8 +120,8 @@ class CursusSession:
         self.ended = True
         self.replies.hang_up()
 
-    def _serve(self, data: memoryview) -> None:
-        self.context.metrics.requests += 1
+    def _serve(self, data: memoryview) -> bool:
+        """Serve a frame; False if something must be known first."""
         call = Call(self, _BATCH)
         try:
             if not data:
@@ -125,32 +129,40 @@ class CursusSession:
             if frames.is_batch(data):
                 read = frames.read_batch(data)
                 if read is not None:
-                    self._serve_batch(call, data, read)
-                    return
-            self._serve_opened(call, data)
+                    return self._serve_batch(call, data, read)
+            return self._serve_opened(call, data)
         except REFUSALS as refusal:
             call.refuse(refusal)
+            return True
 
-    def _serve_opened(self, call: Call, data: memoryview) -> None:
+    def _serve_opened(self, call: Call, data: memoryview) -> bool:
         try:
             plain = frames.opened(data, self.door.registry)
         except REFUSALS as refusal:
             # Clients compress nothing but batches.
             self._refuse_batch(call, refusal)
-            return
+            return True
         if plain is not None:
             data = memoryview(plain)
         if frames.is_batch(data):
-            self._serve_batch(call, data, read_cursus(data, 0, len(data)))
-        else:
-            self._serve_text(data)
+            return self._serve_batch(call, data, read_cursus(data, 0, len(data)))
+        return self._serve_text(data)
 
-    def _serve_batch(self, call: Call, data: memoryview, read: CursusFrame) -> None:
+    def _serve_batch(self, call: Call, data: memoryview, read: CursusFrame) -> bool:
         if self.stream is not None:
             # An answer between pushed batches would be taken for one of them.
             self.stream.end("error")
-            return
+            return True
+        if not self._asking.current:
+            try:
+                if self._asking.must_wait(lambda: batch_lookups(call.broker, read)):
+                    return False
+            except REFUSALS as refusal:
+                call.refused = lambda text: records.refusal(read, text)
+                call.refuse(refusal)
+                return True
         publishing.serve_batch(call, data, read)
+        return True
 
     def _refuse_batch(self, call: Call, refusal: Exception) -> None:
         call.refused = lambda text: records.refusal(None, text)
@@ -158,19 +170,25 @@ class CursusSession:
             refusal = Refused(f"batch_decode_failed reason={quoted(explain(refusal))}")
         call.refuse(refusal)
 
-    def _serve_text(self, data: memoryview) -> None:
+    def _serve_text(self, data: memoryview) -> bool:
         command = parse(frames.text_of(data))
         if self.stream is not None and command.verb != "STREAM":
-            return
+            return True
         call = Call(self, command)
         call.refused = REFUSED.get(command.verb)
         serve = VERBS.get(command.verb)
         try:
             if serve is None:
                 raise Refused(f"unknown_command command={quoted(command.text[:_COMMAND_SHOWN])}")
+            if not self._asking.current and self._asking.must_wait(
+                lambda: command_lookups(call.broker, command)
+            ):
+                return False
+            ownership.check(call)
             self.login.admit(call, _serve_command)
         except REFUSALS as refusal:
             call.refuse(refusal)
+        return True
 
     def _hang_up_on(self, length: int) -> None:
         _log.info(

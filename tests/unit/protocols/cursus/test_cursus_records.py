@@ -41,7 +41,9 @@ def test_every_field_comes_back(client: Client, acks: str, document: bool) -> No
         Message(b""),
     ]  # fmt: skip
     answer = client.publish(batch(sent, acks=acks, document=document))
-    assert (answer["status"], answer["last_offset"]) == ("OK", 1)
+    asked = acks != "0" or client.broker.broker.knowledge.current
+    # A cluster has not said where they are yet when nobody waits for it.
+    assert (answer["status"], answer["last_offset"]) == ("OK", 1 if asked else 0)
     got = client.read("CONSUME orders 0 0" if document else CONSUME.format(0))
     for offset, message in enumerate(sent):
         message.offset = offset

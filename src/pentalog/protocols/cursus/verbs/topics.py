@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from pentalog.broker.port import Topic, TopicSpec
 from pentalog.broker.security import Kind
-from pentalog.model.errors import InvalidPartitions, TopicNotFound
+from pentalog.model.errors import InvalidPartitions, TopicExists, TopicNotFound
+from pentalog.model.later import Later
 from pentalog.model.types import Partition
+from pentalog.protocols.cursus import ownership
 from pentalog.protocols.cursus.calls import Call
 from pentalog.protocols.cursus.errors import Refused, quoted, shown
 from pentalog.protocols.cursus.options import (
@@ -29,14 +32,19 @@ def create(call: Call) -> None:
     wish = wish_of(call.command)
     topics = call.broker.topics
     try:
-        topic = topics.get(wish.topic)
+        topics.get(wish.topic)
     except TopicNotFound:
         _make(call, wish)
     else:
-        _change(call, topic, wish)
+        _found(call, wish)
+
+
+def _settle(call: Call, wish: Wish) -> None:
+    topics = call.broker.topics
     call.door.forget()
 
     def settled(_: None) -> None:
+        call.door.forget()
         topic = topics.get(wish.topic)
         call.reply(f"OK topic={topic.name} partitions={topic.partitions} {_policy(call, topic)}")
 
@@ -51,17 +59,44 @@ def _make(call: Call, wish: Wish) -> None:
         settings.setdefault("retention.ms", "-1")
     partitions = PARTITIONS_DEFAULT if wish.partitions is None else wish.partitions
     spec = TopicSpec(name=wish.topic, partitions=partitions, settings=settings)
-    usage = call.session.context.usage
-    usage.check_change()
+    call.session.context.usage.check_change()
+    if call.broker.knowledge.current:
+        _made(call, wish, spec)
+        return
+    prepared = call.broker.topics.prepare(spec)
+    call.keep_place()
+    prepared.then(lambda there: call.attempt(partial(_prepared, call, wish, spec, there)))
+
+
+def _prepared(call: Call, wish: Wish, spec: TopicSpec, prepared: Later[None]) -> None:
     try:
-        usage.changed(call.broker.topics.create(spec).partitions)
+        prepared.value  # noqa: B018  # raises what went wrong
+    except TopicExists:
+        # Somebody else has made it meanwhile, as every producer does at its start.
+        call.after(call.broker.knowledge.topic(wish.topic), lambda _: _found(call, wish))
+        return
     except InvalidPartitions as refusal:
         raise Refused(f"invalid_partitions reason={quoted(str(refusal))}") from None
+    _made(call, wish, spec)
+
+
+def _found(call: Call, wish: Wish) -> None:
+    _change(call, found(call, wish.topic), wish)
+    _settle(call, wish)
+
+
+def _made(call: Call, wish: Wish, spec: TopicSpec) -> None:
+    try:
+        made = call.broker.topics.create(spec)
+    except InvalidPartitions as refusal:
+        raise Refused(f"invalid_partitions reason={quoted(str(refusal))}") from None
+    call.session.context.usage.changed(made.partitions)
     kept = dict(wish.kept)
     kept |= {"idempotent": "true"} if wish.idempotent else {}
     kept |= {"event_sourcing": "true"} if wish.event_sourcing else {}
     _keep(call, wish.topic, kept)
     call.session.context.access.record("create topic", wish.topic)
+    _settle(call, wish)
 
 
 def _change(call: Call, topic: Topic, wish: Wish) -> None:
@@ -184,8 +219,8 @@ def describe(call: Call) -> None:
 
 def metadata(call: Call) -> None:
     topic = found(call, call.command.need("topic"))
-    address = str(call.session.context.advertised("cursus"))
-    leaders = ",".join([address] * topic.partitions)
+    sourced = _options(call, topic.name).event_sourcing
+    leaders = ",".join(map(str, ownership.leaders(call, topic.partitions, sourced=sourced)))
     epochs = ",".join(["0"] * topic.partitions)
     call.reply(
         f"OK topic={topic.name} partitions={topic.partitions} leaders={leaders} "
@@ -218,7 +253,7 @@ def find_coordinator(call: Call) -> None:
     if not command.get("group") and not any(named):
         raise Refused("missing_coordinator_key command=FIND_COORDINATOR")
     kind = "group" if command.get("group") else "transaction"
-    address = call.session.context.advertised("cursus")
+    address = ownership.coordinator(call, command.get("group") or next(filter(None, named)))
     call.reply(
         f"OK coordinator_id=standalone coordinator_type={kind} "
         f"host={address.host} port={address.port}"

@@ -1,0 +1,298 @@
+"""What the broker must know before a request of Cursus can be served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, TypeAlias
+
+from pentalog.broker.port import Broker
+from pentalog.kernels import CursusFrame
+from pentalog.model.errors import TopicNotFound, TransactionUnknown
+from pentalog.model.later import Later
+from pentalog.model.types import Partition
+from pentalog.protocols.cursus.door import door_of
+from pentalog.protocols.cursus.messages import Command, encoded, transaction_of, truth, whole_number
+from pentalog.protocols.cursus.options import options_of
+from pentalog.protocols.cursus.ownership import EVENTS
+from pentalog.protocols.cursus.reading import MESSAGES_MAX, WILD, group_of, matching, read_bytes_max
+from pentalog.session import Replies
+
+_INDEX_MAX: Final = (1 << 31) - 1
+_OFFSET_MAX: Final = (1 << 63) - 1
+_SEQUENCES: Final = 1 << 31
+
+Lookups: TypeAlias = Iterator[Later[None]]
+"""What to wait for, one after the other."""
+
+
+class Asking:
+    """What one connection has asked for; its requests wait meanwhile."""
+
+    __slots__ = ("_awaited", "_lookups", "_replies", "current")
+
+    def __init__(self, broker: Broker, replies: Replies) -> None:
+        self.current = broker.knowledge.current
+        """Nothing need ever be asked for."""
+        self._replies = replies
+        self._lookups: Lookups | None = None
+        self._awaited: Later[None] | None = None
+
+    def must_wait(self, lookups: Callable[[], Lookups]) -> bool:
+        """Is what a request needs on its way?  Then it is to come again.
+
+        Asked again, raises what stood against knowing it.
+        """
+        if self._lookups is None:
+            self._lookups = lookups()
+        awaited, self._awaited = self._awaited, None
+        while True:
+            try:
+                if awaited is not None:
+                    awaited.value  # noqa: B018  # raises what went wrong
+                awaited = next(self._lookups, None)
+            except BaseException:
+                self._lookups = None
+                raise
+            if awaited is None:
+                self._lookups = None
+                return False
+            if not awaited.ready:
+                break
+        self._awaited = awaited
+        release = self._replies.hold()
+        awaited.then(lambda _: release())
+        return True
+
+
+def batch_lookups(broker: Broker, read: CursusFrame) -> Lookups:
+    """For a frame of records."""
+    if read.flaw:
+        return
+    topic = read.topic.decode("utf-8", "surrogateescape")
+    yield broker.knowledge.topic(topic, read.partition)
+    if read.idempotent or options_of(broker.sourcing.options.get(topic)).idempotent:
+        at = Partition(topic, read.partition)
+        yield from _producing(broker, at, read.producer, read.epoch, read.seq_first)
+
+
+def command_lookups(broker: Broker, command: Command) -> Lookups:
+    """For a line of text; one that is not as it should be is refused for that."""
+    look = LOOKUPS.get(command.verb)
+    return iter(()) if look is None else look(broker, command)
+
+
+def _producing(broker: Broker, at: Partition, producer: bytes, epoch: int, seq: int) -> Lookups:
+    if producer and seq:
+        yield broker.knowledge.producer(at, producer, epoch, (seq - 1) % _SEQUENCES)
+
+
+def _publish(broker: Broker, command: Command) -> Lookups:
+    topic, index = command.get("topic"), _index(command, -1)
+    yield broker.knowledge.topic(topic, max(0, index))
+    seq = whole_number(command.get("seqNum", "0")) or 0
+    epoch = whole_number(command.get("epoch", "0")) or 0
+    options = options_of(broker.sourcing.options.get(topic))
+    if not truth(command.get("isIdempotent", "false")) and not options.idempotent:
+        return
+    producer = encoded(command.get("producerId"))
+    at = _chosen(broker, command, topic, index)
+    if at is not None:
+        yield from _producing(broker, at, producer, epoch, seq)
+
+
+def _chosen(broker: Broker, command: Command, topic: str, index: int) -> Partition | None:
+    """The partition named, or the one that will be chosen."""
+    if index < 0:
+        try:
+            found = broker.topics.get(topic)
+        except TopicNotFound:
+            return None
+        by_key = options_of(broker.sourcing.options.get(topic)).partitioner == "hash_key"
+        index = door_of(broker).chosen(found, encoded(command.get("key")), by_key=by_key)
+    return Partition(topic, index)
+
+
+def _transact(broker: Broker, command: Command) -> Lookups:
+    epoch = whole_number(command.get("epoch", "0"))
+    yield broker.knowledge.transaction(transaction_of(command), epoch)
+
+
+def _transaction_status(broker: Broker, command: Command) -> Lookups:
+    yield broker.knowledge.transaction(transaction_of(command))
+
+
+def _transact_publish(broker: Broker, command: Command) -> Lookups:
+    yield from _transact(broker, command)
+    topic, index = command.get("topic"), _index(command, -1)
+    yield broker.knowledge.topic(topic, max(0, index))
+    name = transaction_of(command)
+    at = _chosen(broker, command, topic, index)
+    if at is not None and _is_open(broker, name, whole_number(command.get("epoch", "0"))):
+        yield broker.knowledge.enlisting(name, at)
+
+
+def _aggregate(broker: Broker, command: Command) -> Lookups:
+    yield broker.knowledge.topic(command.get("topic"))
+
+
+def _is_open(broker: Broker, name: str, epoch: int | None) -> bool:
+    """Nothing must take part in a transaction that nobody has begun."""
+    try:
+        view = broker.transactions.view(name)
+    except TransactionUnknown:
+        return False
+    told = door_of(broker).transaction(name, view.who.epoch)
+    return epoch == view.who.epoch and not told.ended and (told.begun or view.phase == "Ongoing")
+
+
+def _transact_offsets(broker: Broker, command: Command) -> Lookups:
+    yield from _transact(broker, command)
+    yield from _batch_commit(broker, command)
+
+
+def _topics(broker: Broker, command: Command) -> Lookups:
+    yield broker.knowledge.topics()
+
+
+def _topic(broker: Broker, command: Command) -> Lookups:
+    """As it is now: others may have changed it."""
+    yield broker.knowledge.topics()
+    yield broker.knowledge.topic(command.get("topic"))
+
+
+def _list(broker: Broker, command: Command) -> Lookups:
+    yield from _topics(broker, command)
+
+
+def _describe(broker: Broker, command: Command) -> Lookups:
+    yield from _topic(broker, command)
+    yield broker.knowledge.partitions(command.get("topic"))
+
+
+def _list_offsets(broker: Broker, command: Command) -> Lookups:
+    if "partition" in command.parameters:
+        yield broker.knowledge.partitions(command.get("topic"), (_index(command, 0),))
+    else:
+        yield from _describe(broker, command)
+
+
+def _named(broker: Broker, command: Command) -> Iterator[Later[None]]:
+    """The topic of a command, also if it is named by a pattern."""
+    topic = command.get("topic")
+    if WILD.search(topic):
+        yield broker.knowledge.topics()
+    for name in _names(broker, command):
+        yield broker.knowledge.topic(name)
+
+
+def _names(broker: Broker, command: Command) -> list[str]:
+    """None if a pattern means several: that is refused."""
+    topic = command.get("topic")
+    if WILD.search(topic) is None:
+        return [topic]
+    found = matching(broker, topic)
+    if len(found) > 1:
+        joined = broker.sourcing.rosters.topics(group_of(command))
+        found = [name for name in found if name in joined]
+    return found if len(found) == 1 else []
+
+
+def _read(broker: Broker, command: Command) -> Lookups:
+    yield from _named(broker, command)
+    index = _index(command, 0)
+    offset = whole_number(command.get("offset")) if command.get("offset") else None
+    committed = (command.get("isolation") or command.get("isolation_level")) != "read_uncommitted"
+    for topic in _names(broker, command):
+        at = Partition(topic, index)
+        if offset is not None and committed and 0 <= offset <= _OFFSET_MAX:
+            asked = whole_number(command.get("batch", str(MESSAGES_MAX))) or MESSAGES_MAX
+            bytes_max = read_bytes_max(max(1, min(MESSAGES_MAX, asked)))
+            yield broker.knowledge.records(at, offset, bytes_max=bytes_max)
+            continue
+        yield broker.knowledge.partitions(topic, (index,))
+        if offset is None:
+            yield broker.knowledge.offsets(group_of(command), (at,))
+
+
+def _fetch_offset(broker: Broker, command: Command) -> Lookups:
+    yield from _named(broker, command)
+    yield broker.knowledge.offsets(command.get("group"))
+
+
+def _commit(broker: Broker, command: Command) -> Lookups:
+    yield from _named(broker, command)
+    yield from _committing(broker, command, {_index(command, 0)})
+
+
+def _batch_commit(broker: Broker, command: Command) -> Lookups:
+    yield from _named(broker, command)
+    text = command.get("offsets") or (command.loose[-1] if command.loose else "")
+    found: set[int] = set()
+    for entry in text.split(","):
+        index = whole_number(entry.partition(":")[0].removeprefix("P"))
+        if index is not None and 0 <= index <= _INDEX_MAX:
+            found.add(index)
+    yield from _committing(broker, command, found)
+
+
+def _committing(broker: Broker, command: Command, indexes: set[int]) -> Lookups:
+    for topic in _names(broker, command):
+        yield broker.knowledge.partitions(topic, indexes)
+        at = [Partition(topic, index) for index in indexes]
+        yield broker.knowledge.offsets(command.get("group"), at)
+
+
+def _join(broker: Broker, command: Command) -> Lookups:
+    yield from _named(broker, command)
+    if "generation" not in command.parameters:
+        for topic in _names(broker, command):
+            yield broker.knowledge.joining(command.get("group"), topic, command.get("member"))
+
+
+def _status(broker: Broker, command: Command) -> Lookups:
+    yield broker.knowledge.topics()
+    if command.get("group"):
+        yield broker.knowledge.roster(command.get("group"))
+
+
+def _list_groups(broker: Broker, command: Command) -> Lookups:
+    yield broker.knowledge.groups()
+
+
+def _index(command: Command, default: int) -> int:
+    found = whole_number(command.get("partition"))
+    if found is None:
+        return default
+    return max(-1, min(found, _INDEX_MAX))
+
+
+LOOKUPS: Final[Mapping[str, Callable[[Broker, Command], Lookups]]] = {
+    "CREATE": _topic,
+    "DELETE": _topic,
+    "LIST": _list,
+    "DESCRIBE": _describe,
+    "METADATA": _topic,
+    "LIST_OFFSETS": _list_offsets,
+    "PUBLISH": _publish,
+    "CONSUME": _read,
+    "STREAM": _read,
+    "COMMIT": _commit,
+    "COMMIT_OFFSET": _commit,
+    "BATCH_COMMIT": _batch_commit,
+    "FETCH_OFFSET": _fetch_offset,
+    "BEGIN_TXN": _transact,
+    "TXN_PUBLISH": _transact_publish,
+    "SEND_OFFSETS_TO_TXN": _transact_offsets,
+    "END_TXN": _transact,
+    "TXN_STATUS": _transaction_status,
+    **dict.fromkeys(EVENTS, _aggregate),
+    "SUBSCRIBE": _named,
+    "REGISTER_GROUP": _named,
+    "JOIN_GROUP": _join,
+    "SYNC_GROUP": _named,
+    "HEARTBEAT": _named,
+    "LEAVE_GROUP": _named,
+    "GROUP_STATUS": _status,
+    "LIST_GROUPS": _list_groups,
+}
+"""The others ask for nothing, or are themselves answered by the broker's word."""

@@ -1,0 +1,62 @@
+"""A gateway with several doors as a process that dies and comes back at the same addresses."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import brokers
+
+
+class FleetMember:
+    def __init__(self, directory: Path, cluster: str, doors: Sequence[str]) -> None:
+        directory.mkdir()
+        self._stderr = directory / "gateway.stderr"
+        self._cluster = cluster
+        self.addresses = {door: f"127.0.0.1:{brokers.free_port()}" for door in doors}
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU time it has used in this life."""
+        assert self._process is not None
+        return brokers.cpu_s(self._process.pid)
+
+    def start(self) -> None:
+        doors = [f"{door}={address}" for door, address in self.addresses.items()]
+        with self._stderr.open("ab") as stderr:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "pentalog", "start", "--console", "off"),
+                    *("--engine", f"kafka://{self._cluster}"),
+                    *(word for door in doors for word in ("--listen", door)),
+                ],
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+            )
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(b"ready"):
+                return
+        code = self._process.wait()
+        pytest.fail(f"no start, exit code {code}: {self._stderr.read_text()[-2000:]}")
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        return self._end(signal.SIGTERM)
+
+    def _end(self, number: signal.Signals) -> int:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        self._process.send_signal(number)
+        code = self._process.wait(60)
+        self._process.stdout.close()
+        return code
