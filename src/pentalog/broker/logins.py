@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
 PASSWORD: Final = "password"
@@ -29,6 +29,9 @@ class Logins:
 
     def __len__(self) -> int:
         return sum(map(len, self._ends.values()))
+
+    def proofs(self) -> Collection[Proof]:
+        return self._ends.keys()
 
     def enter(self, proof: Proof, end: Callable[[], None]) -> Callable[[], None]:
         """Call `end` when the proof is good no more; what is returned takes that back."""

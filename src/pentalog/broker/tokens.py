@@ -23,7 +23,7 @@ from pentalog.broker.users import LANE, make_verifier
 from pentalog.config import Config
 from pentalog.model.errors import Overloaded, UserNotFound
 from pentalog.model.later import Later
-from pentalog.runtime import Runtime
+from pentalog.runtime import Runtime, Timer
 
 TOKENS_MAX: Final = 100_000
 _ID_BYTES: Final = 16
@@ -43,6 +43,8 @@ class LocalTokens:
         self._swept_ms = runtime.now_ms()
         self.enabled = bool(self._master)
         self.logins = Logins()
+        self._ending: Timer | None = None
+        """Runs when the first token by which somebody is logged in expires."""
 
     def open(self) -> None:
         for token_id, owner, requester, renewers, *times in self._state.rows(
@@ -109,7 +111,7 @@ class LocalTokens:
         expires_ms = min(token.expires_ms_max, self._runtime.now_ms() + period_ms)
         token = token._replace(expires_ms=expires_ms)
         self._keep(token)
-        self._runtime.after(period_ms + 1, self._end_logins)
+        self._end_logins()
         return token
 
     def drop(self, token_id: str) -> None:
@@ -141,7 +143,15 @@ class LocalTokens:
         return self._state.settle()
 
     def _end_logins(self) -> None:
+        """End those whose tokens are good no more, and the others in their time."""
         self.logins.end_unless(lambda proof: self.get(proof.name) is not None)
+        if self._ending is not None:
+            self._ending.cancel()
+            self._ending = None
+        used = [self._tokens[proof.name].expires_ms for proof in self.logins.proofs()]
+        if used:
+            delay_ms = min(used) - self._runtime.now_ms() + 1
+            self._ending = self._runtime.after(delay_ms, self._end_logins)
 
     def _hash(self, token_id: str) -> bytes:
         return hashlib.sha256(self.secret(token_id)).digest()
