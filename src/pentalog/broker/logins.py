@@ -22,9 +22,11 @@ class Proof(NamedTuple):
 class Logins:
     """The open ones; each leaves when its connection does, or logs in anew."""
 
-    __slots__ = ("_ends",)
+    __slots__ = ("_ends", "_entered")
 
-    def __init__(self) -> None:
+    def __init__(self, entered: Callable[[Proof], None] | None = None) -> None:
+        """`entered` is told by what somebody has just logged in."""
+        self._entered = entered
         self._ends: dict[Proof, dict[object, Callable[[], None]]] = {}
 
     def __len__(self) -> int:
@@ -37,6 +39,8 @@ class Logins:
         """Call `end` when the proof is good no more; what is returned takes that back."""
         mark = object()
         self._ends.setdefault(proof, {})[mark] = end
+        if self._entered is not None:
+            self._entered(proof)
 
         def leave() -> None:
             ends = self._ends.get(proof)

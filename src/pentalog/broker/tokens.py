@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final
 
 from pentalog.broker.credentials import Mechanism, TokenView, Verifier
-from pentalog.broker.logins import Logins
+from pentalog.broker.logins import Logins, Proof
 from pentalog.broker.security import Principal
 from pentalog.broker.state import State
 from pentalog.broker.users import LANE, make_verifier
@@ -42,9 +42,10 @@ class LocalTokens:
         """Hash of the secret to the token's id; how long a look takes says nothing of secrets."""
         self._swept_ms = runtime.now_ms()
         self.enabled = bool(self._master)
-        self.logins = Logins()
+        self.logins = Logins(self._entered)
         self._ending: Timer | None = None
         """Runs when the first token by which somebody is logged in expires."""
+        self._ending_ms = 0
 
     def open(self) -> None:
         for token_id, owner, requester, renewers, *times in self._state.rows(
@@ -148,10 +149,18 @@ class LocalTokens:
         if self._ending is not None:
             self._ending.cancel()
             self._ending = None
-        used = [self._tokens[proof.name].expires_ms for proof in self.logins.proofs()]
-        if used:
-            delay_ms = min(used) - self._runtime.now_ms() + 1
-            self._ending = self._runtime.after(delay_ms, self._end_logins)
+        for proof in self.logins.proofs():
+            self._entered(proof)
+
+    def _entered(self, proof: Proof) -> None:
+        token = self._tokens.get(proof.name)
+        if token is None or (self._ending is not None and self._ending_ms <= token.expires_ms):
+            return
+        if self._ending is not None:
+            self._ending.cancel()
+        self._ending_ms = token.expires_ms
+        delay_ms = token.expires_ms - self._runtime.now_ms() + 1
+        self._ending = self._runtime.after(max(1, delay_ms), self._end_logins)
 
     def _hash(self, token_id: str) -> bytes:
         return hashlib.sha256(self.secret(token_id)).digest()
