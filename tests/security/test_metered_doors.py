@@ -217,7 +217,7 @@ def test_kafka_counts_for_whoever_has_logged_in(broker: GuardedBroker) -> None:
 
 
 def test_time_is_counted(broker: GuardedBroker) -> None:
-    limit(broker, Quota.WORK, "cursus", 0.001)
+    limit(broker, Quota.WORK, "cursus", 0.0001)
     wire: Wire = broker.connect("cursus")
     started_s = time.monotonic()
     for _ in range(3):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
 PASSWORD: Final = "password"
@@ -22,18 +22,25 @@ class Proof(NamedTuple):
 class Logins:
     """The open ones; each leaves when its connection does, or logs in anew."""
 
-    __slots__ = ("_ends",)
+    __slots__ = ("_ends", "_entered")
 
-    def __init__(self) -> None:
+    def __init__(self, entered: Callable[[Proof], None] | None = None) -> None:
+        """`entered` is told by what somebody has just logged in."""
+        self._entered = entered
         self._ends: dict[Proof, dict[object, Callable[[], None]]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._ends.values()))
 
+    def proofs(self) -> Collection[Proof]:
+        return self._ends.keys()
+
     def enter(self, proof: Proof, end: Callable[[], None]) -> Callable[[], None]:
         """Call `end` when the proof is good no more; what is returned takes that back."""
         mark = object()
         self._ends.setdefault(proof, {})[mark] = end
+        if self._entered is not None:
+            self._entered(proof)
 
         def leave() -> None:
             ends = self._ends.get(proof)
@@ -44,7 +51,8 @@ class Logins:
 
         return leave
 
-    def end(self, proof: Proof) -> None:
-        """What these have logged in by is good no more."""
-        for end in self._ends.pop(proof, {}).values():
-            end()
+    def end_unless(self, good: Callable[[Proof], bool]) -> None:
+        """Something has changed: end those by what is good no more."""
+        for proof in [proof for proof in self._ends if not good(proof)]:
+            for end in self._ends.pop(proof, {}).values():
+                end()

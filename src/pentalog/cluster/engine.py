@@ -98,6 +98,7 @@ class Engine:
         self._smart_modules = ClusterSmartModules(self.state, runtime, config or Config())
         self._users = ClusterUsers(self.state, runtime)
         self._tokens = ClusterTokens(self.state, runtime, config or Config())
+        self._users.on_dropped.append(self._tokens.drop_of)
         self._rules = ClusterRules(self.state, config or Config())
         self._timer: Timer | None = None
         self._probing: Later[str] | None = None

@@ -87,6 +87,18 @@ def test_what_a_request_needs_is_asked_once_until_the_rules_change() -> None:
         rights.check_for(access, reading, "orders")
 
 
+def test_quiet_questions_are_asked_once_until_the_rules_change_too() -> None:
+    book = Book()
+    access = Access(book, ALICE)
+    for version in (1, 2):
+        book.version = version
+        for _ in range(3):
+            assert rights.may(access, reading, "orders")
+        assert book.asked == version
+    book.version, book.denied = 3, {(Operation.READ, Kind.TOPIC)}
+    assert not rights.may(access, reading, "orders")
+
+
 def test_what_requests_need_does_not_fill_the_memory() -> None:
     access = Access(Book(), ALICE)
     for number in range(security.KEPT_MAX + 10):

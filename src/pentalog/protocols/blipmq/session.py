@@ -161,9 +161,9 @@ class BlipmqSession:
     def close(self) -> None:
         self._ended = True
         self._waiting_for_login.cancel()
-        self._forwarding.close()
         if self._leave is not None:
             self._leave()
+        self._forwarding.close()
         for parked in self._parked:
             if parked.waiting is not None:
                 parked.waiting.cancel()

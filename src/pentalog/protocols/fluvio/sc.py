@@ -148,8 +148,8 @@ def _create_topic(
         settings["compression.type"] = wish.compression
     topics = call.context.broker.topics
     spec = TopicSpec(name=name, partitions=wish.partitions, settings=settings)
-    call.know(lambda known: [known.topics()])
     call.context.usage.check_change()
+    call.know(lambda known: [known.topics()])
     if dry_run:
         topics.create(spec, dry_run=True)
         return None
@@ -223,8 +223,8 @@ def _delete(call: Call, label: str, name: str) -> Later[None] | None:
             raise Refused(
                 errors.texts(errors.SYSTEM_DELETION, "topic", name), f"{name} is a system topic"
             )
-        call.know(lambda known: [known.topics()])
         call.context.usage.check_change()
+        call.know(lambda known: [known.topics()])
         partitions = broker.topics.get(name).partitions
         broker.topics.delete(name)
         call.context.usage.changed(partitions)
@@ -316,8 +316,8 @@ def _grow(call: Call, name: str, action: int, count: int) -> Later[None]:
     if action != 0:
         text = "mirrors are not kept here; accepted is adding partitions"
         raise Refused(errors.other(text), text)
-    call.know(lambda known: [known.topics()])
     call.context.usage.check_change()
+    call.know(lambda known: [known.topics()])
     topics.grow(name, topics.get(name).partitions + count)
     call.context.usage.changed(count)
     call.context.access.record("add partitions", name)

@@ -193,7 +193,7 @@ class Scram:
         assert proof is not None, "nobody is known by SCRAM without one"
         if proof.kind == TOKEN:
             return self._broker.tokens.get(proof.name) is not None
-        return self._broker.users.verifier(proof.name, self._mechanism) is self._verifier
+        return self._broker.users.verifier(proof.name, self._mechanism) == self._verifier
 
 
 class OAuthBearer:
