@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _LISTS: Final = ("spark.jars", "spark.jars.packages", "spark.jars.repositories")
 """Settings of which every pipeline's share counts."""
+_EXTENSIONS: Final = "spark.sql.extensions"
 
 
 class Kind(NamedTuple):
@@ -37,7 +38,7 @@ DELTA: Final = Kind(
     "io.delta:delta-spark_4.2_2.13:4.4.0",
     ("io.delta.sql.DeltaSparkSessionExtension",),
     {
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        _EXTENSIONS: "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     },
     "pyspark 4.2, the only one that a jar of Delta's fits (pip install 'pyspark==4.2.*'), or"
@@ -73,9 +74,11 @@ def settings(pipelines: Iterable[Pipeline], jars: str = "") -> dict[str, str]:
                     f" {asked[key]!r}; they share one session, so give them the same or run them"
                     " apart"
                 )
-    for kind in {_KINDS[one.sink].name: _KINDS[one.sink] for one in chosen if one.sink in _KINDS}:
-        for key, value in _KINDS[kind].settings.items():
-            asked[key] = _joined(asked.get(key, ""), value) if "extensions" in key else value
+    for name in {one.sink for one in chosen if one.sink in _KINDS}:
+        for key, value in _KINDS[name].settings.items():
+            if key == _EXTENSIONS:
+                asked[key] = _joined(asked.get(key, ""), value)
+            asked.setdefault(key, value)
     return {**found, **asked}
 
 

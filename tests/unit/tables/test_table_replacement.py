@@ -362,3 +362,27 @@ def test_retention_that_was_overtaken_looks_again(kind: str, tmp_path: Path) -> 
     sink.cut(Step("retention", -1, {}, {AT: Range(6, 15)}))
     assert offsets(at) == list(range(6, 15))
     assert open_table(at).state().covered == {AT: Range(6, 15)}
+
+
+@pytest.mark.parametrize("kind", ["parquet", "iceberg"])
+def test_a_failure_after_the_commit_costs_no_file(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new files are part of the table by then, whatever the caller is told."""
+    at = place(tmp_path, kind)
+    sink = opened(at)
+    for batch in range(3):
+        plain(sink, batch, batch * 10, 10)
+
+    def fail(*_: object) -> None:
+        raise OSError("no space left")
+
+    if kind == "parquet":
+        monkeypatch.setattr("pentalog.tables.sinks.parquet._WHOLE_EVERY", 1)
+        monkeypatch.setattr("pentalog.tables.sinks.parquet.ParquetSink._write_whole", fail)
+    else:
+        monkeypatch.setattr("pyiceberg.table.Transaction._cleanup_uncommitted_manifests", fail)
+    with pytest.raises(OSError, match="no space left"):
+        sink.compact(1 << 20)
+    assert offsets(at) == list(range(30))
+    assert len(open_table(at).files()) == 1

@@ -143,10 +143,10 @@ class IcebergSink:
         rows = self._staged(files, table)
         made = FileSet(self._layout(self.at.partition_by))
         near = _near(replacement.bounds(rows, self.at.key))
-        with _discarding(made):
-            changed = replacement.replaced(
-                _opened(self._files(table, near)), rows, self.at.key, made
-            )
+        with made.discarding(Exception):
+            there = _opened(self._files(table, near))
+            changed = replacement.replaced(there, rows, self.at.key, made)
+        with made.discarding(Busy):
             self._commit(table, made.close(), changed, step, rows.num_rows)
 
     def replace(self, files: Sequence[File], step: Step, schema: pa.Schema) -> None:
@@ -159,20 +159,22 @@ class IcebergSink:
         table = self._looked_at()
         made = FileSet(self._layout(self.at.partition_by))
         below = _opened(self._files(table, _compared("LessThan", f"{mark}offset", highest)))
-        with _discarding(made):
+        with made.discarding(Exception):
             changed = replacement.removed_below(below, step.covered, mark, made)
+        with made.discarding(Busy):
             self._commit(table, made.close(), changed, step, 0)
 
     def ledger(self) -> list[Entry]:
         found = (
-            entry_of(number, one.timestamp_ms, one.summary.additional_properties)
-            for number, one in enumerate(self._current().snapshots())
+            entry_of(one.sequence_number or 0, one.timestamp_ms, one.summary.additional_properties)
+            for one in self._current().snapshots()
             if one.summary is not None
         )
         return [entry for entry in found if entry is not None]
 
     def version(self) -> int:
-        return len(self._current().metadata.snapshots)
+        newest = self._current().current_snapshot()
+        return (newest.sequence_number or 0) if newest is not None else 0
 
     def files(self) -> list[str]:
         return [_local(one.file_path) for one in self._files(self._current())]
@@ -205,8 +207,9 @@ class IcebergSink:
         if not small:
             return {"files_removed": 0, "files_added": 0}
         made = FileSet(self._layout(self.at.partition_by))
-        with _discarding(made):
+        with made.discarding(Exception):
             replacement.copied((opened for _, opened in _opened(small)), made)
+        with made.discarding(Busy):
             files = made.close()
             for last in (False,) * _COMPACT_LOOKS + (True,):
                 try:
@@ -363,16 +366,6 @@ def _conflicts(uri: str) -> Iterator[None]:
         yield
     except CommitFailedException as error:
         raise Busy(f"{uri}: {error}") from error
-
-
-@contextmanager
-def _discarding(made: FileSet) -> Iterator[None]:
-    """Files that were made for a commit which did not come about go again."""
-    try:
-        yield
-    except BaseException:
-        made.discard()
-        raise
 
 
 def _opened(files: Iterable[DataFile]) -> Iterator[tuple[DataFile, pq.ParquetFile]]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyspark.sql import SparkSession
 
-_CONFLICTS: Final = ("CommitFailedException", "SQLITE_BUSY", "ValidationException")
+_CONFLICTS: Final = ("CommitFailedException", "ValidationException")
 
 
 class IcebergJarSink(IcebergSink):

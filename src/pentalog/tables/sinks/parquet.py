@@ -233,14 +233,11 @@ class ParquetSink:
     ) -> int:
         """Commit what `write` makes in place of the files it returns; how many it made."""
         made = FileSet(self._layout(self.at.partition_by))
-        try:
-            removed = write(made)
+        with made.discarding(Exception):
+            removed = [one.path for one in write(made)]
             added = [_listed(one) for one in made.close()]
-            paths = [one.path for one in removed]
-            self._commit({**change, "remove": paths, "add": added}, table)
-        except BaseException:
-            made.discard()
-            raise
+        with made.discarding(Busy):
+            self._commit({**change, "remove": removed, "add": added}, table)
         return len(added)
 
     def _opened(self, files: Iterable[File]) -> Iterator[tuple[File, pq.ParquetFile]]:
