@@ -109,7 +109,7 @@ class Gateway:
             self._engine.log.stop_waiting()
             await self._listeners.close(timeout_ms=self._config.shutdown_timeout_ms)
             self._listeners = None
-        await arrival(self._engine.council.close())
+        await arrival(self._engine.leave())
         self._engine.close()
         self._runtime.close()
         return True

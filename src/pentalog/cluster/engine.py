@@ -18,7 +18,7 @@ from pentalog.cluster.log import ClusterLog
 from pentalog.cluster.named_producers import ClusterNamedProducers
 from pentalog.cluster.offsets import ClusterOffsets
 from pentalog.cluster.refusals import Trouble
-from pentalog.cluster.rosters import SESSION_MS, ClusterRosters
+from pentalog.cluster.rosters import ClusterRosters
 from pentalog.cluster.security import ClusterRules, ClusterTokens, ClusterUsers
 from pentalog.cluster.smart_modules import ClusterSmartModules
 from pentalog.cluster.state_topic import ClusterState
@@ -55,8 +55,6 @@ class Engine:
         servers: Sequence[tuple[str, int]],
         login: Login | None = None,
         config: Config | None = None,
-        *,
-        session_ms: int = SESSION_MS,
     ) -> None:
         self._runtime = runtime
         self._fleet = Fleet(dialer, runtime, servers, login)
@@ -78,7 +76,9 @@ class Engine:
         )
         self.log.sent = self._producers.sent
         coordination = Coordination(self._fleet)
-        self._rosters = ClusterRosters(self._fleet, self._topics, coordination, runtime, session_ms)
+        self._rosters = ClusterRosters(
+            self._fleet, self._topics, coordination, runtime, config or Config()
+        )
         self._transactions = ClusterTransactions(
             self._fleet, coordination, self._writing, self._producers, self._rosters
         )
@@ -119,7 +119,7 @@ class Engine:
         yield from self._fleet.persist(self._topics.refresh)
         yield from self._fleet.persist(self.state.open)
         self._smart_modules.open()
-        for facet in (self._users, self._tokens, self._rules):
+        for facet in (self._users, self._tokens, self._rules, self._options):
             facet.open()
         self._fleet.patience_ms = patience_ms
         self._schedule()
@@ -176,6 +176,11 @@ class Engine:
             assert self._patience is not None
             self._patience.cancel()
             probing.fill(flaw and f"the cluster does not answer: {flaw}")
+
+    def leave(self) -> Later[None]:
+        """Nobody is here any more; ready when the other gateways know, or after a second."""
+        self._rosters.close()
+        return self.council.close()
 
     def close(self) -> None:
         self._closed = True

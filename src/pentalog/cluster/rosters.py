@@ -23,6 +23,7 @@ from pentalog.cluster.fleet import Fleet
 from pentalog.cluster.refusals import check
 from pentalog.cluster.steps import Steps, all_of, begin
 from pentalog.cluster.topics import ClusterTopics
+from pentalog.config import Config
 from pentalog.model.errors import (
     BrokerError,
     GroupNotFound,
@@ -37,7 +38,6 @@ from pentalog.model.later import Later
 from pentalog.model.types import Partition
 from pentalog.runtime import Runtime, Timer
 
-SESSION_MS: Final = 30_000
 REGISTERED_MAX: Final = 10_000
 
 _HEARTBEAT: Final = 68
@@ -114,13 +114,13 @@ class ClusterRosters:
         topics: ClusterTopics,
         coordination: Coordination,
         runtime: Runtime,
-        session_ms: int = SESSION_MS,
+        config: Config,
     ) -> None:
         self._fleet = fleet
         self._topics = topics
         self._coordination = coordination
         self._runtime = runtime
-        self._session_ms = session_ms
+        self._session_ms = config.cursus_session_timeout_ms
         self._changes = Changes(fleet)
         self._members: dict[tuple[str, str], dict[str, _Member]] = {}
         """By group and topic, then by member id."""
@@ -244,13 +244,13 @@ class ClusterRosters:
         """Learn who is in a group, at whichever gateway, for `topics` and `view`."""
         return begin(self._fleet.persist(lambda: self._describe(group)))
 
-    def close(self) -> Later[None]:
+    def close(self) -> None:
         """Leave all groups, so that others need not wait for those who were here."""
         self._closed = True
         members = [member for roster in self._members.values() for member in roster.values()]
         for member in members:
             self._drop(member)
-        return all_of([begin(self._leave_once(member)) for member in members])
+            begin(self._leave_once(member))
 
     # Members
 

@@ -28,6 +28,9 @@ class ClusterTopicOptions:
         state.watch(("topic_options",), self._reread)
         topics.deleted.append(self._topic_deleted)
 
+    def open(self) -> None:
+        self._reread()
+
     def get(self, topic: str) -> Mapping[str, str]:
         if self._local is not None:
             return self._local.get(topic)

@@ -368,4 +368,6 @@ def _described(topic: Topic, configs: Sequence[Any]) -> Topic:
             own = config.config_source == _TOPIC_SOURCE
             (overrides if own else defaults)[config.name] = config.value
     settings = topic_settings.log_settings(defaults, overrides)
+    # Whether there are enough copies is for the cluster to say; a gateway keeps none.
+    settings = replace(settings, insync_replicas_min=1)
     return replace(topic, overrides=overrides, settings=settings)

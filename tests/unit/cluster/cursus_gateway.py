@@ -84,7 +84,19 @@ class OtherGateway(SecondGateway):
 
     def __init__(self, world: CursusGateway) -> None:
         super().__init__(world)
+        self.world = world
         self.step, self.advance = world.step, world.advance
+
+    def sit(self, gateway_id: str, address: tuple[str, int]) -> None:
+        """Take a seat in the council, and wait until everybody knows."""
+        self.engine.council.open(gateway_id, {"cursus": address})
+        for _ in range(STEPS_MAX):
+            self.advance(100)
+            councils = (self.engine.council, self.world.engine.council)
+            if all(len(council.fleet) == 2 and council.owner for council in councils):
+                self.world.owns()
+                return
+        raise AssertionError("the gateways do not agree")
 
     def connect(self) -> GatewayClient:
         return GatewayClient(self)
