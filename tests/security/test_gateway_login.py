@@ -132,7 +132,7 @@ def test_move_logs_in_too(secured: Secured, tmp_path: Path, listener: str) -> No
             words, env=environment, capture_output=True, text=True, timeout=60, check=False
         )
         assert done.returncode == 0, done.stderr
-        assert "moved 1 topics, 0 records and 0 groups" in done.stdout
+        assert "moved 1 topics, 0 records, 0 groups" in done.stdout
         del environment["PENTALOG_ENGINE_USER"]
         done = subprocess.run(
             words, env=environment, capture_output=True, text=True, timeout=60, check=False
