@@ -11,6 +11,11 @@ from fleet_member import FleetMember
 
 from conftest import Node
 from pentalog.clients.blipmq import BlipmqClient, BlipmqError
+from pentalog.clients.kafka import Cluster
+from pentalog.clients.kafka.groups import described
+from pentalog.cluster.agreement import STATE_TOPIC
+from pentalog.cluster.council import GROUP
+from pentalog.model.types import Partition
 
 pytestmark = pytest.mark.java
 
@@ -59,6 +64,12 @@ def subscribed(member: FleetMember, topic: str) -> int:
     return number
 
 
+def shares(cluster: Cluster) -> list[list[Partition]]:
+    """What Kafka says each gateway has."""
+    found = described(cluster, GROUP)
+    return [] if found is None else [list(member.partitions) for member in found.members]
+
+
 def test_a_subscription_outlives_its_keeper(
     node: Node, pair: list[FleetMember], topic: str
 ) -> None:
@@ -72,6 +83,9 @@ def test_a_subscription_outlives_its_keeper(
         found = {each.message: each.tag for each in second.poll(number, 10)}
         assert found == published
         assert first.poll(number, 10) == [], "they are on lease"
+    with Cluster(node.address) as cluster:
+        one_owner = [[], [Partition(STATE_TOPIC, 0)]]
+        until("two members", lambda: sorted(shares(cluster)) == one_owner)
     for victim, heir in ((one, two), (two, one)):
         victim.kill()
         published[b"without %d" % len(published)] = len(published) + 1

@@ -285,7 +285,11 @@ class Tenant(Protocol):
     """Somebody who works on the owner's rows while there are any."""
 
     def move_in(self, tenure: Tenure) -> Steps[None]:
-        """Begin; the rows are there, and nobody has asked for anything yet."""
+        """Begin; the rows are there, and nobody has asked for anything yet.
+
+        Whoever waits meanwhile looks afterwards whether the tenure is over: he has been moved out
+        then, and may be at home in another one.
+        """
 
     def move_out(self) -> None:
         """Stop at once, even in the middle of moving in: another gateway may be at work already.
@@ -465,7 +469,6 @@ class ClusterState:
             self._moved_in.append(tenant)
             yield from tenant.move_in(tenure)
             if tenure.over:
-                tenant.move_out()
                 return
         me = self.council.me
         _log.info("this gateway (number %d) owns the state", me.number if me else 0)

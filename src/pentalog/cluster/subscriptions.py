@@ -106,6 +106,11 @@ class ClusterSubscriptions:
     def all(self) -> Sequence[SubscriptionView]:
         return self._kept.all() if self._kept is not None and self.here else ()
 
+    def finish(self) -> None:
+        """Write what has changed: this gateway is about to leave."""
+        if self._kept is not None and self.here:
+            self._kept.stop()
+
     def _topic_deleted(self, topic: Topic) -> None:
         if self._kept is not None and self.here:
             self._kept.topic_deleted(topic)

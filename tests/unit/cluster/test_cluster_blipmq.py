@@ -165,6 +165,18 @@ def test_a_new_owner_delivers_again_what_was_not_acknowledged(
     assert subscribe(peer) > number
 
 
+def test_an_owner_that_stops_forgets_nothing(world: ClusterWorld, fleet: list[BlipGateway]) -> None:
+    owner, heir = fleet
+    peer = heir.client()
+    number = subscribe(peer)
+    peer.ask(publish(b"a") + publish(b"b") + PING)
+    assert messages(peer.ask(poll(number) * 2 + PING)) == [b"a", b"b"]
+    assert peer.ask(ack(number, 1) + PING) == PONG
+    world.until(owner.engine.leave())
+    pass_time(world, fleet, lambda: heir.broker.subscriptions.here)
+    assert messages(peer.ask(poll(number) * 2 + PING)) == [b"b"]
+
+
 def test_no_owner_no_deliveries(world: ClusterWorld, fleet: list[BlipGateway]) -> None:
     owner, other = fleet
     number = subscribe(owner.client())

@@ -52,7 +52,7 @@ class Forwarding:
         self._pong = b""
         self._release: Callable[[], None] | None = None
         self._timer: Timer | None = None
-        self._incoming = bytearray(_PORTION_BYTES)
+        self._incoming = bytearray()
         self._filled = 0
 
     def forward(self, data: bytes, correlations: bytes, key: bytes) -> None:
@@ -129,6 +129,7 @@ class Forwarding:
                 return None
             self._hang_up()
         self._peer = owner
+        self._incoming = bytearray(_PORTION_BYTES)
         self._wire = council.call(owner, self._context.listener, self)
         if self._wire is None:
             return f"gateway {owner.number}, which keeps them, has no listener for this door"
@@ -248,4 +249,5 @@ class Forwarding:
         self._opened = False
         self._greetings = 0
         self._waiting = []
+        self._incoming = bytearray()
         self._filled = 0

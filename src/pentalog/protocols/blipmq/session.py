@@ -175,6 +175,8 @@ class BlipmqSession:
         """May this be served now?  None: it comes again.  False: it has been answered."""
         if self._asking is None or not self._authenticated:
             return True
+        if isinstance(item, PublishRun) and self._routes.knows(item.topic):
+            return True
         try:
             found = self._asking.next(item)
         except BrokerError as refusal:
