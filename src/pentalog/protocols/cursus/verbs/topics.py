@@ -48,7 +48,8 @@ def _settle(call: Call, wish: Wish) -> None:
         topic = topics.get(wish.topic)
         call.reply(f"OK topic={topic.name} partitions={topic.partitions} {_policy(call, topic)}")
 
-    call.after(topics.settle(), settled)
+    rules = call.broker.rules.settle()
+    call.after(topics.settle(), lambda _: call.after(rules, settled))
 
 
 def _make(call: Call, wish: Wish) -> None:
