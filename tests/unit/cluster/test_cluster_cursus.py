@@ -241,6 +241,28 @@ def test_a_transaction_changes_gateways(world: CursusGateway, other: OtherGatewa
     assert len(here.read(CONSUME.format(0, 0))) == 2
 
 
+def test_offsets_of_a_transaction(world: CursusGateway, other: OtherGateway) -> None:
+    """As they were until it ends, and nobody waits for that."""
+    here, there = world.connect(), other.connect()
+    for index in (0, 1):
+        here.publish(batch([Message(), Message()], partition=index, acks="-1"))
+    member, generation, _ = joined(here, "a")
+    answer = here.text("INIT_PRODUCER_ID transactional_id=tx")
+    found = re.search(r"producerId=(\S+) epoch=(\d+)", answer)
+    assert found is not None
+    who = f"transactional_id=tx producerId={found[1]} epoch={found[2]}"
+    here.text(f"BEGIN_TXN {who}")
+    send = f"SEND_OFFSETS_TO_TXN {who} topic=orders group=g member={member} generation={generation}"
+    before_ms = world.runtime.now_ms()
+    assert "staged_offsets=1" in here.text(f"{send} P0:1")
+    assert "staged_offsets=3" in here.text(f"{send} P0:2,P1:1")
+    fetch = "FETCH_OFFSET topic=orders partition=0 group=g"
+    assert there.text(fetch) == here.text(fetch) == "OK offset=0"
+    assert world.runtime.now_ms() - before_ms < 1_000
+    assert here.text(f"END_TXN {who} result=commit").startswith("OK")
+    assert there.text(fetch) == here.text(fetch) == "OK offset=2"
+
+
 def test_the_gateways_own_names_are_theirs(world: CursusGateway) -> None:
     refused = world.connect().text("INIT_PRODUCER_ID transactional_id=pentalog-events")
     assert refused.startswith("ERROR: invalid_transactional_id")

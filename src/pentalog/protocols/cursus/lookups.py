@@ -212,7 +212,10 @@ def _read(broker: Broker, command: Command) -> Lookups:
 
 def _fetch_offset(broker: Broker, command: Command) -> Lookups:
     yield from _named(broker, command)
-    yield broker.knowledge.offsets(command.get("group"))
+    group = command.get("group")
+    yield broker.knowledge.offsets(group)
+    if group and not broker.groups.offsets.committed(group):
+        yield broker.knowledge.roster(group)
 
 
 def _commit(broker: Broker, command: Command) -> Lookups:
