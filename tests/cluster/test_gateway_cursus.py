@@ -7,6 +7,7 @@ import re
 import socket
 import struct
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -215,6 +216,7 @@ def test_events_outlive_their_owner(pair: list[FleetMember], topic: str) -> None
 
 
 def test_the_released_client(pair: list[FleetMember], topic: str) -> None:
+    """Its producer and two consumers of a group, which go where the gateways send them."""
     cursus = pytest.importorskip("cursus")
     addresses = [member.addresses["cursus"] for member in pair]
     producer = cursus.Producer(
@@ -224,9 +226,46 @@ def test_the_released_client(pair: list[FleetMember], topic: str) -> None:
         producer.send(f"{number}")
     producer.flush()
     producer.close()
-    with Talk(pair[0]) as talk:
-        until("all of them", lambda: _count(talk, topic) == 50)
+    got: list[str] = []
+    consumers = [
+        cursus.Consumer(cursus.ConsumerConfig(brokers=[address], topic=topic, group_id=topic))
+        for address in addresses
+    ]
+    threads = [
+        threading.Thread(
+            target=consumer.start, args=(lambda message: got.append(message.payload),), daemon=True
+        )
+        for consumer in consumers
+    ]
+    for thread in threads:
+        thread.start()
+    until("every message", lambda: set(got) == {f"{number}" for number in range(50)})
+    for consumer in consumers:
+        consumer.close()
+    for thread in threads:
+        thread.join(PATIENCE_S)
 
 
-def _count(talk: Talk, topic: str) -> int:
-    return sum(len(talk.payloads(topic, index)) for index in (0, 1))
+def test_the_released_event_store(pair: list[FleetMember], topic: str) -> None:
+    """From a gateway that does not own the state it is sent to the one that does."""
+    cursus = pytest.importorskip("cursus")
+    stores = [
+        cursus.EventStore(member.addresses["cursus"], topic, "p") for member in reversed(pair)
+    ]
+
+    def created() -> bool:
+        try:
+            stores[0].create_topic(2)
+        except cursus.ConnectionError:
+            return False
+        return True
+
+    until("an owner", created)
+    for version in range(1, 7):
+        store = stores[version % 2]
+        event = cursus.Event(type="Put", payload=f"{version}")
+        assert store.append("k", version, event).version == version
+    for store in stores:
+        read = store.read_stream("k")
+        assert [event.payload for event in read.events] == [f"{each}" for each in range(1, 7)]
+        store.close()

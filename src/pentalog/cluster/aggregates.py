@@ -118,6 +118,9 @@ class ClusterAggregates:
     def snapshot(self, topic: str, key: bytes) -> Later[Snapshot | None]:
         return self._owner().snapshot(topic, key)
 
+    def check(self) -> None:
+        self._owner().check()
+
     # Owning
 
     def move_in(self, tenure: Tenure) -> Steps[None]:

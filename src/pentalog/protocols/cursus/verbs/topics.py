@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from functools import partial
@@ -9,7 +10,7 @@ from typing import Any
 
 from pentalog.broker.port import Topic, TopicSpec
 from pentalog.broker.security import Kind
-from pentalog.model.errors import InvalidPartitions, TopicExists, TopicNotFound
+from pentalog.model.errors import BrokerError, InvalidPartitions, TopicExists, TopicNotFound
 from pentalog.model.later import Later
 from pentalog.model.types import Partition
 from pentalog.protocols.cursus import ownership
@@ -39,16 +40,26 @@ def create(call: Call) -> None:
         _found(call, wish)
 
 
-def _settle(call: Call, wish: Wish) -> None:
+def _settle(call: Call, wish: Wish, *, made: bool = False) -> None:
     topics = call.broker.topics
     call.door.forget()
+
+    def kept(settled: Later[None]) -> None:
+        try:
+            settled.value  # noqa: B018  # raises what went wrong
+        except BrokerError:
+            _unmake(call, wish)
 
     def settled(_: None) -> None:
         call.door.forget()
         topic = topics.get(wish.topic)
         call.reply(f"OK topic={topic.name} partitions={topic.partitions} {_policy(call, topic)}")
 
-    call.after(topics.settle(), settled)
+    rules = call.broker.rules.settle()
+    changes = topics.settle()
+    if made:
+        changes.then(kept)
+    call.after(changes, lambda _: call.after(rules, settled))
 
 
 def _make(call: Call, wish: Wish) -> None:
@@ -94,9 +105,20 @@ def _made(call: Call, wish: Wish, spec: TopicSpec) -> None:
     kept = dict(wish.kept)
     kept |= {"idempotent": "true"} if wish.idempotent else {}
     kept |= {"event_sourcing": "true"} if wish.event_sourcing else {}
-    _keep(call, wish.topic, kept)
+    try:
+        _keep(call, wish.topic, kept)
+    except BrokerError:
+        _unmake(call, wish)
+        raise
     call.session.context.access.record("create topic", wish.topic)
-    _settle(call, wish)
+    _settle(call, wish, made=bool(kept))
+
+
+def _unmake(call: Call, wish: Wish) -> None:
+    """Without its options it would be taken for another topic than was asked for."""
+    if not call.broker.knowledge.current:
+        with contextlib.suppress(TopicNotFound):
+            call.broker.topics.delete(wish.topic)
 
 
 def _change(call: Call, topic: Topic, wish: Wish) -> None:
