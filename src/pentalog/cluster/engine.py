@@ -101,6 +101,7 @@ class Engine:
             self.log,
             self._producers,
         )
+        knowledge.kept = self.state
         self._subscriptions.knowledge = knowledge
         return Broker(
             self._topics.cluster_id,
