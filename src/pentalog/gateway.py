@@ -109,7 +109,7 @@ class Gateway:
             self._engine.log.stop_waiting()
             await self._listeners.close(timeout_ms=self._config.shutdown_timeout_ms)
             self._listeners = None
-        await arrival(self._engine.council.close())
+        await arrival(self._engine.leave())
         self._engine.close()
         self._runtime.close()
         return True
@@ -132,11 +132,6 @@ def _endpoints(config: Config) -> Mapping[str, Endpoint]:
                 f"listener {listen} cannot be opened with engine={config.engine}: its door needs "
                 f"what only the local engine has; with a cluster there are: {', '.join(offered)}"
             )
-    if config.authorization or config.super_users:
-        raise ConfigError(
-            f"setting authorization cannot be used with engine={config.engine}: rules are kept "
-            "by the local engine only; take it out, and let the cluster guard itself"
-        )
     return offered
 
 

@@ -48,6 +48,18 @@ class Knowledge(Protocol):
     def groups(self) -> Later[None]:
         """Which groups there are."""
 
+    def joining(self, group: str, topic: str, name: str) -> Later[None]:
+        """What `sourcing.rosters.join` is about to tell: whoever is new has been let in."""
+
+    def roster(self, group: str) -> Later[None]:
+        """Who is in a group, and what they read."""
+
+    def transaction(self, name: str, epoch: int | None = None) -> Later[None]:
+        """A transactional id; with `epoch` only if its producer is not known to be in it."""
+
+    def enlisting(self, name: str, at: Partition) -> Later[None]:
+        """A partition that `transactions.admit` is about to let take part."""
+
     def owner(self) -> Later[None]:
         """Which gateway owns what they keep; ready as soon as one does."""
 
@@ -82,6 +94,18 @@ class AllKnown:
         return Later.now(None)
 
     def groups(self) -> Later[None]:
+        return Later.now(None)
+
+    def joining(self, group: str, topic: str, name: str) -> Later[None]:
+        return Later.now(None)
+
+    def roster(self, group: str) -> Later[None]:
+        return Later.now(None)
+
+    def transaction(self, name: str, epoch: int | None = None) -> Later[None]:
+        return Later.now(None)
+
+    def enlisting(self, name: str, at: Partition) -> Later[None]:
         return Later.now(None)
 
     def owner(self) -> Later[None]:

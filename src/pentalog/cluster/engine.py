@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, cast
 
-from pentalog.broker.port import Broker, Committed, Fence, Groups, Producers, Transactions
+from pentalog.broker.port import Broker, Committed, Fence, Groups, Producers
 from pentalog.broker.sourcing import Sourcing
+from pentalog.cluster.aggregates import ClusterAggregates
 from pentalog.cluster.bounds import Bounds
+from pentalog.cluster.coordination import Coordination
 from pentalog.cluster.council import ClusterCouncil
 from pentalog.cluster.fleet import Fleet
 from pentalog.cluster.knowledge import ClusterKnowledge
@@ -16,11 +18,15 @@ from pentalog.cluster.log import ClusterLog
 from pentalog.cluster.named_producers import ClusterNamedProducers
 from pentalog.cluster.offsets import ClusterOffsets
 from pentalog.cluster.refusals import Trouble
+from pentalog.cluster.rosters import ClusterRosters
+from pentalog.cluster.security import ClusterRules, ClusterTokens, ClusterUsers
 from pentalog.cluster.smart_modules import ClusterSmartModules
 from pentalog.cluster.state_topic import ClusterState
 from pentalog.cluster.steps import Steps, begin
 from pentalog.cluster.subscriptions import ClusterSubscriptions
+from pentalog.cluster.topic_options import ClusterTopicOptions
 from pentalog.cluster.topics import ClusterTopics
+from pentalog.cluster.transactions import ClusterTransactions
 from pentalog.cluster.wire import Dialer
 from pentalog.cluster.writing import Writing
 from pentalog.config import Config
@@ -69,7 +75,30 @@ class Engine:
             self._fleet, self._topics, self._bounds, self._writing
         )
         self.log.sent = self._producers.sent
+        coordination = Coordination(self._fleet)
+        self._rosters = ClusterRosters(
+            self._fleet, self._topics, coordination, runtime, config or Config()
+        )
+        self._transactions = ClusterTransactions(
+            self._fleet, coordination, self._writing, self._producers, self._rosters
+        )
+        self.log.transactional_id = self._transactions.name_of
+        self._offsets.members = self._rosters
+        self._options = ClusterTopicOptions(self.state, self._topics)
+        self._aggregates = ClusterAggregates(
+            self._fleet,
+            self._topics,
+            self._bounds,
+            self.log,
+            self.state,
+            self._transactions,
+            self._producers,
+            runtime,
+        )
         self._smart_modules = ClusterSmartModules(self.state, runtime, config or Config())
+        self._users = ClusterUsers(self.state, runtime)
+        self._tokens = ClusterTokens(self.state, runtime, config or Config())
+        self._rules = ClusterRules(self.state, config or Config())
         self._timer: Timer | None = None
         self._probing: Later[str] | None = None
         self._patience: Timer | None = None
@@ -90,6 +119,8 @@ class Engine:
         yield from self._fleet.persist(self._topics.refresh)
         yield from self._fleet.persist(self.state.open)
         self._smart_modules.open()
+        for facet in (self._users, self._tokens, self._rules, self._options):
+            facet.open()
         self._fleet.patience_ms = patience_ms
         self._schedule()
         knowledge = ClusterKnowledge(
@@ -100,6 +131,8 @@ class Engine:
             self._offsets,
             self.log,
             self._producers,
+            self._rosters,
+            self._transactions,
         )
         knowledge.kept = self.state
         self._subscriptions.knowledge = knowledge
@@ -109,12 +142,15 @@ class Engine:
             self._topics,
             cast("Producers", ClusterProducers(self._writing)),
             cast("Groups", MemberlessGroups(self._offsets)),
-            cast("Transactions", NotOffered("transactions")),
+            self._transactions,
             knowledge=knowledge,
             council=self.council,
             subscriptions=self._subscriptions,
-            sourcing=Sourcing(producers=self._producers),
+            sourcing=Sourcing(self._producers, self._rosters, self._aggregates, self._options),
             smart_modules=self._smart_modules,
+            rules=self._rules,
+            users=self._users,
+            tokens=self._tokens,
         )
 
     def probe(self) -> Later[str]:
@@ -141,6 +177,11 @@ class Engine:
             assert self._patience is not None
             self._patience.cancel()
             probing.fill(flaw and f"the cluster does not answer: {flaw}")
+
+    def leave(self) -> Later[None]:
+        """Nobody is here any more; ready when the other gateways know, or after a second."""
+        self._rosters.close()
+        return self.council.close()
 
     def close(self) -> None:
         self._closed = True

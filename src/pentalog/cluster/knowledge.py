@@ -11,10 +11,12 @@ from pentalog.cluster.fleet import Fleet
 from pentalog.cluster.log import ClusterLog
 from pentalog.cluster.named_producers import ClusterNamedProducers
 from pentalog.cluster.offsets import ClusterOffsets
+from pentalog.cluster.rosters import ClusterRosters
 from pentalog.cluster.rounds import Rounds
 from pentalog.cluster.state_topic import ClusterState
 from pentalog.cluster.steps import Steps, all_of, begin
 from pentalog.cluster.topics import ClusterTopics
+from pentalog.cluster.transactions import ClusterTransactions
 from pentalog.cluster.writing import Writing
 from pentalog.model.errors import BatchCorrupt, OffsetOutOfRange, PartitionNotFound, TopicNotFound
 from pentalog.model.later import Later
@@ -37,6 +39,8 @@ class ClusterKnowledge:
         offsets: ClusterOffsets,
         log: ClusterLog,
         producers: ClusterNamedProducers,
+        rosters: ClusterRosters,
+        transactions: ClusterTransactions,
     ) -> None:
         self._fleet = fleet
         self._topics = topics
@@ -45,6 +49,8 @@ class ClusterKnowledge:
         self._offsets = offsets
         self._log = log
         self._producers = producers
+        self._rosters = rosters
+        self._transactions = transactions
         self.kept: ClusterState | None = None
         self._listing = Rounds(lambda: fleet.persist(topics.refresh))
 
@@ -70,6 +76,18 @@ class ClusterKnowledge:
 
     def groups(self) -> Later[None]:
         return begin(self._fleet.persist(self._offsets.refresh_groups))
+
+    def joining(self, group: str, topic: str, name: str) -> Later[None]:
+        return self._rosters.let_in(group, topic, name)
+
+    def roster(self, group: str) -> Later[None]:
+        return self._rosters.describe(group)
+
+    def transaction(self, name: str, epoch: int | None = None) -> Later[None]:
+        return self._transactions.look_up(name, epoch)
+
+    def enlisting(self, name: str, at: Partition) -> Later[None]:
+        return self._transactions.prepare(name, at)
 
     def producer(self, at: Partition, name: bytes, epoch: int, sequence: int) -> Later[None]:
         return self._producers.look_up(at, name, epoch, sequence)

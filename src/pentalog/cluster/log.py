@@ -19,6 +19,7 @@ from pentalog.cluster.topics import NO_LEADER, ClusterTopics
 from pentalog.cluster.writing import ACKS_ALL, Sending, Writing
 from pentalog.kernels import Facts
 from pentalog.metrics import Metrics
+from pentalog.model import batch
 from pentalog.model.errors import (
     BatchCorrupt,
     OffsetOutOfRange,
@@ -80,6 +81,8 @@ class ClusterLog:
         self._appended_bytes: dict[Partition, int] = {}
         self.sent: Sent = _not_noted
         """Told of every batch that says itself whose it is."""
+        self.transactional_id: Callable[[int], str | None] = lambda producer_id: None
+        """Under which one a producer writes."""
         writing.written = bounds.acknowledged
         topics.watch(self._ahead.clear)
 
@@ -104,6 +107,8 @@ class ClusterLog:
         self._metrics.appended_bytes += len(batches)
         if not own:
             who = Identity(facts.producer_id, facts.producer_epoch)
+            if facts.attributes_any & batch.TRANSACTIONAL:
+                sending.transactional_id = self.transactional_id(facts.producer_id)
             self.sent(at, who, facts.sequence_first, facts.sequence_last, sending.later)
         sent = _Sent(at, -1, -1, -1, -1)
         sent.sending = sending

@@ -55,6 +55,7 @@ class ClusterSubscriptions:
         self._config = config
         self.knowledge: Knowledge | None = None
         self._kept: LocalSubscriptions | None = None
+        topics.deleted.append(self._topic_deleted)
 
     @property
     def here(self) -> bool:
@@ -74,6 +75,10 @@ class ClusterSubscriptions:
 
     def all(self) -> Sequence[SubscriptionView]:
         return self._kept.all() if self._kept is not None and self.here else ()
+
+    def _topic_deleted(self, topic: Topic) -> None:
+        if self._kept is not None and self.here:
+            self._kept.topic_deleted(topic)
 
     def move_in(self, tenure: Tenure) -> Steps[None]:
         assert self.knowledge is not None

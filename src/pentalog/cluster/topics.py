@@ -61,6 +61,8 @@ class ClusterTopics:
         self._prepared: dict[str, Topic] = {}
         self._watchers: dict[object, Callable[[], None]] = {}
         self._changes = Changes(fleet)
+        self.deleted: list[Callable[[Topic], None]] = []
+        """Called with every topic that was deleted through this gateway."""
         self._changing = TopicChanges(fleet, self.get, self.refresh, self._describe, self.leader)
 
     # What is known
@@ -281,7 +283,20 @@ class ClusterTopics:
 
     def delete(self, name: str) -> None:
         self.check_writable(name)
-        self._changes.ask(self._changing.delete(self.get(name)))
+        self._changes.ask(self._delete(self.get(name)))
+
+    def _delete(self, topic: Topic) -> Steps[None]:
+        yield from self._changing.delete(topic)
+        for run in self.deleted:
+            run(topic)
+
+    def await_also(self, later: Later[None]) -> None:
+        """What else `settle` has to wait for in this turn."""
+        self._changes.wait_for(later)
+
+    def touch(self) -> None:
+        """Something has changed of topics that others keep."""
+        self._change(self._known)
 
     def grow(self, name: str, partitions: int, *, dry_run: bool = False) -> None:
         self.check_writable(name)
@@ -353,4 +368,6 @@ def _described(topic: Topic, configs: Sequence[Any]) -> Topic:
             own = config.config_source == _TOPIC_SOURCE
             (overrides if own else defaults)[config.name] = config.value
     settings = topic_settings.log_settings(defaults, overrides)
+    # Whether there are enough copies is for the cluster to say; a gateway keeps none.
+    settings = replace(settings, insync_replicas_min=1)
     return replace(topic, overrides=overrides, settings=settings)

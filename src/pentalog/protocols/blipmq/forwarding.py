@@ -7,6 +7,7 @@ the client is served meanwhile.
 
 from __future__ import annotations
 
+import math
 import struct
 import uuid
 from collections.abc import Callable
@@ -27,6 +28,9 @@ _PORTION_BYTES: Final = 64 << 10
 """Answers are passed on when so much has come, or all of them."""
 _TIMEOUT_MS: Final = 40_000
 """Longer than anything the other gateway waits for."""
+_OWNERLESS_MS: Final = 15_000
+"""How long a client waits for an owner: an election after a death takes less."""
+_LOOK_MS: Final = 50
 _LENGTH: Final = struct.Struct(">I")
 _HEAD: Final = struct.Struct(">IB8s")
 _HELLO: Final = struct.Struct(">IB8sH")
@@ -52,8 +56,24 @@ class Forwarding:
         self._pong = b""
         self._release: Callable[[], None] | None = None
         self._timer: Timer | None = None
+        self._ownerless_s = self._looked_s = -math.inf
+        """Since when there has been nobody to forward to, and when that was seen last."""
         self._incoming = bytearray(_PORTION_BYTES)
         self._filled = 0
+
+    def must_wait(self) -> bool:
+        """Is nobody the owner just now, or this gateway about to be?  Then frames come again."""
+        council, runtime = self._context.broker.council, self._context.runtime
+        if council.owner is not None and council.owner != council.me:
+            return False
+        now_s = runtime.monotonic()
+        if now_s - self._looked_s > 1:
+            self._ownerless_s = now_s
+        self._looked_s = now_s
+        if now_s - self._ownerless_s >= _OWNERLESS_MS / 1000:
+            return False
+        runtime.after(_LOOK_MS, self._replies.hold())
+        return True
 
     def forward(self, data: bytes, correlations: bytes, key: bytes) -> None:
         """Take whole frames to the owner; `served` says when they are done with."""

@@ -177,6 +177,8 @@ class BlipmqSession:
             return False
         if found is not Next.FORWARD:
             return None if found is Next.AGAIN else True
+        if self._forwarding.must_wait():
+            return None
         if self._by_gateway:
             self._refuse(correlations, 500, "this gateway keeps no subscriptions: try again")
             return False
