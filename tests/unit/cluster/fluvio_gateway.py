@@ -100,7 +100,8 @@ class FluvioGateway(FluvioDoor):
     dates_commits = False
     """Kafka's coordinators do not tell when."""
 
-    def __init__(self, directory: Path, **settings: Any) -> None:
+    def __init__(self, directory: Path, *, owner: bool = True, **settings: Any) -> None:
+        """Not an `owner`: it takes no part in the gateways' council."""
         directory.mkdir(exist_ok=True)
         settings.setdefault("flush_interval_ms", 50)
         self.world = ClusterWorld(directory, **settings)
@@ -108,6 +109,10 @@ class FluvioGateway(FluvioDoor):
         disk = self.world.disk
         self.broker, self.topics, self.groups = disk.broker, disk.topics, disk.groups
         self.smart_modules = self.world.broker.smart_modules
+        if owner:
+            self._own()
+
+    def _own(self) -> None:
         council = self.world.engine.council
         council.open("one", {"fluvio-sc": ("one", 1), "fluvio-spu": ("one", 2)})
         for _ in range(100):

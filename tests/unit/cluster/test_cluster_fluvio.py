@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -40,6 +41,7 @@ from test_fluvio_sc import (
     watching,
 )
 from test_fluvio_spu import PRODUCE, STREAM
+from tests.fuzz.fluvio.fluvio_fuzz import controller_corpus, spu_corpus
 from wat_modules import module
 
 from pentalog.broker.port import TopicSpec
@@ -292,3 +294,27 @@ def test_a_cluster_that_is_away(world: ClusterWorld, gateways: list[FluvioPeer])
     spu = one.spu()
     asked(world, spu, PRODUCE, produce("demo", their_batch(b"c")))
     assert world.kept(Partition("demo", 0))[-1] == b"c"
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_damaged_requests(world: ClusterWorld, gateways: list[FluvioPeer], seed: int) -> None:
+    """Nothing raises, and every connection goes on or ends."""
+    dice = random.Random(seed)
+    one = gateways[seed]
+    one.sc().ask(CREATE, create_topic("orders", topic_spec(2)))
+    for kind, corpus in ((one.sc, controller_corpus()), (one.spu, spu_corpus())):
+        peer, ended = kind(), 0
+        for _ in range(150):
+            frame = bytearray(dice.choice(corpus))
+            for _ in range(dice.randint(0, 3)):
+                at = dice.randrange(4, len(frame))
+                frame[at] = dice.choice((0, 127, 128, 255, dice.randrange(256)))
+            peer.feed(bytes(frame))
+            peer.run()
+            peer.frames()
+            if peer.line.hung_up:
+                ended += 1
+                peer.session.close()
+                peer = kind()
+        assert 20 < ended < 150
+        assert kind().ask(18, b"", 0).i16() == 0
