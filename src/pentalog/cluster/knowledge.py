@@ -24,6 +24,7 @@ from pentalog.model.types import Edge, Offset, Partition
 
 _OWNER_TRIES: Final = 100
 _OWNER_PAUSE_MS: Final = 100
+_STATE_TRIES: Final = 300
 _STATE_PAUSE_MS: Final = 10
 
 
@@ -100,10 +101,11 @@ class ClusterKnowledge:
 
     def _catch_up(self, state: ClusterState) -> Steps[None]:
         at = Partition(STATE_TOPIC, 0)
-        yield self.partitions(at.topic)
+        yield self.topic(at.topic)
+        yield from self._fleet.persist(lambda: self._bounds.refresh([at]))
         end = self._bounds.marks(at).stable
-        for _ in range(_OWNER_TRIES):
-            if state.owned or state.rows.position >= end:
+        for _ in range(_STATE_TRIES):
+            if state.owned or state.rows.told >= end:
                 return
             yield self._fleet.sleep(_STATE_PAUSE_MS)
 

@@ -40,12 +40,13 @@ from test_fluvio_sc import (
     unwrap,
     watching,
 )
-from test_fluvio_spu import PRODUCE, STREAM
+from test_fluvio_spu import FETCH, PRODUCE, STREAM
 from tests.fuzz.fluvio.fluvio_fuzz import controller_corpus, spu_corpus
 from wat_modules import module
 
 from pentalog.broker.port import TopicSpec
 from pentalog.cluster import engine, fleet
+from pentalog.cluster.agreement import STATE_TOPIC
 from pentalog.model.types import Partition
 from pentalog.protocols.fluvio.codec import Reader, Writer
 from pentalog.protocols.fluvio.forwarding import FORWARDED
@@ -266,9 +267,17 @@ def test_segments_are_as_small_as_the_cluster_keeps_them(gateways: list[FluvioPe
 def test_the_state_is_nobodys_topic(gateways: list[FluvioPeer]) -> None:
     sc, spu = gateways[0].sc(), gateways[0].spu()
     assert listed(sc, "Topic") == []
-    answer = spu.ask(PRODUCE, produce("__pentalog_state", their_batch(b"x")))
-    assert read_produced(answer) == [("__pentalog_state", [(0, 2006, 0)])]
-    assert status(sc.ask(DELETE, delete("Topic", "__pentalog_state")))[1] == 2006
+    answer = spu.ask(PRODUCE, produce(STATE_TOPIC, their_batch(b"x")))
+    assert read_produced(answer) == [(STATE_TOPIC, [(0, 6, 0)])]
+    spu.request(STREAM, stream_fetch(STATE_TOPIC))
+    ((_, frame),) = spu.pushed()
+    assert read_streamed(frame).error == 6
+    asked = Writer(24).i32(0).i32(1).i32(1 << 20).u8(0).u32(1).text(STATE_TOPIC).u32(1).u32(0)
+    answer = spu.ask(FETCH, bytes(asked.i32(-1).i64(0).i64(0).i32(1 << 20).u32(0).out))
+    answer.skip(10)
+    assert (answer.u32(), answer.text(), answer.u32()) == (1, STATE_TOPIC, 1)
+    assert (answer.u32(), answer.i16()) == (0, 6)
+    assert status(sc.ask(DELETE, delete("Topic", STATE_TOPIC)))[1] == 2006
 
 
 def test_a_cluster_that_is_away(world: ClusterWorld, gateways: list[FluvioPeer]) -> None:
