@@ -329,6 +329,9 @@ class LocalSubscriptions:
         self._idle_timer: Timer | None = None
         self._closed = False
 
+    def homed(self) -> Later[None]:
+        return Later.now(None)
+
     def restore(self) -> None:
         """Read what an earlier life left; begins to look for abandoned ones."""
         self._next_id, found, windows = rows.read(self._state)

@@ -31,6 +31,10 @@ class Routes:
         self._version = topics.version
         self._known: dict[bytes, Partition] = {}
 
+    def knows(self, name: bytes) -> bool:
+        """Has it been written to, with topics as they are?"""
+        return name in self._known and self._version == self._topics.version
+
     def find(self, name: bytes) -> Partition:
         """Where to write what is published; refuses what may not be written."""
         if self._version != self._topics.version:

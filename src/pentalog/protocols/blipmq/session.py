@@ -170,6 +170,8 @@ class BlipmqSession:
         """May this be served now?  None: it comes again.  False: it has been answered."""
         if self._asking is None or not self._authenticated:
             return True
+        if isinstance(item, PublishRun) and self._routes.knows(item.topic):
+            return True
         try:
             found = self._asking.next(item)
         except BrokerError as refusal:
@@ -177,8 +179,6 @@ class BlipmqSession:
             return False
         if found is not Next.FORWARD:
             return None if found is Next.AGAIN else True
-        if self._forwarding.must_wait():
-            return None
         if self._by_gateway:
             self._refuse(correlations, 500, "this gateway keeps no subscriptions: try again")
             return False
@@ -306,13 +306,14 @@ class BlipmqSession:
         except BrokerError as refusal:
             self._publish_refused(run.correlations, refusal, run.qos)
             return
-        if run.qos == 0:
-            if self._asking is not None:
-                self._written[at] = log.settle(appended, Ack.WRITTEN)
+        if run.qos == 0 and self._asking is None:
             return
         settled = log.settle(appended, Ack.DURABLE)
         if self._asking is not None:
+            # Where others keep the records, only what all have is seen by polls.
             self._written[at] = settled
+            if run.qos == 0:
+                return
         if not settled.ready:
             place, correlations = self._replies.place(), run.correlations
             settled.then(lambda later: place.fill(*self._published(correlations, later)))
