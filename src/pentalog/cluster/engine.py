@@ -136,6 +136,7 @@ class Engine:
             self._rosters,
             self._transactions,
         )
+        knowledge.kept = self.state
         self._subscriptions.knowledge = knowledge
         return Broker(
             self._topics.cluster_id,

@@ -32,7 +32,6 @@ from pentalog.model.errors import (
     Overloaded,
     StorageFailed,
     TopicExists,
-    TopicNotFound,
 )
 from pentalog.model.later import Later
 from pentalog.model.types import Horizon, Identity, Offset, Partition, Record
@@ -58,6 +57,8 @@ class Replica:
     def __init__(self, state: ClusterState) -> None:
         self.over = False
         self.position: Offset = 0
+        self.told: Offset = 0
+        """Up to here those who watch have heard of it."""
         self.who: Identity | None = None
         """Under which id and epoch this one writes, if it does."""
         self.before: Identity | None = None
@@ -445,17 +446,14 @@ class ClusterState:
                     self._take_place(replica)
                 elif changed:
                     self._tell(changed)
+                replica.told = replica.position
                 yield replica.more()
             else:
                 yield self.fleet.sleep(_PAUSE_MS)
                 yield from self.topics.refresh(STATE_TOPIC)
 
     def _exists(self) -> bool:
-        try:
-            self.topics.get(STATE_TOPIC)
-        except TopicNotFound:
-            return False
-        return True
+        return self.topics.known(STATE_TOPIC)
 
     # Owning
 

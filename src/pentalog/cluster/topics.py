@@ -71,6 +71,9 @@ class ClusterTopics:
     # What is known
 
     def get(self, name: str) -> Topic:
+        if name == STATE_TOPIC:
+            # It holds what clients must not see: doors read nothing they have not got here.
+            raise TopicNotFound(f"topic {name!r} is the gateways' own: choose another")
         return self._find(name).topic
 
     def by_id(self, topic_id: UUID) -> Topic:
@@ -111,7 +114,7 @@ class ClusterTopics:
     def check_writable(self, name: str) -> None:
         """Raise unless it is there, and clients may write and change it."""
         if self._find(name).internal:
-            raise InvalidTopic(f"topic {name!r} is the cluster's own: it can only be read")
+            raise InvalidTopic(f"topic {name!r} is the cluster's own: clients cannot change it")
 
     def _find(self, name: str) -> Known:
         known = self._known.get(name)
@@ -253,7 +256,7 @@ class ClusterTopics:
         yield from self._fleet.persist(lambda: self._see_created(spec.name))
         if len(self._prepared) >= _PREPARED_MAX:
             self._prepared.clear()
-        self._prepared[spec.name] = self.get(spec.name)
+        self._prepared[spec.name] = self._find(spec.name).topic
 
     def _ask_to_create(self, spec: TopicSpec) -> Steps[None]:
         configs = [{"name": name, "value": value} for name, value in spec.settings.items()]

@@ -196,8 +196,8 @@ class Door:
         self._tell(objects.SMART_MODULE)
 
     def _spus_changed(self) -> None:
-        self._tell(objects.SPU)
         if self.spus.changed():
+            self._tell(objects.SPU)
             # Others lead now: as new objects, all of them are told once more.
             self._know({name: replace(topic) for name, topic in _tellable(self._topics).items()})
 

@@ -14,6 +14,8 @@ from pentalog.session import Context
 TOPICS_MAX: Final = 200
 PARTITIONS_MAX: Final = 2000
 """Topics are told of one by one until there have been as many of them, or of their partitions."""
+GROUPS_MAX: Final = 200
+"""Groups of a cluster that are asked for at once: each takes a request."""
 LAGS_MAX: Final = 1000
 """Group, topic and partition, told of one by one."""
 
@@ -144,7 +146,8 @@ FAMILIES: Final[tuple[Family, ...]] = (
 )  # fmt: skip
 
 
-def text(context: Context, observation: Observation) -> str:
+def text(context: Context, observation: Observation, *, surveyed: bool = True) -> str:
+    """Topics and groups are left out if they could not be asked for."""
     lines: list[str] = []
     metrics = context.totals
     for field, family in COUNTERS.items():
@@ -154,8 +157,7 @@ def text(context: Context, observation: Observation) -> str:
     lines += _histograms(metrics)
     lines += _family(START, [((), observation.started_ms / 1000)])
     lines += _family(READY, [((), int(observation.ready))])
-    if context.broker.knowledge.current:
-        # Another engine's topics and disks are told of by those who keep them.
+    if surveyed:
         lines += _disk(context)
         lines += _owned(context)
     return "\n".join(lines) + "\n"
@@ -224,15 +226,19 @@ def _lags(context: Context) -> tuple[list[tuple[tuple[str, ...], int]], int]:
     log, offsets = context.broker.log, context.broker.groups.offsets
     lags: list[tuple[tuple[str, ...], int]] = []
     groups = sorted(offsets.groups())
+    all_known = context.broker.knowledge.current
+    known = {topic.name for topic in context.broker.topics.all()[:TOPICS_MAX]}
     for number, group in enumerate(groups):
         committed = {
             at: place
             for at, place in offsets.committed(group).items()
             if len(group) + len(at.topic) <= LABEL_CHARACTERS_MAX
         }
-        if len(lags) + len(committed) > LAGS_MAX:
+        if len(lags) + len(committed) > LAGS_MAX or (number == GROUPS_MAX and not all_known):
             return lags, len(groups) - number
         for at, place in sorted(committed.items()):
+            if at.topic not in known and not all_known:
+                continue  # where it ends was not asked for
             try:
                 end = log.marks(at).end
             except BrokerError:
