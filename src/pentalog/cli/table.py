@@ -94,8 +94,9 @@ def run(
         ),
     ):
         from pentalog.cli.pipelines_display import Display
+        from pentalog.tables.announcing import Announcer
 
-        with Display(as_json=as_json) as display:
+        with Display(as_json=as_json) as display, Announcer(pipelines):
 
             def report(progress: Mapping[str, Any]) -> None:
                 counted.take(progress)
