@@ -11,6 +11,7 @@ _GREY: Final = "#8a93a6"
 _PALETTE: Final = (
     "#4c7dff", "#20b486", "#f59f00", "#d6459b", "#8e6cf0", "#0ea5b7", "#e8590c", "#74808f",
 )  # fmt: skip
+_SPAN_MS_MIN: Final = 60_000
 _UNITS: Final = ("", "k", "M", "G", "T", "P")
 
 Points = Iterable[tuple[float, float]]
@@ -26,10 +27,15 @@ def lines(series: Mapping[str, Points], title: str, *, tall: bool = False) -> ui
             "grid": {"left": 8, "right": 16, "top": 34, "bottom": 8, "containLabel": True},
             "legend": {"top": 0, "type": "scroll", "textStyle": {"color": _GREY}},
             "tooltip": {"trigger": "axis", "confine": True},
-            "xAxis": {"type": "time", "axisLabel": {"color": _GREY, "hideOverlap": True}},
+            "xAxis": {
+                "type": "time",
+                "show": False,
+                "axisLabel": {"color": _GREY, "hideOverlap": True},
+            },
             "yAxis": {
                 "type": "value",
                 "min": 0,
+                "minInterval": 1,
                 "axisLabel": {"color": _GREY},
                 "splitLine": {"lineStyle": {"color": "rgba(128,128,140,.2)"}},
             },
@@ -48,16 +54,23 @@ def shaped(series: Mapping[str, Points]) -> list[dict[str, Any]]:
         {
             "name": name,
             "type": "line",
-            "showSymbol": False,
+            "showSymbol": len(points) < 2,
             "lineStyle": {"width": 2},
             "data": [[time_ms, round(value, 2)] for time_ms, value in points],
         }
-        for name, points in series.items()
+        for name, points in ((name, list(several)) for name, several in series.items())
     ]
 
 
 def redraw(chart: ui.echart, series: Mapping[str, Points]) -> None:
-    chart.options["series"] = shaped(series)
+    shown = shaped(series)
+    chart.options["series"] = shown
+    times = [point[0] for one in shown for point in one["data"]]
+    if times:
+        # One point alone would be drawn in the middle of a day or two.
+        chart.options["xAxis"]["show"] = True
+        chart.options["xAxis"]["min"] = min(*times, max(times) - _SPAN_MS_MIN)
+        chart.options["xAxis"]["max"] = max(times)
     chart.update()
 
 
