@@ -12,6 +12,7 @@ import pytest
 from tests.console.world import Browser, client, write
 
 import pentalog
+from pentalog.clients.kafka import Cluster
 from pentalog.model.types import Record
 from pentalog.tables import announcing, archive, pipeline
 from pentalog.tables.checkpoint import INGEST, Checkpoint
@@ -20,6 +21,12 @@ pytestmark = pytest.mark.clients
 
 SPARK_S = 200.0
 """Until Spark has its first batch behind it, on a machine that has other things to do."""
+
+
+def told_of(cluster: Cluster) -> tuple[str, int]:
+    """What the pipeline says of itself: its state, and where its silver table ends."""
+    (one,) = [one for one in announcing.announced(cluster) if one["pipeline"] == "orders"]
+    return one["state"], one["tables"]["silver"]["covered"].get("orders/0", [0, 0])[1]
 
 
 def test_a_pipeline_is_watched(
@@ -45,15 +52,12 @@ def test_a_pipeline_is_watched(
                 browser.wait_text("pipeline-tables", "bronze", "silver", "orders/0", "300")
                 browser.wait_text("pipeline-ledger", "orders/0 0..300")
                 browser.picture("pipeline")
-                told = {one["pipeline"]: one for one in announcing.announced(cluster)}
-                assert told["orders"]["state"] == "running"
-                assert told["orders"]["tables"]["silver"]["covered"] == {"orders/0": [0, 300]}
+                browser.until(lambda: told_of(cluster) == ("running", 300), "what it tells")
             finally:
                 running.send_signal(signal.SIGTERM)
                 running.wait(60)
         browser.wait_text("pipeline-state", "stopped")
-        told = {one["pipeline"]: one for one in announcing.announced(cluster)}
-        assert told["orders"]["state"] == "stopped"
+        assert told_of(cluster) == ("stopped", 300)
 
 
 def test_a_pipeline_that_no_setting_names_tells_of_itself(

@@ -31,6 +31,7 @@ INTERVAL_S: Final = 5.0
 SILENT_AFTER_S: Final = 6 * INTERVAL_S
 _TEXT_BYTES_MAX: Final = 4000
 """Brokers take 4096 of metadata unless they are told otherwise."""
+_RUNNING_OR_NOT: Final = ("new", "running", "stopped")
 _MARK: Final = "pentalog pipeline "
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _SHAPE: Final = {
@@ -72,8 +73,9 @@ class Announcer:
     def _tell(self, pipeline: Pipeline, *, ended: bool) -> None:
         try:
             found = status.describe_whole(pipeline)
-            if ended and found["state"] == "running":
-                found["state"] = "stopped"
+            if found["state"] in _RUNNING_OR_NOT:
+                # What lies beside the tables says so after the first batch only.
+                found["state"] = "stopped" if ended else "running"
             options = read_options(where(pipeline))
             with Cluster(options.servers, options.client) as cluster:
                 announce(cluster, pipeline, found)

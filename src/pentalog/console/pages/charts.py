@@ -24,7 +24,7 @@ def lines(series: Mapping[str, Points], title: str, *, tall: bool = False) -> ui
             "animation": False,
             "color": list(_PALETTE),
             "textStyle": {"color": _GREY},
-            "grid": {"left": 8, "right": 16, "top": 34, "bottom": 8, "containLabel": True},
+            "grid": {"left": 16, "right": 32, "top": 34, "bottom": 8, "containLabel": True},
             "legend": {"top": 0, "type": "scroll", "textStyle": {"color": _GREY}},
             "tooltip": {"trigger": "axis", "confine": True},
             "xAxis": {
