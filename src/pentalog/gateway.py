@@ -24,7 +24,7 @@ from pentalog.protocols.http import starting
 from pentalog.server.anteroom import Anteroom
 from pentalog.server.asyncio_runtime import AsyncioRuntime
 from pentalog.server.certificates import Certificates
-from pentalog.server.dialing import AsyncioDialer, tls_of
+from pentalog.server.dialing import AsyncioCaller, AsyncioDialer, tls_of
 from pentalog.server.lifecycle import Loop, arrival, raise_file_limit
 from pentalog.server.listener import Listeners, ListenFailed
 from pentalog.session import Address, Endpoint
@@ -50,7 +50,8 @@ class Gateway:
         demands = scheme.split("+")[1:]
         dialer = AsyncioDialer(loop, _tls(config) if "tls" in demands else None)
         login = _login(config) if "sasl" in demands else None
-        self._engine = Engine(dialer, self._runtime, self.metrics, _servers(servers), login)
+        self._engine = Engine(dialer, self._runtime, self.metrics, _servers(servers), login, config)
+        self._engine.council.caller = AsyncioCaller(loop, config.engine_ca)
         self._loop = loop
         self._listeners: Listeners | None = None
         standing = f"reaching {config.engine}"
@@ -128,7 +129,7 @@ class Gateway:
             self._engine.log.stop_waiting()
             await self._listeners.close(timeout_ms=self._config.shutdown_timeout_ms)
             self._listeners = None
-        await arrival(self._engine.council.close())
+        await arrival(self._engine.leave())
         self._engine.close()
         self._runtime.close()
         return True
@@ -152,11 +153,6 @@ def _endpoints(config: Config) -> Mapping[str, Endpoint]:
                 f"listener {listen} cannot be opened with engine={config.engine}: its door needs "
                 f"what only the local engine has; with a cluster there are: {', '.join(offered)}"
             )
-    if config.authorization or config.super_users:
-        raise ConfigError(
-            f"setting authorization cannot be used with engine={config.engine}: rules are kept "
-            "by the local engine only; take it out, and let the cluster guard itself"
-        )
     return offered
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
+from pentalog.broker.upstream import Downstream, Upstream
+
 
 class Peer(NamedTuple):
     """One gateway, as all of them know it."""
@@ -20,12 +22,16 @@ class Peer(NamedTuple):
 
     def address(self, door: str) -> tuple[str, int] | None:
         """Of the listener with this name, else of any of this door; None: it has none."""
-        exact = self.addresses.get(door)
-        if exact is not None:
-            return exact
+        name = self.listener(door)
+        return None if name is None else self.addresses[name]
+
+    def listener(self, door: str) -> str | None:
+        """The name of that listener."""
+        if door in self.addresses:
+            return door
         door = door.partition("+")[0]
         of_door = [name for name in self.addresses if name.partition("+")[0] == door]
-        return self.addresses[min(of_door, key=len)] if of_door else None
+        return min(of_door, key=len, default=None)
 
 
 class Council(Protocol):
@@ -52,6 +58,9 @@ class Council(Protocol):
     def watch(self, run: Callable[[], None]) -> Callable[[], None]:
         """Call `run` whenever any of this has changed, until the function returned is called."""
 
+    def call(self, peer: Peer, door: str, caller: Downstream) -> Upstream | None:
+        """Connect to a door of another gateway; None if it has no such door."""
+
 
 class Alone:
     """Implements `Council` for a broker that has no others."""
@@ -64,6 +73,9 @@ class Alone:
 
     def watch(self, run: Callable[[], None]) -> Callable[[], None]:
         return lambda: None
+
+    def call(self, peer: Peer, door: str, caller: Downstream) -> Upstream | None:
+        return None
 
 
 ALONE: Final = Alone()

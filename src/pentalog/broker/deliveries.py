@@ -15,6 +15,9 @@ from pentalog.model.errors import TopicNotFound
 from pentalog.model.later import Later
 from pentalog.model.types import Offset, Partition
 
+OPEN_BYTES: Final = 256 << 10
+"""Opened at a time for one partition of a subscription."""
+
 
 class Stretch(NamedTuple):
     """Opened batches of one partition that deliveries may be made of, now."""
@@ -62,6 +65,9 @@ class Subscription(Protocol):
     def underway(self) -> Mapping[Partition, Offset]:
         """Ends of partitions whose newest records cannot be delivered until they are durable."""
 
+    def unread(self) -> Mapping[Partition, Offset]:
+        """Where it would go on, if nothing is known to be there; empty if something is."""
+
 
 class SubscriptionView(NamedTuple):
     """A subscription, for those who list them."""
@@ -79,6 +85,10 @@ class SubscriptionView(NamedTuple):
 class Subscriptions(Protocol):
     """They outlive connections and restarts, and are closed when nobody uses them any more."""
 
+    @property
+    def here(self) -> bool:
+        """Does this broker keep them, now?  If not, the owner of the council's state does."""
+
     def open(self, topic: str, *, leased: bool) -> Later[int]:
         """Make one that begins at the topic's end; its id, once it is on the disk."""
 
@@ -92,6 +102,8 @@ class Subscriptions(Protocol):
 
 class Unsubscribed:
     """Implements `Subscriptions` for a broker that delivers nothing."""
+
+    here = True
 
     def open(self, topic: str, *, leased: bool) -> Later[int]:
         raise TopicNotFound(f"no subscription to {topic!r}: this broker keeps none")

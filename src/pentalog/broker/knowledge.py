@@ -24,8 +24,8 @@ class Knowledge(Protocol):
     def current(self) -> bool:
         """Everything is known at any time: nothing need be asked for here."""
 
-    def topics(self) -> Later[None]:
-        """Which topics there are."""
+    def topics(self, *, settings: bool = False) -> Later[None]:
+        """Which topics there are; with `settings`, also how each of them is set."""
 
     def topic(self, name: str, partition: int = 0) -> Later[None]:
         """How this one is set, and whether it has this partition.
@@ -48,6 +48,18 @@ class Knowledge(Protocol):
     def groups(self) -> Later[None]:
         """Which groups there are."""
 
+    def joining(self, group: str, topic: str, name: str) -> Later[None]:
+        """What `sourcing.rosters.join` is about to tell: whoever is new has been let in."""
+
+    def roster(self, group: str) -> Later[None]:
+        """Who is in a group, and what they read."""
+
+    def transaction(self, name: str, epoch: int | None = None) -> Later[None]:
+        """A transactional id; with `epoch` only if its producer is not known to be in it."""
+
+    def enlisting(self, name: str, at: Partition) -> Later[None]:
+        """A partition that `transactions.admit` is about to let take part."""
+
     def producer(self, at: Partition, name: bytes, epoch: int, sequence: int) -> Later[None]:
         """What a named producer has written to a partition, before a batch from `sequence` on."""
 
@@ -57,7 +69,7 @@ class AllKnown:
 
     current = True
 
-    def topics(self) -> Later[None]:
+    def topics(self, *, settings: bool = False) -> Later[None]:
         return Later.now(None)
 
     def topic(self, name: str, partition: int = 0) -> Later[None]:
@@ -76,6 +88,18 @@ class AllKnown:
         return Later.now(None)
 
     def groups(self) -> Later[None]:
+        return Later.now(None)
+
+    def joining(self, group: str, topic: str, name: str) -> Later[None]:
+        return Later.now(None)
+
+    def roster(self, group: str) -> Later[None]:
+        return Later.now(None)
+
+    def transaction(self, name: str, epoch: int | None = None) -> Later[None]:
+        return Later.now(None)
+
+    def enlisting(self, name: str, at: Partition) -> Later[None]:
         return Later.now(None)
 
     def producer(self, at: Partition, name: bytes, epoch: int, sequence: int) -> Later[None]:

@@ -15,7 +15,7 @@ from typing import Final
 from pentalog import kernels
 from pentalog.broker import subscription_rows as rows
 from pentalog.broker.dead_letters import SUFFIX, DeadLetters
-from pentalog.broker.deliveries import Stretch, Subscription, SubscriptionView
+from pentalog.broker.deliveries import OPEN_BYTES, Stretch, Subscription, SubscriptionView
 from pentalog.broker.port import Log, Opened, Topic, Topics
 from pentalog.broker.state import State
 from pentalog.broker.subscription_rows import SubscriptionRow, WindowRow
@@ -32,8 +32,6 @@ from pentalog.runtime import Runtime, Timer
 
 _log: Final = logging.getLogger(__name__)
 
-OPEN_BYTES: Final = 256 << 10
-"""Opened at a time for one partition of a subscription."""
 OPENINGS_MAX: Final = 128
 """Opened batches kept, of all subscriptions together."""
 EXPIRE_MS: Final = 200
@@ -153,6 +151,15 @@ class LocalSubscription:
             marks = self._owner.log.marks(window.at)
             if marks.end > marks.durable:
                 found[window.at] = marks.end
+        return found
+
+    def unread(self) -> Mapping[Partition, Offset]:
+        found: dict[Partition, Offset] = {}
+        for window in self.windows:
+            behind = window.cursor >= self._owner.log.marks(window.at).stable
+            if not behind or window.next_repeat() is not None:
+                return {}
+            found[window.at] = window.cursor
         return found
 
     def expire(self, now_ms: int) -> None:
@@ -293,6 +300,8 @@ class LocalSubscription:
 class LocalSubscriptions:
     """Implements `deliveries.Subscriptions`."""
 
+    here = True
+
     def __init__(
         self,
         state: State,
@@ -413,6 +422,13 @@ class LocalSubscriptions:
                 timer.cancel()
         self.dead_letters.stop()
         self._save()
+
+    def abandon(self) -> None:
+        """Stop, and write nothing more: they are kept elsewhere by now."""
+        for subscription in self._all.values():
+            subscription.closed = True
+        self._dirty.clear()
+        self.stop()
 
     def changed(self, subscription: LocalSubscription) -> None:
         """Its states are to be written, and its leases to be watched."""

@@ -33,7 +33,9 @@ class Changes:
         self._asked: list[Later[Any]] = []
 
     def ask(self, steps: Steps[Any]) -> None:
-        later = begin(steps)
+        self.wait_for(begin(steps))
+
+    def wait_for(self, later: Later[Any]) -> None:
         if not self._asked:
             # What nobody waits for must not be told to whoever comes next.
             self._fleet.soon(self._asked.clear)

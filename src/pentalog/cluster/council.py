@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from pentalog.broker.council import Peer
+from pentalog.broker.upstream import Caller, Downstream, Upstream
 from pentalog.clients.kafka import messages
 from pentalog.cluster.agreement import (
     Agreement,
@@ -63,6 +64,8 @@ class ClusterCouncil:
     def __init__(self, fleet: Fleet, runtime: Runtime) -> None:
         self.generation = -1
         self.me: Peer | None = None
+        self.caller: Caller | None = None
+        """How the others are reached; None: they are not."""
         self._nodes = fleet
         self._runtime = runtime
         self._agreed = Agreement((), "")
@@ -105,6 +108,12 @@ class ClusterCouncil:
         key = object()
         self._watchers[key] = run
         return lambda: self._watchers.pop(key, None) and None
+
+    def call(self, peer: Peer, door: str, caller: Downstream) -> Upstream | None:
+        name = peer.listener(door)
+        if name is None or self.caller is None:
+            return None
+        return self.caller.call(name, *peer.addresses[name], caller)
 
     # Coming and going
 

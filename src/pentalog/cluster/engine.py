@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, cast
 
-from pentalog.broker.port import Broker, Groups, Producers, Transactions
+from pentalog.broker.port import Broker, Committed, Fence, Groups, Producers
 from pentalog.broker.sourcing import Sourcing
+from pentalog.cluster.aggregates import ClusterAggregates
 from pentalog.cluster.bounds import Bounds
+from pentalog.cluster.coordination import Coordination
 from pentalog.cluster.council import ClusterCouncil
 from pentalog.cluster.fleet import Fleet
 from pentalog.cluster.knowledge import ClusterKnowledge
@@ -16,19 +18,30 @@ from pentalog.cluster.log import ClusterLog
 from pentalog.cluster.named_producers import ClusterNamedProducers
 from pentalog.cluster.offsets import ClusterOffsets
 from pentalog.cluster.refusals import Trouble
+from pentalog.cluster.rosters import ClusterRosters
+from pentalog.cluster.security import ClusterRules, ClusterTokens, ClusterUsers
+from pentalog.cluster.smart_modules import ClusterSmartModules
 from pentalog.cluster.state_topic import ClusterState
 from pentalog.cluster.steps import Steps, begin
+from pentalog.cluster.subscriptions import ClusterSubscriptions
+from pentalog.cluster.topic_options import ClusterTopicOptions
 from pentalog.cluster.topics import ClusterTopics
+from pentalog.cluster.transactions import ClusterTransactions
 from pentalog.cluster.wire import Dialer
 from pentalog.cluster.writing import Writing
+from pentalog.config import Config
 from pentalog.metrics import Metrics
 from pentalog.model.errors import BrokerError
 from pentalog.model.later import Later
-from pentalog.model.types import Identity
+from pentalog.model.types import Identity, Partition
 from pentalog.runtime import Runtime, Timer
 
-REFRESH_INTERVAL_MS: Final = 30_000
-"""What others changed is seen after this time, if nothing tells it earlier."""
+REFRESH_INTERVAL_MS: Final = 2_000
+"""Topics that others made are seen after this time, if nothing tells it earlier."""
+REFRESH_PARTITION_MS: Final = 2
+"""But after so much for each partition, if they are many: their answer is long."""
+DESCRIBE_INTERVAL_MS: Final = 30_000
+"""What others changed of the settings of topics is seen after this time."""
 START_PATIENCE_MS: Final = 10_000
 _PROBE_MS: Final = 5_000
 
@@ -41,6 +54,7 @@ class Engine:
         metrics: Metrics,
         servers: Sequence[tuple[str, int]],
         login: Login | None = None,
+        config: Config | None = None,
     ) -> None:
         self._runtime = runtime
         self._fleet = Fleet(dialer, runtime, servers, login)
@@ -53,14 +67,43 @@ class Engine:
             self._fleet, self._topics, self._bounds, self._writing, runtime, metrics
         )
         self.state = ClusterState(self._fleet, self._topics, self.log, self.council, runtime)
+        self._subscriptions = ClusterSubscriptions(
+            self.state, self.log, self._topics, runtime, metrics, config or Config()
+        )
+        self.state.tenants.append(self._subscriptions)
         self._producers = ClusterNamedProducers(
             self._fleet, self._topics, self._bounds, self._writing
         )
         self.log.sent = self._producers.sent
+        coordination = Coordination(self._fleet)
+        self._rosters = ClusterRosters(
+            self._fleet, self._topics, coordination, runtime, config or Config()
+        )
+        self._transactions = ClusterTransactions(
+            self._fleet, coordination, self._writing, self._producers, self._rosters
+        )
+        self.log.transactional_id = self._transactions.name_of
+        self._offsets.members = self._rosters
+        self._options = ClusterTopicOptions(self.state, self._topics)
+        self._aggregates = ClusterAggregates(
+            self._fleet,
+            self._topics,
+            self._bounds,
+            self.log,
+            self.state,
+            self._transactions,
+            self._producers,
+            runtime,
+        )
+        self._smart_modules = ClusterSmartModules(self.state, runtime, config or Config())
+        self._users = ClusterUsers(self.state, runtime)
+        self._tokens = ClusterTokens(self.state, runtime, config or Config())
+        self._rules = ClusterRules(self.state, config or Config())
         self._timer: Timer | None = None
         self._probing: Later[str] | None = None
         self._patience: Timer | None = None
         self._closed = False
+        self._described_s = runtime.monotonic()
 
     @property
     def names(self) -> str:
@@ -75,26 +118,38 @@ class Engine:
         patience_ms, self._fleet.patience_ms = self._fleet.patience_ms, START_PATIENCE_MS
         yield from self._fleet.persist(self._topics.refresh)
         yield from self._fleet.persist(self.state.open)
+        self._smart_modules.open()
+        for facet in (self._users, self._tokens, self._rules, self._options):
+            facet.open()
         self._fleet.patience_ms = patience_ms
         self._schedule()
+        knowledge = ClusterKnowledge(
+            self._fleet,
+            self._topics,
+            self._bounds,
+            self._writing,
+            self._offsets,
+            self.log,
+            self._producers,
+            self._rosters,
+            self._transactions,
+        )
+        self._subscriptions.knowledge = knowledge
         return Broker(
             self._topics.cluster_id,
             self.log,
             self._topics,
             cast("Producers", ClusterProducers(self._writing)),
             cast("Groups", MemberlessGroups(self._offsets)),
-            cast("Transactions", NotOffered("transactions")),
-            knowledge=ClusterKnowledge(
-                self._fleet,
-                self._topics,
-                self._bounds,
-                self._writing,
-                self._offsets,
-                self.log,
-                self._producers,
-            ),
+            self._transactions,
+            knowledge=knowledge,
             council=self.council,
-            sourcing=Sourcing(producers=self._producers),
+            subscriptions=self._subscriptions,
+            sourcing=Sourcing(self._producers, self._rosters, self._aggregates, self._options),
+            smart_modules=self._smart_modules,
+            rules=self._rules,
+            users=self._users,
+            tokens=self._tokens,
         )
 
     def probe(self) -> Later[str]:
@@ -122,6 +177,11 @@ class Engine:
             self._patience.cancel()
             probing.fill(flaw and f"the cluster does not answer: {flaw}")
 
+    def leave(self) -> Later[None]:
+        """Nobody is here any more; ready when the other gateways know, or after a second."""
+        self._rosters.close()
+        return self.council.close()
+
     def close(self) -> None:
         self._closed = True
         if self._timer is not None:
@@ -132,7 +192,9 @@ class Engine:
 
     def _schedule(self) -> None:
         if not self._closed:
-            self._timer = self._runtime.after(REFRESH_INTERVAL_MS, self._refresh)
+            long_ms = REFRESH_PARTITION_MS * self._topics.partitions
+            delay_ms = min(max(REFRESH_INTERVAL_MS, long_ms), DESCRIBE_INTERVAL_MS)
+            self._timer = self._runtime.after(delay_ms, self._refresh)
 
     def _refresh(self) -> None:
         begin(self._refreshed())
@@ -140,7 +202,10 @@ class Engine:
     def _refreshed(self) -> Steps[None]:
         try:
             yield from self._topics.refresh()
-            yield from self._topics.describe_again()
+            now_s = self._runtime.monotonic()
+            if now_s - self._described_s >= DESCRIBE_INTERVAL_MS / 1000:
+                self._described_s = now_s
+                yield from self._topics.describe_again()
         except Trouble:
             pass  # nobody asked; whoever does is told
         finally:
@@ -176,3 +241,24 @@ class MemberlessGroups(NotOffered):
     def __init__(self, offsets: ClusterOffsets) -> None:
         super().__init__("groups")
         self.offsets = offsets
+        self._forgotten: Later[None] = Later.now(None)
+
+    def commit(
+        self,
+        group: str,
+        fence: Fence,
+        offsets: Mapping[Partition, Committed],
+        *,
+        epoch_aware: bool = True,
+    ) -> Later[None]:
+        """For nobody; the coordinator refuses it while the group has members."""
+        assert fence == Fence(), "nobody is a member here"
+        return self.offsets.commit(group, offsets)
+
+    def forget(self, group: str, at: Collection[Partition]) -> Mapping[Partition, BrokerError]:
+        """What the coordinator refuses, `settle` tells."""
+        self._forgotten = self.offsets.forget(group, at)
+        return {}
+
+    def settle(self) -> Later[None]:
+        return self._forgotten

@@ -9,8 +9,11 @@ from pentalog.cluster.fleet import Fleet
 from pentalog.cluster.log import ClusterLog
 from pentalog.cluster.named_producers import ClusterNamedProducers
 from pentalog.cluster.offsets import ClusterOffsets
+from pentalog.cluster.rosters import ClusterRosters
+from pentalog.cluster.rounds import Rounds
 from pentalog.cluster.steps import Steps, all_of, begin
 from pentalog.cluster.topics import ClusterTopics
+from pentalog.cluster.transactions import ClusterTransactions
 from pentalog.cluster.writing import Writing
 from pentalog.model.errors import BatchCorrupt, OffsetOutOfRange, PartitionNotFound, TopicNotFound
 from pentalog.model.later import Later
@@ -29,6 +32,8 @@ class ClusterKnowledge:
         offsets: ClusterOffsets,
         log: ClusterLog,
         producers: ClusterNamedProducers,
+        rosters: ClusterRosters,
+        transactions: ClusterTransactions,
     ) -> None:
         self._fleet = fleet
         self._topics = topics
@@ -37,14 +42,17 @@ class ClusterKnowledge:
         self._offsets = offsets
         self._log = log
         self._producers = producers
+        self._rosters = rosters
+        self._transactions = transactions
+        self._listing = Rounds(lambda: fleet.persist(topics.refresh))
 
-    def topics(self) -> Later[None]:
-        return begin(self._fleet.persist(self._topics.refresh))
+    def topics(self, *, settings: bool = False) -> Later[None]:
+        return begin(self._describe_all()) if settings else self._listing.ask()
 
     def topic(self, name: str, partition: int = 0) -> Later[None]:
         if self._topics.described(name, partition):
             return Later.now(None)
-        return begin(self._fleet.persist(lambda: self._topics.describe(name, partition)))
+        return begin(self._describe(name, partition))
 
     def partitions(self, topic: str, indexes: Collection[int] | None = None) -> Later[None]:
         return begin(self._look(topic, indexes))
@@ -61,8 +69,31 @@ class ClusterKnowledge:
     def groups(self) -> Later[None]:
         return begin(self._fleet.persist(self._offsets.refresh_groups))
 
+    def joining(self, group: str, topic: str, name: str) -> Later[None]:
+        return self._rosters.let_in(group, topic, name)
+
+    def roster(self, group: str) -> Later[None]:
+        return self._rosters.describe(group)
+
+    def transaction(self, name: str, epoch: int | None = None) -> Later[None]:
+        return self._transactions.look_up(name, epoch)
+
+    def enlisting(self, name: str, at: Partition) -> Later[None]:
+        return self._transactions.prepare(name, at)
+
     def producer(self, at: Partition, name: bytes, epoch: int, sequence: int) -> Later[None]:
         return self._producers.look_up(at, name, epoch, sequence)
+
+    def _describe(self, name: str, partition: int) -> Steps[None]:
+        if not self._topics.known(name):
+            # All of them: whoever asks for one that is not there is told which there are.
+            yield self._listing.ask()
+        if self._topics.known(name):
+            yield from self._fleet.persist(lambda: self._topics.describe(name, partition))
+
+    def _describe_all(self) -> Steps[None]:
+        yield self._listing.ask()
+        yield from self._fleet.persist(self._topics.describe_all)
 
     def _look(self, topic: str, indexes: Collection[int] | None) -> Steps[None]:
         yield self.topic(topic, max(indexes or (), default=0))

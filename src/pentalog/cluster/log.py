@@ -19,6 +19,7 @@ from pentalog.cluster.topics import NO_LEADER, ClusterTopics
 from pentalog.cluster.writing import ACKS_ALL, Sending, Writing
 from pentalog.kernels import Facts
 from pentalog.metrics import Metrics
+from pentalog.model import batch
 from pentalog.model.errors import (
     BatchCorrupt,
     OffsetOutOfRange,
@@ -80,11 +81,14 @@ class ClusterLog:
         self._appended_bytes: dict[Partition, int] = {}
         self.sent: Sent = _not_noted
         """Told of every batch that says itself whose it is."""
+        self.transactional_id: Callable[[int], str | None] = lambda producer_id: None
+        """Under which one a producer writes."""
         writing.written = bounds.acknowledged
         topics.watch(self._ahead.clear)
 
     def append(self, at: Partition, batches: memoryview, facts: Facts | None = None) -> Appended:
         self._topics.leader(at)
+        self._topics.check_writable(at.topic)
         if facts is None:
             facts = kernels.check_batches(batches, 0, len(batches))
         if facts.flaw or not facts.batches:
@@ -103,6 +107,8 @@ class ClusterLog:
         self._metrics.appended_bytes += len(batches)
         if not own:
             who = Identity(facts.producer_id, facts.producer_epoch)
+            if facts.attributes_any & batch.TRANSACTIONAL:
+                sending.transactional_id = self.transactional_id(facts.producer_id)
             self.sent(at, who, facts.sequence_first, facts.sequence_last, sending.later)
         sent = _Sent(at, -1, -1, -1, -1)
         sent.sending = sending

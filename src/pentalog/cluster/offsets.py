@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from pentalog.broker.port import Committed
+from pentalog.broker.port import Committed, Fence
 from pentalog.cluster.fleet import ASKING, Fleet, by_topic
 from pentalog.cluster.link import Link
-from pentalog.cluster.refusals import Refused, Trouble, check
+from pentalog.cluster.refusals import Lost, Refused, Trouble, check
 from pentalog.cluster.steps import Steps, all_of, begin
 from pentalog.cluster.topics import ClusterTopics
 from pentalog.model.errors import UnsupportedVersion
@@ -29,6 +29,23 @@ _REMEMBERED_MAX: Final = 10_000
 _NOT_OFFERED: Final = "transactions of a cluster do not pass through its gateways: ask the cluster"
 
 
+class Members(Protocol):
+    """Who is in groups at this gateway."""
+
+    def fence(self, group: str, at: Collection[Partition]) -> Fence: ...
+    def refresh(self, group: str) -> Steps[None]: ...
+
+
+class Nobody:
+    """Implements `Members` where no group has any."""
+
+    def fence(self, group: str, at: Collection[Partition]) -> Fence:
+        return Fence()
+
+    def refresh(self, group: str) -> Steps[None]:
+        yield from ()
+
+
 class ClusterOffsets:
     """Implements the port's `Offsets` for groups without members."""
 
@@ -38,6 +55,8 @@ class ClusterOffsets:
         self._coordinators: dict[str, int] = {}
         self._remembered: OrderedDict[tuple[str, Partition], Committed] = OrderedDict()
         self._groups: frozenset[str] = frozenset()
+        self.members: Members = Nobody()
+        """In whose name offsets of groups with members are committed."""
 
     def commit(self, group: str, offsets: Mapping[Partition, Committed]) -> Later[None]:
         if not offsets:
@@ -87,13 +106,17 @@ class ClusterOffsets:
 
     def _commit(self, group: str, offsets: Mapping[Partition, Committed]) -> Steps[None]:
         def once() -> Steps[None]:
-            fields = _commit_fields(group, offsets)
+            fields = _commit_fields(group, offsets, self.members.fence(group, offsets))
             answer = yield from self._ask_coordinator(group, _OFFSET_COMMIT, fields)
             for topic in answer.topics:
                 for part in topic.partitions:
                     if part.error_code is ErrorCode.unknown_topic_or_partition:
                         # Refused for the moment only if it is there: the coordinator is behind.
                         self._topics.leader(Partition(topic.name, part.partition_index))
+                    if part.error_code is ErrorCode.stale_member_epoch:
+                        # The group has moved on, which this member was about to be told.
+                        yield from self.members.refresh(group)
+                        raise Lost(f"offsets of group {group!r}: its members change")
                     self._check(group, f"{topic.name}-{part.partition_index}", part.error_code)
 
         yield from self._fleet.persist(once)
@@ -212,7 +235,9 @@ def _nameable(at: Partition) -> bool:
     return at.index <= _INDEX_MAX and len(at.topic.encode()) <= _NAME_BYTES_MAX
 
 
-def _commit_fields(group: str, offsets: Mapping[Partition, Committed]) -> Mapping[str, Any]:
+def _commit_fields(
+    group: str, offsets: Mapping[Partition, Committed], fence: Fence
+) -> Mapping[str, Any]:
     topics = [
         {
             "name": topic,
@@ -231,9 +256,9 @@ def _commit_fields(group: str, offsets: Mapping[Partition, Committed]) -> Mappin
     return {
         "group_id": group,
         # The field's name depends on the version.
-        "generation_id": -1,
-        "generation_id_or_member_epoch": -1,
-        "member_id": "",
+        "generation_id": fence.generation,
+        "generation_id_or_member_epoch": fence.generation,
+        "member_id": fence.member_id,
         "group_instance_id": None,
         "topics": topics,
     }

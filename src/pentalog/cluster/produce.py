@@ -16,7 +16,7 @@ KEY: Final = 0
 VERSION: Final = 7
 SEQUENCE_MAX: Final = 0x7FFFFFFF
 
-_HEAD: Final = struct.Struct(">hhii")
+_HEAD: Final = struct.Struct(">hii")
 _I16: Final = struct.Struct(">h")
 _I32: Final = struct.Struct(">i")
 _PART: Final = struct.Struct(">ii")
@@ -48,14 +48,22 @@ def stamp(batch: bytearray, who: Identity, sequence: int) -> int:
 
 
 def request_body(
-    batches: Sequence[tuple[Partition, Bytes]], *, acks: int, timeout_ms: int
+    batches: Sequence[tuple[Partition, Bytes]],
+    *,
+    acks: int,
+    timeout_ms: int,
+    transactional_id: str | None = None,
 ) -> Sequence[Bytes]:
     """At most one batch for each partition: nodes take no more at once."""
     by_topic: dict[str, list[tuple[int, Bytes]]] = {}
     for at, batch in batches:
         by_topic.setdefault(at.topic, []).append((at.index, batch))
     pieces: list[Bytes] = []
-    small = bytearray(_HEAD.pack(_NO_TRANSACTION, acks, timeout_ms, len(by_topic)))
+    small = bytearray(_I16.pack(_NO_TRANSACTION))
+    if transactional_id is not None:
+        encoded = transactional_id.encode()
+        small = bytearray(_I16.pack(len(encoded)) + encoded)
+    small += _HEAD.pack(acks, timeout_ms, len(by_topic))
     for topic, parts in by_topic.items():
         name = topic.encode()
         small += _I16.pack(len(name)) + name + _I32.pack(len(parts))

@@ -12,6 +12,7 @@ from pentalog.broker import settings as topic_settings
 from pentalog.broker.port import Setting, Topic, TopicSpec
 from pentalog.broker.topics import name_flaw
 from pentalog.clients.kafka import messages
+from pentalog.cluster.agreement import STATE_TOPIC
 from pentalog.cluster.changes import Changes, TopicChanges, growth_flaw, wanted_changes
 from pentalog.cluster.fleet import PATIENCE_MS, Fleet
 from pentalog.cluster.refusals import Refused, check
@@ -60,6 +61,8 @@ class ClusterTopics:
         self._prepared: dict[str, Topic] = {}
         self._watchers: dict[object, Callable[[], None]] = {}
         self._changes = Changes(fleet)
+        self.deleted: list[Callable[[Topic], None]] = []
+        """Called with every topic that was deleted through this gateway."""
         self._changing = TopicChanges(fleet, self.get, self.refresh, self._describe, self.leader)
 
     # What is known
@@ -90,9 +93,22 @@ class ClusterTopics:
             raise PartitionNotFound(f"{at}; the topic has 0..{len(leaders) - 1}")
         return leaders[at.index]
 
+    @property
+    def partitions(self) -> int:
+        """How many there are of all topics."""
+        return sum(len(known.leaders) for known in self._known.values())
+
+    def known(self, name: str) -> bool:
+        return name in self._known
+
     def described(self, name: str, partition: int = 0) -> bool:
         known = self._known.get(name)
         return known is not None and known.described and partition < len(known.leaders)
+
+    def check_writable(self, name: str) -> None:
+        """Raise unless it is there, and clients may write and change it."""
+        if self._find(name).internal:
+            raise InvalidTopic(f"topic {name!r} is the cluster's own: it can only be read")
 
     def _find(self, name: str) -> Known:
         known = self._known.get(name)
@@ -132,14 +148,17 @@ class ClusterTopics:
     def describe(self, name: str, partition: int = 0) -> Steps[None]:
         """Learn a topic and its settings; nothing if there is no such topic."""
         known = self._known.get(name)
-        if known is None:
-            # All of them: whoever asks for one that is not there is told which there are.
-            yield from self.refresh()
-        elif partition >= len(known.leaders):
+        if known is None or partition >= len(known.leaders):
             yield from self.refresh(name)
         known = self._known.get(name)
         if known is not None and not known.described:
             yield from self._describe([name])
+
+    def describe_all(self) -> Steps[None]:
+        """Learn the settings of every topic whose settings have not been asked for."""
+        names = [name for name, known in self._known.items() if not known.described]
+        for start in range(0, len(names), _DESCRIBED_AT_ONCE):
+            yield from self._describe(names[start : start + _DESCRIBED_AT_ONCE])
 
     def describe_again(self) -> Steps[None]:
         """Learn what others have changed of the settings that matter here."""
@@ -168,7 +187,7 @@ class ClusterTopics:
             doing = f"asking for the settings of {result.resource_name!r}"
             check(doing, result.error_code, result.error_message)
             topic = _described(known.topic, result.configs)
-            after[topic.name] = replace(known, topic=topic, described=True)
+            after[topic.name] = _kept(known, replace(known, topic=topic, described=True))
         if after != self._known:
             self._change(after)
 
@@ -263,9 +282,24 @@ class ClusterTopics:
         return lambda: self._watchers.pop(key, None) and None
 
     def delete(self, name: str) -> None:
-        self._changes.ask(self._changing.delete(self.get(name)))
+        self.check_writable(name)
+        self._changes.ask(self._delete(self.get(name)))
+
+    def _delete(self, topic: Topic) -> Steps[None]:
+        yield from self._changing.delete(topic)
+        for run in self.deleted:
+            run(topic)
+
+    def await_also(self, later: Later[None]) -> None:
+        """What else `settle` has to wait for in this turn."""
+        self._changes.wait_for(later)
+
+    def touch(self) -> None:
+        """Something has changed of topics that others keep."""
+        self._change(self._known)
 
     def grow(self, name: str, partitions: int, *, dry_run: bool = False) -> None:
+        self.check_writable(name)
         topic = self.get(name)
         flaw = growth_flaw(topic, partitions)
         if flaw is not None:
@@ -281,6 +315,7 @@ class ClusterTopics:
         replace: bool = False,
         dry_run: bool = False,
     ) -> None:
+        self.check_writable(name)
         topic = self.get(name)
         wanted = wanted_changes(topic, changes, replace=replace)
         if wanted and not dry_run:
@@ -302,11 +337,8 @@ def _known(topic: Any, before: Known | None) -> Known:
             leaders[part.partition_index] = part.leader_id
     topic_id = topic.topic_id or UUID(int=0)
     if before is not None and before.topic.topic_id == topic_id:
-        return replace(
-            before,
-            topic=replace(before.topic, partitions=len(leaders)),
-            leaders=tuple(leaders),
-        )
+        resized = replace(before.topic, partitions=len(leaders))
+        return _kept(before, replace(before, topic=resized, leaders=tuple(leaders)))
     fresh = Topic(
         name=topic.name,
         topic_id=topic_id,
@@ -314,7 +346,14 @@ def _known(topic: Any, before: Known | None) -> Known:
         overrides={},
         settings=LogSettings(),
     )
-    return Known(fresh, tuple(leaders), topic.is_internal)
+    return Known(fresh, tuple(leaders), topic.is_internal or topic.name == STATE_TOPIC)
+
+
+def _kept(before: Known, after: Known) -> Known:
+    """The same objects where nothing has changed: watchers compare by identity."""
+    if after == before:
+        return before
+    return replace(after, topic=before.topic) if after.topic == before.topic else after
 
 
 def _described(topic: Topic, configs: Sequence[Any]) -> Topic:
@@ -329,4 +368,6 @@ def _described(topic: Topic, configs: Sequence[Any]) -> Topic:
             own = config.config_source == _TOPIC_SOURCE
             (overrides if own else defaults)[config.name] = config.value
     settings = topic_settings.log_settings(defaults, overrides)
+    # Whether there are enough copies is for the cluster to say; a gateway keeps none.
+    settings = replace(settings, insync_replicas_min=1)
     return replace(topic, overrides=overrides, settings=settings)

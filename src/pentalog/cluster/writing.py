@@ -50,7 +50,8 @@ class Sending:
     """One batch, from the append to the cluster's word."""
 
     __slots__ = (
-        "acks", "at", "batch", "deadline_s", "later", "offsets", "outcome", "own", "tried", "who"
+        "acks", "at", "batch", "deadline_s", "later", "offsets", "outcome", "own",
+        "transactional_id", "tried", "who",
     )  # fmt: skip
 
     def __init__(
@@ -64,6 +65,8 @@ class Sending:
         """Numbered by us; else the batch says itself whose it is."""
         self.who: Identity | None = None
         """Under which id we have numbered it."""
+        self.transactional_id: str | None = None
+        """Of the transaction it is a part of."""
         self.tried = False
         self.acks = ACKS_LEADER
         self.later: Later[Appended] = Later()
@@ -161,17 +164,18 @@ class Writing:
         self._scheduled = False
         while self._ready:
             lanes, self._ready = list(self._ready), {}
-            parcels: dict[tuple[Link, int], list[tuple[Lane, Sending]]] = {}
+            parcels: dict[tuple[Link, int, str | None], list[tuple[Lane, Sending]]] = {}
             for lane in lanes:
                 found = self._next(lane)
                 if found is None:
                     continue
                 link, sending = found
-                parcels.setdefault((link, sending.acks), []).append((lane, sending))
+                key = (link, sending.acks, sending.transactional_id)
+                parcels.setdefault(key, []).append((lane, sending))
                 if lane.queue:
                     self._ready[lane] = None  # one batch of each lane in one request
-            for (link, acks), parcel in parcels.items():
-                self._send_parcel(link, acks, parcel)
+            for (link, acks, name), parcel in parcels.items():
+                self._send_parcel(link, acks, parcel, name)
 
     def _next(self, lane: Lane) -> tuple[Link, Sending] | None:
         """The batch of a lane that may leave now, numbered, and where it goes."""
@@ -217,7 +221,13 @@ class Writing:
         sending.who = lane.identity
         return True
 
-    def _send_parcel(self, link: Link, acks: int, parcel: Sequence[tuple[Lane, Sending]]) -> None:
+    def _send_parcel(
+        self,
+        link: Link,
+        acks: int,
+        parcel: Sequence[tuple[Lane, Sending]],
+        transactional_id: str | None,
+    ) -> None:
         start = 0
         while start < len(parcel):
             end, size = start, 0
@@ -229,6 +239,7 @@ class Writing:
                 [(lane.at, sending.batch) for lane, sending in part],
                 acks=acks,
                 timeout_ms=PATIENCE_MS,
+                transactional_id=transactional_id,
             )
             asked = link.exchange(produce.KEY, produce.VERSION, body)
             asked.then(partial(self._answered, link, part))

@@ -31,6 +31,22 @@ def tls_of(authorities: str) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=authorities or None)
 
 
+class AsyncioCaller:
+    """`broker.upstream.Caller`, for real."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, authorities: str) -> None:
+        """`authorities`: whose certificates are trusted where a listener demands TLS."""
+        self._loop = loop
+        self._authorities = authorities
+        self._tls: ssl.SSLContext | None = None
+
+    def call(self, listener: str, host: str, port: int, caller: Receiver) -> AsyncioWire:
+        tls = None
+        if "tls" in listener.split("+"):
+            tls = self._tls = self._tls or tls_of(self._authorities)
+        return AsyncioWire(self._loop, host, port, caller, tls)
+
+
 class AsyncioWire(asyncio.BufferedProtocol):
     def __init__(
         self,
@@ -61,6 +77,14 @@ class AsyncioWire(asyncio.BufferedProtocol):
     def send(self, pieces: Sequence[Bytes]) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.writelines(pieces)
+
+    def pause(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def close(self) -> None:
         self._receiver = None

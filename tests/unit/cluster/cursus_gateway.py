@@ -54,7 +54,17 @@ class CursusGateway(ClusterWorld):
     def __init__(self, directory: Path, **settings: Any) -> None:
         super().__init__(directory, **settings)
         self.log = self.broker.log
+        self.engine.council.open("one", {"cursus": ("one.example", 9000)})
+        self.owns()
         self.topics = self.broker.topics
+
+    def owns(self) -> None:
+        """Wait until this gateway owns the state."""
+        for _ in range(STEPS_MAX):
+            self.advance(100)
+            if self.engine.state.owned:
+                return
+        raise AssertionError("nobody owns the state")
 
     def connect(self) -> GatewayClient:
         return GatewayClient(self)
@@ -74,7 +84,19 @@ class OtherGateway(SecondGateway):
 
     def __init__(self, world: CursusGateway) -> None:
         super().__init__(world)
+        self.world = world
         self.step, self.advance = world.step, world.advance
+
+    def sit(self, gateway_id: str, address: tuple[str, int]) -> None:
+        """Take a seat in the council, and wait until everybody knows."""
+        self.engine.council.open(gateway_id, {"cursus": address})
+        for _ in range(STEPS_MAX):
+            self.advance(100)
+            councils = (self.engine.council, self.world.engine.council)
+            if all(len(council.fleet) == 2 and council.owner for council in councils):
+                self.world.owns()
+                return
+        raise AssertionError("the gateways do not agree")
 
     def connect(self) -> GatewayClient:
         return GatewayClient(self)

@@ -11,6 +11,7 @@ import pytest
 from cluster_world import ClusterWorld, is_produce
 from council_world import Gateway, pass_time
 
+from pentalog.broker.security import ANY, Kind, Operation, Principal, Rule
 from pentalog.cluster import state_topic, state_writing
 from pentalog.cluster.refusals import Refused
 from pentalog.cluster.state_rows import Change, Tables
@@ -250,6 +251,31 @@ def test_what_was_settled_is_there_whatever_breaks(world: ClusterWorld, seed: in
     for name, value in settled.items():
         assert value <= kept[name] <= sent[name]
     pass_time(world, gateways, lambda: options(gateways[0]) == options(gateways[1]))
+
+
+def test_users_and_rules_are_known_to_all(world: ClusterWorld) -> None:
+    one, other = gateways = [Gateway(world, "one"), Gateway(world, "other")]
+    owning(world, *gateways)
+    pass_time(world, gateways, lambda: all(each.council.owner is not None for each in gateways))
+    owner, follower = (one, other) if one.engine.state.owned else (other, one)
+    rule = Rule(Kind.TOPIC, "t", False, Principal("User", "ann"), ANY, Operation.READ, True)
+    with pytest.raises(Overloaded):
+        follower.broker.rules.add([rule])
+    asked = ("ann", Operation.READ, Kind.TOPIC)
+    version = follower.broker.rules.version
+    owner.broker.rules.add([rule])
+    world.until(owner.broker.rules.settle())
+    world.until(owner.broker.users.set_password("ann", "secret"))
+    key = owner.broker.users.add_key("ann", "laptop")
+    world.until(owner.broker.users.settle())
+    pass_time(world, gateways, lambda: follower.broker.users.owner_of_key(key.encode()) == "ann")
+    assert world.until(follower.broker.users.verify("ann", "secret"))
+    assert not world.until(follower.broker.users.verify("ann", "guess"))
+    who, operation, kind = asked
+    for name, allowed in (("t", True), ("u", False)):
+        verdict = follower.broker.rules.judge(Principal("User", who), "", operation, kind, name)
+        assert verdict.allowed is allowed
+    assert follower.broker.rules.version > version, "answers given before are not good any more"
 
 
 def test_rows_become_records_and_rows_again() -> None:

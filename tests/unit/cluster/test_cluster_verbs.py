@@ -240,3 +240,11 @@ def pass_time(world: ClusterWorld, time_ms: int) -> None:
     for _ in range(time_ms // 20):
         world.runtime.advance(20)
         world.runtime.run()
+
+
+def test_copies_are_the_clusters_own_business(world: ClusterWorld) -> None:
+    world.broker.topics.configure("events", {"min.insync.replicas": "2"})
+    world.until(world.broker.topics.settle())
+    topic = world.broker.topics.get("events")
+    assert topic.overrides["min.insync.replicas"] == "2"
+    assert topic.settings.insync_replicas_min == 1

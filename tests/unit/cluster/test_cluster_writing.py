@@ -12,7 +12,7 @@ from cluster_world import ClusterWorld, is_produce, refused_produce, values_of
 
 from pentalog.broker.port import Committed, TopicSpec
 from pentalog.cluster import fleet, writing
-from pentalog.cluster.engine import REFRESH_INTERVAL_MS
+from pentalog.cluster.engine import DESCRIBE_INTERVAL_MS
 from pentalog.model import batch
 from pentalog.model.errors import (
     NotEnoughReplicas,
@@ -269,7 +269,7 @@ def test_what_others_change_is_seen(world: ClusterWorld) -> None:
     world.until(world.broker.knowledge.topic("events", 2))
     assert world.broker.topics.get("events").partitions == 3
     world.disk.topics.configure("events", {"max.message.bytes": "5000"})
-    world.runtime.advance(REFRESH_INTERVAL_MS)
+    world.runtime.advance(DESCRIBE_INTERVAL_MS)
     world.runtime.run()
     assert world.broker.topics.get("events").settings.message_bytes_max == 5000
     with pytest.raises(RecordTooLarge):

@@ -19,6 +19,7 @@ PROTOCOL: Final = WireProtocol(
             in_order=True,
             in_flight_max=1000,
             inspector=BlipmqInspector,
+            asks_first=True,
             authenticates=True,
         ),
     ),

@@ -18,7 +18,7 @@ from pentalog.broker.port import Waiting
 from pentalog.kernels import NumberRun, PublishRun
 from pentalog.model.errors import BrokerError, RecordTooLarge
 from pentalog.model.later import Later
-from pentalog.model.types import Ack, Appended, Horizon
+from pentalog.model.types import Ack, Appended, Horizon, Partition
 from pentalog.protocols.blipmq import frames, keys, messages, rights
 from pentalog.protocols.blipmq.door import door_of
 from pentalog.protocols.blipmq.errors import (
@@ -27,7 +27,9 @@ from pentalog.protocols.blipmq.errors import (
     code_of,
     publish_failed,
 )
+from pentalog.protocols.blipmq.forwarding import FORWARDED, Forwarding
 from pentalog.protocols.blipmq.frames import FRAME_BYTES_MAX, ID_BYTES, Frame, FrameType
+from pentalog.protocols.blipmq.lookups import Asking, Item, Next
 from pentalog.protocols.blipmq.messages import Nack
 from pentalog.protocols.blipmq.records import BATCH_BYTES_MAX, Routes
 from pentalog.session import Context, Place, Replies
@@ -82,6 +84,15 @@ class BlipmqSession:
         self._token_id = ""
         """The delegation token it logged in by."""
         self._ended = False
+        self._asking: Asking | None = None
+        """Where the broker does not know everything by itself."""
+        if not context.broker.knowledge.current:
+            self._asking = Asking(context, replies)
+        self._forwarding = Forwarding(context, replies)
+        self._by_gateway = False
+        self._written: dict[Partition, Later[Appended]] = {}
+        """The last write to each partition: who polls elsewhere behind them shall find them."""
+        self._key = b""
         self._parked: deque[_Parked] = deque()
         timeout_ms = context.config.login_timeout_ms
         self._waiting_for_login = context.runtime.after(timeout_ms, self._give_up)
@@ -89,10 +100,13 @@ class BlipmqSession:
     def receive(self, data: memoryview) -> int:
         if self._ended:
             return len(data)
+        if self._forwarding.busy:
+            self._forwarding.room()
+            return 0
         lapsed = self._lapsed()
         split = kernels.split_blipmq(
             data,
-            0,
+            self._forwarding.served(),
             len(data),
             timestamp_ms=self._context.runtime.now_ms(),
             frame_bytes_max=self._frame_bytes_max,
@@ -104,12 +118,23 @@ class BlipmqSession:
             if not isinstance(item, PublishRun | NumberRun):
                 if replies.full:
                     return item[0] - 4
+                frame = frames.read(data, *item)
+                begin, behind = item[0] - 4, item[1]
+                ready = self._ready(frame, frame.correlation, data, begin, behind)
+                if ready is None:
+                    return begin
                 metrics.requests += 1
-                self._serve(frames.read(data, *item))
+                if ready:
+                    self._serve(frame)
                 continue
             if replies.full:
                 return item.start
-            if not self._authenticated:
+            ready = self._ready(item, item.correlations, data, item.start, item.end)
+            if ready is None:
+                return item.start
+            if not ready:
+                metrics.requests += len(item.correlations) // ID_BYTES
+            elif not self._authenticated:
                 metrics.requests += len(item.correlations) // ID_BYTES
                 self._refuse(item.correlations, 401, UNAUTHENTICATED)
             elif isinstance(item, PublishRun):
@@ -133,10 +158,35 @@ class BlipmqSession:
     def close(self) -> None:
         self._ended = True
         self._waiting_for_login.cancel()
+        self._forwarding.close()
         for parked in self._parked:
             if parked.waiting is not None:
                 parked.waiting.cancel()
         self._parked.clear()
+
+    def _ready(
+        self, item: Item, correlations: bytes, data: memoryview, start: int, end: int
+    ) -> bool | None:
+        """May this be served now?  None: it comes again.  False: it has been answered."""
+        if self._asking is None or not self._authenticated:
+            return True
+        try:
+            found = self._asking.next(item)
+        except BrokerError as refusal:
+            self._refuse(correlations, code_of(refusal), str(refusal))
+            return False
+        if found is not Next.FORWARD:
+            return None if found is Next.AGAIN else True
+        if self._forwarding.must_wait():
+            return None
+        if self._by_gateway:
+            self._refuse(correlations, 500, "this gateway keeps no subscriptions: try again")
+            return False
+        if self._asking.must_wait(self._written.values()):
+            return None
+        self._written.clear()
+        self._forwarding.forward(bytes(data[start:end]), correlations, self._key)
+        return None if self._forwarding.busy or not self._forwarding.served() else False
 
     def _serve(self, frame: Frame) -> None:
         try:
@@ -162,6 +212,7 @@ class BlipmqSession:
             raise Nack(400, "HELLO already performed")
         messages.check_hello(frame.payload)
         self._greeted = True
+        self._by_gateway = frame.correlation == FORWARDED
         self._replies.send(frames.ack(frame.correlation, 0))
 
     def _authenticate(self, frame: Frame) -> None:
@@ -180,6 +231,7 @@ class BlipmqSession:
         owner = keys.owner(key, self._context)
         if owner is not None:
             self._authenticated = True
+            self._key = key.encode()
             self._token_id = owner.token_id
             self._waiting_for_login.cancel()
             access.become(owner.who, "API key", by_token=bool(owner.token_id))
@@ -255,8 +307,12 @@ class BlipmqSession:
             self._publish_refused(run.correlations, refusal, run.qos)
             return
         if run.qos == 0:
+            if self._asking is not None:
+                self._written[at] = log.settle(appended, Ack.WRITTEN)
             return
         settled = log.settle(appended, Ack.DURABLE)
+        if self._asking is not None:
+            self._written[at] = settled
         if not settled.ready:
             place, correlations = self._replies.place(), run.correlations
             settled.then(lambda later: place.fill(*self._published(correlations, later)))

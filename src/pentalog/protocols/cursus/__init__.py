@@ -20,6 +20,7 @@ PROTOCOL: Final = WireProtocol(
             in_flight_max=1000,
             inspector=CursusInspector,
             demands=frozenset({"auth"}),
+            asks_first=True,
         ),
     ),
     error_codes=ERROR_CODES,

@@ -7,12 +7,13 @@ from typing import Final, TypeAlias
 
 from pentalog.broker.port import Broker
 from pentalog.kernels import CursusFrame
-from pentalog.model.errors import TopicNotFound
+from pentalog.model.errors import TopicNotFound, TransactionUnknown
 from pentalog.model.later import Later
 from pentalog.model.types import Partition
 from pentalog.protocols.cursus.door import door_of
-from pentalog.protocols.cursus.messages import Command, encoded, truth, whole_number
+from pentalog.protocols.cursus.messages import Command, encoded, transaction_of, truth, whole_number
 from pentalog.protocols.cursus.options import options_of
+from pentalog.protocols.cursus.ownership import EVENTS
 from pentalog.protocols.cursus.reading import MESSAGES_MAX, WILD, group_of, matching, read_bytes_max
 from pentalog.session import Replies
 
@@ -93,15 +94,60 @@ def _publish(broker: Broker, command: Command) -> Lookups:
     options = options_of(broker.sourcing.options.get(topic))
     if not truth(command.get("isIdempotent", "false")) and not options.idempotent:
         return
+    producer = encoded(command.get("producerId"))
+    at = _chosen(broker, command, topic, index)
+    if at is not None:
+        yield from _producing(broker, at, producer, epoch, seq)
+
+
+def _chosen(broker: Broker, command: Command, topic: str, index: int) -> Partition | None:
+    """The partition named, or the one that will be chosen."""
     if index < 0:
         try:
             found = broker.topics.get(topic)
         except TopicNotFound:
-            return
-        by_key = options.partitioner == "hash_key"
+            return None
+        by_key = options_of(broker.sourcing.options.get(topic)).partitioner == "hash_key"
         index = door_of(broker).chosen(found, encoded(command.get("key")), by_key=by_key)
-    producer = encoded(command.get("producerId"))
-    yield from _producing(broker, Partition(topic, index), producer, epoch, seq)
+    return Partition(topic, index)
+
+
+def _transact(broker: Broker, command: Command) -> Lookups:
+    epoch = whole_number(command.get("epoch", "0"))
+    yield broker.knowledge.transaction(transaction_of(command), epoch)
+
+
+def _transaction_status(broker: Broker, command: Command) -> Lookups:
+    yield broker.knowledge.transaction(transaction_of(command))
+
+
+def _transact_publish(broker: Broker, command: Command) -> Lookups:
+    yield from _transact(broker, command)
+    topic, index = command.get("topic"), _index(command, -1)
+    yield broker.knowledge.topic(topic, max(0, index))
+    name = transaction_of(command)
+    at = _chosen(broker, command, topic, index)
+    if at is not None and _is_open(broker, name, whole_number(command.get("epoch", "0"))):
+        yield broker.knowledge.enlisting(name, at)
+
+
+def _aggregate(broker: Broker, command: Command) -> Lookups:
+    yield broker.knowledge.topic(command.get("topic"))
+
+
+def _is_open(broker: Broker, name: str, epoch: int | None) -> bool:
+    """Nothing must take part in a transaction that nobody has begun."""
+    try:
+        view = broker.transactions.view(name)
+    except TransactionUnknown:
+        return False
+    told = door_of(broker).transaction(name, view.who.epoch)
+    return epoch == view.who.epoch and not told.ended and (told.begun or view.phase == "Ongoing")
+
+
+def _transact_offsets(broker: Broker, command: Command) -> Lookups:
+    yield from _transact(broker, command)
+    yield from _batch_commit(broker, command)
 
 
 def _topics(broker: Broker, command: Command) -> Lookups:
@@ -196,6 +242,19 @@ def _committing(broker: Broker, command: Command, indexes: set[int]) -> Lookups:
         yield broker.knowledge.offsets(command.get("group"), at)
 
 
+def _join(broker: Broker, command: Command) -> Lookups:
+    yield from _named(broker, command)
+    if "generation" not in command.parameters:
+        for topic in _names(broker, command):
+            yield broker.knowledge.joining(command.get("group"), topic, command.get("member"))
+
+
+def _status(broker: Broker, command: Command) -> Lookups:
+    yield broker.knowledge.topics()
+    if command.get("group"):
+        yield broker.knowledge.roster(command.get("group"))
+
+
 def _list_groups(broker: Broker, command: Command) -> Lookups:
     yield broker.knowledge.groups()
 
@@ -221,6 +280,19 @@ LOOKUPS: Final[Mapping[str, Callable[[Broker, Command], Lookups]]] = {
     "COMMIT_OFFSET": _commit,
     "BATCH_COMMIT": _batch_commit,
     "FETCH_OFFSET": _fetch_offset,
+    "BEGIN_TXN": _transact,
+    "TXN_PUBLISH": _transact_publish,
+    "SEND_OFFSETS_TO_TXN": _transact_offsets,
+    "END_TXN": _transact,
+    "TXN_STATUS": _transaction_status,
+    **dict.fromkeys(EVENTS, _aggregate),
+    "SUBSCRIBE": _named,
+    "REGISTER_GROUP": _named,
+    "JOIN_GROUP": _join,
+    "SYNC_GROUP": _named,
+    "HEARTBEAT": _named,
+    "LEAVE_GROUP": _named,
+    "GROUP_STATUS": _status,
     "LIST_GROUPS": _list_groups,
 }
 """The others ask for nothing, or are themselves answered by the broker's word."""

@@ -139,6 +139,12 @@ def _check(parameters: Mapping[str, str]) -> None:
             raise Refused(f"malformed_input reason={quoted(f'{name} is not UTF-8')}") from None
 
 
+def transaction_of(command: Command) -> str:
+    """The transactional id in a command, under any of the names it goes by."""
+    names = (command.get(name) for name in ("transactional_id", "txn", "transaction"))
+    return next((name for name in names if name), "")
+
+
 def whole_number(text: str) -> int | None:
     """A decimal number of at most 20 digits, maybe with a sign."""
     digits = text[1:] if text[:1] in ("-", "+") else text

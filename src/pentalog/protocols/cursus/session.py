@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 from pentalog.broker.port import Waiting
 from pentalog.kernels import CursusFrame, read_cursus
 from pentalog.model.errors import BrokerError
-from pentalog.protocols.cursus import frames, publishing, records, rights
+from pentalog.protocols.cursus import frames, ownership, publishing, records, rights
 from pentalog.protocols.cursus.calls import Call
 from pentalog.protocols.cursus.door import door_of
 from pentalog.protocols.cursus.errors import REFUSALS, Refused, explain, quoted
@@ -184,6 +184,7 @@ class CursusSession:
                 lambda: command_lookups(call.broker, command)
             ):
                 return False
+            ownership.check(call)
             self.login.admit(call, _serve_command)
         except REFUSALS as refusal:
             call.refuse(refusal)

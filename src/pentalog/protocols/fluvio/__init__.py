@@ -22,6 +22,7 @@ PROTOCOL: Final = WireProtocol(
             in_flight_max=1000,
             door="fluvio",
             inspector=partial(FluvioInspector, ScSession.apis),
+            asks_first=True,
         ),
         Endpoint(
             "fluvio-spu",
@@ -31,6 +32,7 @@ PROTOCOL: Final = WireProtocol(
             in_flight_max=1000,
             door="fluvio",
             inspector=partial(FluvioInspector, SpuSession.apis),
+            asks_first=True,
         ),
     ),
     error_codes=ERROR_CODES,

@@ -7,18 +7,23 @@ clients use a topic as soon as they see it, and look up its partitions then.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
+from pentalog.broker.council import Council
+from pentalog.broker.knowledge import Knowledge
 from pentalog.broker.port import Broker, Log, Topic, Topics
 from pentalog.broker.transformation import SmartModule, SmartModules
-from pentalog.model.errors import BrokerError
+from pentalog.model.errors import BrokerError, UnsupportedVersion
 from pentalog.model.types import Marks, Partition
 from pentalog.protocols.fluvio import objects
 from pentalog.protocols.fluvio.codec import Writer
+from pentalog.protocols.fluvio.spus import Spu, Spus
 
 Objects = Mapping[str, Any]
-"""Topics or SmartModules by name.  Never changed in place: a newer one takes its place."""
+"""Topics, SmartModules or SPUs by name.  Never changed in place: a newer one takes its place."""
 
 _UPDATE: Final = 0
 _DELETE: Final = 1
@@ -44,10 +49,19 @@ class _Told(NamedTuple):
 
 
 class Door:
-    def __init__(self, log: Log, topics: Topics, smart_modules: SmartModules) -> None:
+    def __init__(
+        self,
+        log: Log,
+        topics: Topics,
+        smart_modules: SmartModules,
+        council: Council,
+        knowledge: Knowledge,
+    ) -> None:
         self._log = log
+        self.spus = Spus(council)
         self._topics = topics
         self._smart_modules = smart_modules
+        self._knowledge = knowledge
         self._watchers: dict[str, dict[Watcher, None]] = {}
         self._told: dict[str, _Told] = {}
         self._epochs = dict.fromkeys(objects.LABELS, 1)
@@ -56,6 +70,7 @@ class Door:
         self._modules: Objects = {module.name: module for module in smart_modules.all()}
         topics.watch(self._topics_changed)
         smart_modules.watch(self._modules_changed)
+        council.watch(self._spus_changed)
 
     def watch(self, watcher: Watcher) -> None:
         self._watchers.setdefault(watcher.label, {})[watcher] = None
@@ -64,14 +79,18 @@ class Door:
         self._watchers.get(watcher.label, {}).pop(watcher, None)
 
     def seen(self, label: str) -> Objects:
-        """What there is to be seen of these objects now."""
+        """What there is to be seen of these objects now.
+
+        SPUs are not among them: they look different to each client.
+        """
         if label in (objects.TOPIC, objects.PARTITION):
             return self._known
         return self._modules if label == objects.SMART_MODULE else _NOTHING
 
     def snapshot(self, label: str, seen: Objects, version: int, *, summary: bool) -> bytearray:
-        """An update that says everything.  The SPU is not among it: it looks different to each."""
-        body = Writer(version).i64(self._epoch).u32(0)
+        """An update that says everything."""
+        epoch = self._epochs[label] if label == objects.SPU else self._epoch
+        body = Writer(version).i64(epoch).u32(0)
         self.write_all(body, label, seen, summary=summary)
         return body.out
 
@@ -112,7 +131,8 @@ class Door:
                 (_DELETE, old, index) for index in _indexes(label, old) if index not in kept
             ]
         for name, new in current.items():
-            if seen.get(name) is not new:
+            old = seen.get(name)
+            if old is not new and not (label == objects.SPU and old == new):
                 changes += [(_UPDATE, new, index) for index in _indexes(label, new)]
         body = Writer(version).i64(self._epochs[label])
 
@@ -130,34 +150,60 @@ class Door:
         if isinstance(found, SmartModule):
             objects.write_module(writer, found, summary=summary)
             return
+        if isinstance(found, Spu):
+            objects.write_spu(writer, found)
+            return
         assert found is None or isinstance(found, Topic)
+        name = objects.OFFSETS_TOPIC if found is None else found.name
         if label == objects.TOPIC:
-            objects.write_topic(writer, found)
+            objects.write_topic(writer, found, partial(self.spus.leader, name))
             return
         marks, size_bytes = (None, 0) if found is None else self._state_of(found, index)
-        objects.write_partition(writer, found, index, marks, size_bytes)
+        leader = self.spus.leader(name, index)
+        objects.write_partition(writer, found, index, leader, marks, size_bytes)
 
     def _state_of(self, topic: Topic, index: int) -> tuple[Marks | None, int]:
         at = Partition(topic.name, index)
         try:
-            return self._log.marks(at), self._log.size_bytes(at)
+            marks = self._log.marks(at)
         except BrokerError:  # it is being deleted
             return None, 0
+        try:
+            return marks, self._log.size_bytes(at)
+        except UnsupportedVersion:
+            return marks, objects.SIZE_UNKNOWN
 
     def _topics_changed(self) -> None:
-        self._known = {topic.name: topic for topic in self._topics.all()}
+        before, after = self._known, {topic.name: topic for topic in self._topics.all()}
+        for name, topic in after.items():
+            if name in before and objects.alike(before[name], topic):
+                after[name] = before[name]
+        if after.keys() == before.keys() and all(after[name] is before[name] for name in after):
+            return
+        self._know(after)
+        if not self._knowledge.current and self._watchers.get(objects.TOPIC):
+            # Others may have made them: how they are set is told when it is known.
+            for name in after.keys() - before.keys():
+                self._knowledge.topic(name)
+
+    def _know(self, topics: Objects) -> None:
+        self._known = topics
         for label in _SPLIT:
-            self._epoch += 1
-            self._epochs[label] = self._epoch
             self._tell(label)
 
     def _modules_changed(self) -> None:
         self._modules = {module.name: module for module in self._smart_modules.all()}
-        self._epoch += 1
-        self._epochs[objects.SMART_MODULE] = self._epoch
         self._tell(objects.SMART_MODULE)
 
+    def _spus_changed(self) -> None:
+        self._tell(objects.SPU)
+        if self.spus.changed():
+            # Others lead now: as new objects, all of them are told once more.
+            self._know({topic.name: replace(topic) for topic in self._topics.all()})
+
     def _tell(self, label: str) -> None:
+        self._epoch += 1
+        self._epochs[label] = self._epoch
         for watcher in list(self._watchers.get(label, ())):
             watcher.tell()
         # Kept no longer than this turn: it holds what was seen, which may be much.
@@ -180,5 +226,7 @@ def door_of(broker: Broker) -> Door:
     """The one door of a broker, made when its first connection opens."""
     door = _DOORS.get(broker)
     if door is None:
-        door = _DOORS[broker] = Door(broker.log, broker.topics, broker.smart_modules)
+        door = _DOORS[broker] = Door(
+            broker.log, broker.topics, broker.smart_modules, broker.council, broker.knowledge
+        )
     return door

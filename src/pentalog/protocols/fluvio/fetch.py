@@ -10,8 +10,8 @@ from pentalog.broker.port import Opened
 from pentalog.broker.security import Kind
 from pentalog.model.errors import BrokerError, OffsetOutOfRange, Unauthorized
 from pentalog.model.later import Later
-from pentalog.model.types import Horizon, Marks, Offset, Partition
-from pentalog.protocols.fluvio import errors, messages, records, rights, streams
+from pentalog.model.types import Marks, Offset, Partition
+from pentalog.protocols.fluvio import errors, lookups, messages, records, rights, streams
 from pentalog.protocols.fluvio.codec import Writer
 from pentalog.protocols.fluvio.errors import WireError
 from pentalog.protocols.fluvio.messages import Fetch, PartitionFetch
@@ -29,21 +29,19 @@ class Reading:
     def __init__(self, call: Call, wish: Fetch) -> None:
         self._call = call
         self._wish = wish
-        self._horizon = Horizon.STABLE if wish.committed else Horizon.END
+        self._horizon = records.horizon_of(call.context.broker, committed=wish.committed)
         self._parts = [part for _, parts in wish.topics for part in parts]
-        self._bodies: list[bytes | None] = [None] * len(self._parts)
-        self._left = len(self._parts)
+        self._bodies: list[bytes] = []
+        self._next = 0
         self._bytes_left = max(1, min(wish.bytes_max, streams.FRAME_BYTES_MAX))
         self._answer: Answer | None = None
 
     def start(self) -> None:
-        positions = self._behind()
-        if positions is None or self._wish.wait_ms <= 0:
+        positions = self._behind() if self._wish.wait_ms > 0 else None
+        if positions is None:
             self._read()
         else:
             self._wait(positions)
-        if self._left and self._answer is None:
-            self._answer = self._call.place()
 
     def _behind(self) -> dict[Partition, Offset] | None:
         """Where to wait; None if some partition can be answered as it is."""
@@ -78,9 +76,12 @@ class Reading:
         waiting.then(waited)
 
     def _read(self) -> None:
-        if not self._parts:
-            self._finish()
-        for number, part in enumerate(self._parts):
+        """One partition after the other: what one has taken the next may not bring."""
+        while self._next < len(self._parts):
+            if self._call.session.ended:
+                return
+            part = self._parts[self._next]
+            self._next += 1
             at = Partition(part.topic, part.partition)
             bytes_max = max(1, min(part.bytes_max, self._bytes_left))
             try:
@@ -89,36 +90,45 @@ class Reading:
                     at, part.offset, bytes_max=bytes_max, horizon=self._horizon
                 )
             except BrokerError as refusal:
-                self._refuse(number, part, refusal)
-            else:
-                opened.then(partial(self._opened, number, part))
+                self._refuse(part, refusal)
+                continue
+            if not opened.ready:
+                if self._answer is None:
+                    self._answer = self._call.place()
+                opened.then(partial(self._arrived, part))
+                return
+            self._opened(part, opened)
+        self._finish()
 
-    def _opened(self, number: int, part: PartitionFetch, later: Later[Opened]) -> None:
+    def _arrived(self, part: PartitionFetch, later: Later[Opened]) -> None:
+        self._opened(part, later)
+        self._read()
+
+    def _opened(self, part: PartitionFetch, later: Later[Opened]) -> None:
         try:
             broker = self._call.context.broker
             at = Partition(part.topic, part.partition)
-            opened = records.decided(broker.transactions, at, later.value)
+            opened = records.decided(broker, at, later.value, self._horizon)
             record_set, count = records.from_log(opened.batches, part.offset)
         except BrokerError as refusal:
-            self._refuse(number, part, refusal)
+            self._refuse(part, refusal)
             return
         self._call.context.metrics.sent_records += count
         # A client takes the next offset from the last batch, or from here if there is none.
         next_offset = 0 if count else opened.next_offset
         self._bytes_left = max(1, self._bytes_left - len(record_set))
-        self._put(number, part, errors.FINE, opened.marks, record_set, next_offset)
+        self._put(part, errors.FINE, opened.marks, record_set, next_offset)
 
-    def _refuse(self, number: int, part: PartitionFetch, refusal: BrokerError) -> None:
+    def _refuse(self, part: PartitionFetch, refusal: BrokerError) -> None:
         error = errors.error_of(refusal)
         if isinstance(refusal, OffsetOutOfRange):
             error = streams.out_of_range(refusal, part.offset)
         elif error.code == errors.TOPIC_NOT_FOUND:
             error = WireError(errors.NOT_LEADER)
-        self._put(number, part, error, _NO_MARKS, b"", 0)
+        self._put(part, error, _NO_MARKS, b"", 0)
 
     def _put(
         self,
-        number: int,
         part: PartitionFetch,
         error: WireError,
         marks: Marks,
@@ -135,10 +145,7 @@ class Reading:
             horizon=self._horizon,
             next_offset=next_offset,
         )
-        self._bodies[number] = bytes(body.out + _LENGTH.pack(len(record_set)) + record_set)
-        self._left -= 1
-        if not self._left:
-            self._finish()
+        self._bodies.append(bytes(body.out + _LENGTH.pack(len(record_set)) + record_set))
 
     def _finish(self) -> None:
         body = self._call.writer().i32(0).i16(errors.NONE).i32(0)
@@ -147,7 +154,7 @@ class Reading:
         for name, parts in self._wish.topics:
             body.text(name).u32(len(parts))
             for _ in parts:
-                body.raw(next(bodies) or b"")
+                body.raw(next(bodies))
         if self._answer is None:
             self._call.answer(body)
         else:
@@ -155,7 +162,10 @@ class Reading:
 
 
 def serve(call: Call) -> None:
-    Reading(call, messages.read_fetch(call.reader)).start()
+    wish = messages.read_fetch(call.reader)
+    by_topic = {name: {part.partition for part in parts} for name, parts in wish.topics}
+    call.know(lambda known: lookups.marks(known, by_topic))
+    Reading(call, wish).start()
 
 
 def serve_offsets(call: Call) -> None:
@@ -165,6 +175,10 @@ def serve_offsets(call: Call) -> None:
     if call.version == _CONSUMER_ID_VERSION:
         consumer_id = reader.option(reader.text)
     reader.finish()
+    by_topic = {name: set(indexes) for name, indexes in topics}
+    call.know(lambda known: lookups.marks(known, by_topic))
+    if consumer_id is not None:
+        _know_offsets(call, consumer_id, topics)
     body = call.writer()
     body.u32(len(topics))
     for name, indexes in topics:
@@ -172,6 +186,11 @@ def serve_offsets(call: Call) -> None:
         for index in indexes:
             _write_marks(body, call, Partition(name, index), consumer_id)
     call.answer(body)
+
+
+def _know_offsets(call: Call, consumer_id: str, topics: list[tuple[str, list[int]]]) -> None:
+    at = [Partition(name, index) for name, indexes in topics for index in indexes]
+    call.know(lambda known: [known.offsets(consumer_id, at)])
 
 
 def _write_marks(body: Writer, call: Call, at: Partition, consumer_id: str | None) -> None:

@@ -1,4 +1,4 @@
-"""The objects a Fluvio controller tells of: topics, partitions, the one SPU, SmartModules.
+"""The objects a Fluvio controller tells of: topics, partitions, SPUs, SmartModules.
 
 Each is written as name, spec and status; a field exists from the version its table in the protocol
 gives it.  Only what this broker can honour is read into a `TopicWish`; the rest is refused there.
@@ -6,16 +6,15 @@ gives it.  Only what this broker can honour is read into a `TopicWish`; the rest
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from pentalog.broker.port import Topic
 from pentalog.broker.transformation import SmartModule
 from pentalog.model.types import Marks
 from pentalog.protocols.fluvio.codec import Reader, Undecodable, Writer
-from pentalog.session import Address
+from pentalog.protocols.fluvio.spus import Spu
 
-SPU_ID: Final = 5001
-SPU_NAME: Final = f"custom-spu-{SPU_ID}"
 OFFSETS_TOPIC: Final = "consumer-offset"
 """The system topic a client asks for before it manages offsets; it has no records of its own."""
 
@@ -30,7 +29,7 @@ MIRROR: Final = "Mirror"
 LABELS: Final = frozenset(
     {TOPIC, PARTITION, SPU, CUSTOM_SPU, SPU_GROUP, SMART_MODULE, TABLE_FORMAT, MIRROR}
 )
-EMPTY: Final = frozenset({SPU_GROUP, TABLE_FORMAT, MIRROR})
+EMPTY: Final = frozenset({CUSTOM_SPU, SPU_GROUP, TABLE_FORMAT, MIRROR})
 """Kinds of which there are never any."""
 
 _ASSIGNED, _COMPUTED, _MIRROR = range(3)
@@ -38,7 +37,8 @@ _COMPRESSIONS: Final = ("uncompressed", "gzip", "snappy", "lz4", "producer", "zs
 """By the number a topic has them; a batch numbers them differently."""
 _PROVISIONED: Final = 4
 _ONLINE: Final = 1
-_UNSUPPORTED_SIZE: Final = -2
+SIZE_UNKNOWN: Final = -2
+"""What the original says of partitions whose size is not told."""
 _MODULES_VERSION_VISIBLE: Final = 19
 
 
@@ -158,7 +158,7 @@ def _skip_package(reader: Reader) -> None:
         reader.boolean()
 
 
-def write_topic(writer: Writer, topic: Topic | None) -> None:
+def write_topic(writer: Writer, topic: Topic | None, leader: Callable[[int], int]) -> None:
     """Name, spec and status; None is the system topic."""
     partitions = 1 if topic is None else topic.partitions
     writer.text(OFFSETS_TOPIC if topic is None else topic.name)
@@ -166,10 +166,20 @@ def write_topic(writer: Writer, topic: Topic | None) -> None:
     _write_settings(writer, topic)
     writer.u8(_PROVISIONED).u16(partitions)
     for index in range(partitions):
-        writer.u32(index).u32(1).i32(SPU_ID)
+        writer.u32(index).u32(1).i32(leader(index))
     if writer.version >= 14:
         writer.u16(0)
     writer.text("")
+
+
+def alike(one: Topic, other: Topic) -> bool:
+    """Is the same told of both?"""
+    return (
+        one.topic_id == other.topic_id
+        and one.partitions == other.partitions
+        and one.overrides == other.overrides
+        and one.settings.compression == other.settings.compression
+    )
 
 
 def _write_settings(writer: Writer, topic: Topic | None) -> None:
@@ -195,25 +205,31 @@ def _write_settings(writer: Writer, topic: Topic | None) -> None:
 
 
 def write_partition(
-    writer: Writer, topic: Topic | None, index: int, marks: Marks | None, size_bytes: int
+    writer: Writer,
+    topic: Topic | None,
+    index: int,
+    leader: int,
+    marks: Marks | None,
+    size_bytes: int,
 ) -> None:
     """Name, spec and status; no marks: as if it were empty."""
     writer.text(f"{OFFSETS_TOPIC if topic is None else topic.name}-{index}")
-    writer.i32(SPU_ID).u32(1).i32(SPU_ID)
+    writer.i32(leader).u32(1).i32(leader)
     _write_settings(writer, topic)
     if writer.version >= 14:
         writer.u8(0)
     start, end = (0, 0) if marks is None else (marks.start, marks.end)
-    writer.u8(_ONLINE).i32(SPU_ID).i64(end).i64(end).u32(0).u32(0)
+    writer.u8(_ONLINE).i32(leader).i64(end).i64(end).u32(0).u32(0)
     writer.i64(size_bytes).boolean(False)
     if writer.version >= 16:
         writer.i64(start)
 
 
-def write_spu(writer: Writer, address: Address | None) -> None:
-    """The one SPU, where this client can reach it; offline if that port is not open."""
+def write_spu(writer: Writer, spu: Spu) -> None:
+    """Where this client can reach it; offline if that port is not open."""
+    address = spu.address
     host, port = ("", 0) if address is None else (address.host, address.port)
-    writer.text(SPU_NAME).i32(SPU_ID).u8(1)
+    writer.text(spu.name).i32(spu.spu_id).u8(1)
     writer.u16(port).u32(1).u8(1).text(host).u8(0).u8(0)
     writer.u16(port).text(host).u8(0)
     writer.u8(0).u8(0)

@@ -30,10 +30,12 @@ def fetch(call: Call) -> None:
         at = reader.option(lambda: Partition(reader.text(), reader.u32()))
         consumer_id = reader.option(reader.text)
     reader.finish()
+    call.know(lambda known: [known.topics(), *(() if consumer_id else [known.groups()])])
     broker = call.context.broker
     sizes = {topic.name: topic.partitions for topic in broker.topics.all()}
     offsets = broker.groups.offsets
     groups = sorted(offsets.groups()) if consumer_id is None else [consumer_id]
+    call.know(lambda known: [known.offsets(group, at and [at]) for group in groups])
     access = call.context.access
     found: list[tuple[str, Partition, Committed]] = []
     for group in groups:
@@ -112,6 +114,7 @@ def delete(call: Call) -> None:
     except Unauthorized as refusal:
         _answer_delete(call, None, errors.error_of(refusal))
         return
+    call.know(lambda known: [known.offsets(consumer_id, [at])])
     offsets = call.context.broker.groups.offsets
     if not offsets.committed(consumer_id, [at]):
         call.answer(call.writer().i16(errors.NONE))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
@@ -25,12 +26,14 @@ OPENED_BYTES_MAX: Final = 64 << 20
 class Entry:
     """One partition of a request, and what became of its batches."""
 
-    __slots__ = ("appended", "at", "error", "pending")
+    __slots__ = ("appended", "at", "error", "left", "pending")
 
     def __init__(self, at: Partition) -> None:
         self.at = at
         self.appended: Appended | None = None
         self.error = errors.FINE
+        self.left = 0
+        """Batches the log has not settled."""
         self.pending = False
 
     def refuse(self, refusal: BrokerError) -> None:
@@ -64,24 +67,42 @@ class Writing:
         if self._answer is not None and not self.waiting:
             self._finish()
 
-    def settle(self, entry: Entry, appended: Appended) -> None:
-        """The batches of an entry are in the log: answered as soon as they are safe enough."""
-        entry.appended = appended
+    def append(self, entry: Entry, batches: Sequence[bytearray]) -> None:
+        """Put the batches of an entry into the log; answered when they are safe enough.
+
+        An engine that takes one batch at a time may put others' records between them.
+        """
+        log = self.call.context.broker.log
         ack = Ack.DURABLE if self.wish.committed else Ack.WRITTEN
-        settled = self.call.context.broker.log.settle(appended, ack)
-        if settled.ready:
-            self._settled(entry, settled)
-        else:
-            if not entry.pending:
+        if len(batches) > 1 and self.call.context.broker.knowledge.current:
+            batches = [bytearray(b"").join(batches)]
+        entry.left = len(batches)
+        for number, built in enumerate(batches):
+            try:
+                appended = log.append(entry.at, memoryview(built))
+            except BrokerError as refusal:
+                if not number:
+                    raise
+                entry.refuse(refusal)
+                entry.left -= len(batches) - number
+                return
+            entry.appended = entry.appended or appended
+            settled = log.settle(appended, ack)
+            if not (settled.ready or entry.pending):
                 self.wait(entry)
             settled.then(partial(self._settled, entry))
 
     def _settled(self, entry: Entry, settled: Later[Appended]) -> None:
         try:
-            _ = settled.value
+            appended = settled.value
         except BrokerError as refusal:
             entry.refuse(refusal)
-        self.arrived(entry)
+        else:
+            if entry.appended is None or entry.appended.base_offset < 0:
+                entry.appended = appended
+        entry.left -= 1
+        if not entry.left:
+            self.arrived(entry)
 
     def conclude(self) -> None:
         """Everything has been started: answer, now or when it is there."""
@@ -130,6 +151,8 @@ class Writing:
 
 def serve(call: Call) -> None:
     wish = messages.read_produce(call.reader)
+    at = [(topic.name, part.index) for topic in wish.topics for part in topic.partitions]
+    call.know(lambda known: [known.topic(*where) for where in at])
     writing = Writing(call, wish)
     if wish.links:
         Transforming(writing).start()
@@ -237,9 +260,7 @@ class Transforming:
                 entry.error = transforms.runtime_error(done.failure)
             elif done.sections and entry.pending:
                 built = [transforms.log_batch_of(section, headers) for section in done.sections]
-                joined = bytearray(b"").join(built)
-                log = self._call.context.broker.log
-                self._writing.settle(entry, log.append(entry.at, memoryview(joined)))
+                self._writing.append(entry, built)
                 self._next()
                 return
         except BrokerError as refusal:
@@ -257,7 +278,7 @@ def _take(writing: Writing, at: Partition, batches: list[tuple[int, int]]) -> En
         rights.check(writing.call, rights.SPU, at.topic)
         translated = _translate(broker, writing.call, at, batches)
         if translated:
-            writing.settle(entry, broker.log.append(at, memoryview(translated)))
+            writing.append(entry, translated)
         else:
             broker.log.marks(at)
     except BrokerError as refusal:
@@ -267,7 +288,7 @@ def _take(writing: Writing, at: Partition, batches: list[tuple[int, int]]) -> En
 
 def _translate(
     broker: Broker, call: Call, at: Partition, batches: list[tuple[int, int]]
-) -> bytearray:
+) -> list[bytearray]:
     return records.to_log(
         call.reader.data,
         batches,

@@ -14,13 +14,13 @@ from typing import Final, NamedTuple
 import cramjam
 
 from pentalog import kernels
-from pentalog.broker.port import Opened, Transactions
+from pentalog.broker.port import Broker, Opened
 from pentalog.broker.transformation import Section
 from pentalog.kernels import Buffer, Malformed
 from pentalog.kernels.pure.fluvio import SCHEMA_HEADER
 from pentalog.model import batch, compression
 from pentalog.model.errors import BatchCorrupt, RecordTooLarge, UnsupportedFormat
-from pentalog.model.types import Partition
+from pentalog.model.types import Horizon, Partition
 from pentalog.protocols.fluvio.messages import BATCH_HEADER_BYTES
 
 DOOR: Final = batch.DOORS.index("fluvio") << batch.DOOR_SHIFT
@@ -38,13 +38,13 @@ _TIMESTAMP: Final = struct.Struct(">q")
 
 def to_log(
     data: memoryview, batches: list[tuple[int, int]], *, bytes_max: int, compression_type: str
-) -> bytearray:
-    """The log's batches, one for each of Fluvio's; none of no records."""
+) -> list[bytearray]:
+    """The log's batches, one for each of Fluvio's that has records."""
     translated = [
         _batch_to_log(data, start, end, bytes_max=bytes_max, compression_type=compression_type)
         for start, end in batches
     ]
-    return translated[0] if len(translated) == 1 else bytearray(b"").join(translated)
+    return [built for built in translated if built]
 
 
 def _batch_to_log(
@@ -188,12 +188,19 @@ def from_log(batches: Buffer, offset: int) -> tuple[bytearray, int]:
         raise BatchCorrupt(f"a batch of the log: {flaw}; check the disk") from flaw
 
 
-def decided(transactions: Transactions, at: Partition, opened: Opened) -> Opened:
+def horizon_of(broker: Broker, *, committed: bool) -> Horizon:
+    """How far a client is shown records; others' log shows to nobody what may yet abort."""
+    return Horizon.STABLE if committed or not broker.knowledge.current else Horizon.END
+
+
+def decided(broker: Broker, at: Partition, opened: Opened, horizon: Horizon) -> Opened:
     """The same up to the first record of a transaction that has not ended: it may yet abort."""
     data = opened.batches
+    if horizon is Horizon.STABLE:
+        return opened
     if not kernels.attributes_in(data, 0, len(data))[0] & batch.TRANSACTIONAL:
         return opened
-    starts = [writer.transaction_start for writer in transactions.writers(at)]
+    starts = [writer.transaction_start for writer in broker.transactions.writers(at)]
     limit = min((start for start in starts if start >= 0), default=opened.next_offset)
     if limit >= opened.next_offset:
         return opened

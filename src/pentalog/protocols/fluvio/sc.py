@@ -14,7 +14,7 @@ from pentalog.protocols.fluvio import errors, objects, rights
 from pentalog.protocols.fluvio.codec import Reader, Undecodable, Writer
 from pentalog.protocols.fluvio.errors import WireError
 from pentalog.protocols.fluvio.session import Answer, Api, Call, FluvioSession
-from pentalog.protocols.fluvio.watches import WATCHES_MAX, Watch, spu_address
+from pentalog.protocols.fluvio.watches import WATCHES_MAX, Watch
 from pentalog.session import Context, Replies
 
 VERSION_MIN: Final = 11
@@ -29,7 +29,7 @@ _SPU_NOT_FOUND: Final = WireError(1003)
 _MISSING: Final[Mapping[str, WireError]] = {
     objects.CUSTOM_SPU: _SPU_NOT_FOUND,
     objects.SPU: _SPU_NOT_FOUND,
-    objects.SPU_GROUP: errors.other("there are no SPU groups: this broker is its own only SPU"),
+    objects.SPU_GROUP: errors.other("there are no SPU groups: every broker is one SPU"),
     objects.TABLE_FORMAT: WireError(7001),
     objects.MIRROR: WireError(11001),
 }
@@ -148,9 +148,12 @@ def _create_topic(
         settings["compression.type"] = wish.compression
     topics = call.context.broker.topics
     spec = TopicSpec(name=name, partitions=wish.partitions, settings=settings)
-    topics.create(spec, dry_run=dry_run)
+    call.know(lambda known: [known.topics()])
     if dry_run:
+        topics.create(spec, dry_run=True)
         return None
+    call.know(lambda _: [topics.prepare(spec)])
+    topics.create(spec)
     call.context.access.record("create topic", name)
     return topics.settle()
 
@@ -218,6 +221,7 @@ def _delete(call: Call, label: str, name: str) -> Later[None] | None:
             raise Refused(
                 errors.texts(errors.SYSTEM_DELETION, "topic", name), f"{name} is a system topic"
             )
+        call.know(lambda known: [known.topics()])
         broker.topics.delete(name)
         call.context.access.record("delete topic", name)
         return broker.topics.settle()
@@ -233,12 +237,13 @@ def list_objects(call: Call) -> None:
     summary = reader.boolean()
     system = reader.boolean()
     reader.finish()
+    if label in (objects.TOPIC, objects.PARTITION):
+        call.know(lambda known: [known.topics(settings=True)])
     body = call.writer()
-    if label in (objects.SPU, objects.CUSTOM_SPU):
-        matches = not filters or any(text in objects.SPU_NAME for text in filters)
-        body.u32(int(matches and label == objects.SPU))
-        if matches and label == objects.SPU:
-            objects.write_spu(body, spu_address(call.session))
+    if label == objects.SPU:
+        spus = call.session.door.spus.seen_by(call.context).values()
+        chosen = [spu for spu in spus if _matches(filters, spu.name)]
+        body.many(chosen, lambda spu: objects.write_spu(body, spu))
     elif label in objects.EMPTY:
         body.u32(0)
     else:
@@ -249,6 +254,8 @@ def list_objects(call: Call) -> None:
             for name, entry in rights.visible(call.context.access, label, door.seen(label)).items()
             if (not is_split or not system) and _matches(filters, name)
         }
+        if label == objects.PARTITION:
+            call.know(lambda known: [known.partitions(name) for name in found])
         shown = system and _matches(filters, objects.OFFSETS_TOPIC)
         door.write_all(body, label, found, summary=summary, system=shown)
     call.answer(call.writer().text(label).bytes_(body.out))
@@ -263,6 +270,8 @@ def watch(call: Call) -> None:
     reader.i64()
     summary = reader.boolean()
     reader.finish()
+    if label in (objects.TOPIC, objects.PARTITION):
+        call.know(lambda known: [known.topics(settings=True)])
     session = call.session
     assert isinstance(session, ScSession)
     if len(session.watches) >= WATCHES_MAX:
@@ -302,6 +311,7 @@ def _grow(call: Call, name: str, action: int, count: int) -> Later[None]:
     if action != 0:
         text = "mirrors are not kept here; accepted is adding partitions"
         raise Refused(errors.other(text), text)
+    call.know(lambda known: [known.topics()])
     topics.grow(name, topics.get(name).partitions + count)
     call.context.access.record("add partitions", name)
     return topics.settle()

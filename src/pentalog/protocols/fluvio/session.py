@@ -16,6 +16,7 @@ from pentalog.protocols.fluvio import frames
 from pentalog.protocols.fluvio.codec import Reader, Undecodable, Writer
 from pentalog.protocols.fluvio.door import Door, door_of
 from pentalog.protocols.fluvio.frames import Head
+from pentalog.protocols.fluvio.lookups import Asked, Asking, Look
 from pentalog.session import Context, Place, Replies
 
 if TYPE_CHECKING:
@@ -55,6 +56,10 @@ class Call(NamedTuple):
 
     def writer(self) -> Writer:
         return Writer(self.head.version)
+
+    def know(self, look: Look) -> None:
+        """Ask the engine for what is about to be looked at; what raises is not to be caught."""
+        self.session.asking.know(look)
 
     def answer(self, body: Writer) -> None:
         self.session.send(frames.answer(self.head.correlation_id, body))
@@ -110,6 +115,7 @@ class FluvioSession:
         self.streams: dict[int, Stream] = {}
         self.stream_ids = 0
         self.turns = Turns()
+        self.asking = Asking(context.broker, replies)
         self.waits: set[Waiting] = set()
         self.wanted = 0
         self.ended = False
@@ -132,8 +138,14 @@ class FluvioSession:
                 self.wanted = length + frames.LENGTH_BYTES
                 break
             start = used + frames.LENGTH_BYTES
+            try:
+                self._serve(data, start, start + length)
+            except Asked:
+                self.asking.again()
+                break
+            self.asking.forget()
+            self.context.metrics.requests += 1
             used = start + length
-            self._serve(data, start, used)
         return size if self.ended else used
 
     def send(self, *pieces: bytes | bytearray | memoryview) -> None:
@@ -150,7 +162,6 @@ class FluvioSession:
         self.replies.hang_up()
 
     def _serve(self, data: memoryview, start: int, end: int) -> None:
-        self.context.metrics.requests += 1
         name = "a request"
         try:
             head, reader = frames.read_head(data, start, end)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Final
 
-from pentalog.model.errors import PartitionNotFound, TopicNotFound, Unauthorized
+from pentalog.model.errors import BrokerError, PartitionNotFound, TopicNotFound
 from pentalog.model.types import Horizon, Marks, Partition
 from pentalog.protocols.fluvio import (
     errors,
@@ -30,14 +30,15 @@ def stream_fetch(call: Call) -> None:
     at = Partition(wish.topic, wish.partition)
     try:
         rights.check(call, rights.SPU, wish.topic, wish.consumer_id or "")
+        call.know(lambda known: [known.topic(wish.topic, wish.partition)])
         topic = call.context.broker.topics.get(wish.topic)
         if wish.partition >= topic.partitions:
             raise PartitionNotFound(f"partition {wish.partition} of {wish.topic}")
-    except Unauthorized as refusal:
-        _refuse_stream(call, at, errors.error_of(refusal))
-        return
     except (TopicNotFound, PartitionNotFound):
         _refuse_stream(call, at, WireError(errors.NOT_LEADER))
+        return
+    except BrokerError as refusal:
+        _refuse_stream(call, at, errors.error_of(refusal))
         return
     if len(session.streams) >= STREAMS_MAX:
         session.streams = {key: kept for key, kept in session.streams.items() if not kept.ended}

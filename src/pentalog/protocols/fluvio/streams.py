@@ -7,6 +7,7 @@ than one frame ahead of its acknowledgements can stall it for good.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -49,16 +50,21 @@ class Stream:
         self._topic_id = topic.topic_id
         self._offset = wish.offset
         self._bytes_max = max(1, min(wish.bytes_max, FRAME_BYTES_MAX))
-        self._horizon = Horizon.STABLE if wish.committed else Horizon.END
+        self._horizon = records.horizon_of(call.context.broker, committed=wish.committed)
         self._sent_to: Offset | None = None
         """Up to where the client has been sent records it has not acknowledged; None: nothing."""
         self._waiting: Waiting | None = None
         self._links = wish.links
         self._chain: Chain | None = None
         self._busy = False
+        self._stop_watching: Callable[[], None] | None = None
 
     def start(self) -> None:
         """Begin, after the SmartModules have been started."""
+        broker = self._session.context.broker
+        if not broker.knowledge.current:
+            # Others delete topics, and do not end those who wait for records of them.
+            self._stop_watching = broker.topics.watch(self._topics_changed)
         if not self._links:
             self.pump()
             return
@@ -135,6 +141,14 @@ class Stream:
             self._waiting = None
         if self._chain is not None:
             self._chain.close()
+        if self._stop_watching is not None:
+            self._stop_watching()
+
+    def _topics_changed(self) -> None:
+        try:
+            self._check_topic()
+        except BrokerError as refusal:
+            self._refuse(refusal)
 
     def _check_topic(self) -> None:
         if self._session.context.broker.topics.get(self.at.topic).topic_id != self._topic_id:
@@ -158,7 +172,8 @@ class Stream:
         if opened.next_offset <= self._offset:
             self._wait(self._horizon)
             return
-        opened = records.decided(self._session.context.broker.transactions, self.at, opened)
+        broker = self._session.context.broker
+        opened = records.decided(broker, self.at, opened, self._horizon)
         if opened.next_offset <= self._offset:
             # What comes next is part of a transaction that has not ended.
             self._wait(Horizon.STABLE)

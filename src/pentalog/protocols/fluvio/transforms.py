@@ -12,8 +12,8 @@ from pentalog.broker.transformation import Chain, Failure, Link, Section
 from pentalog.kernels import Buffer
 from pentalog.model.errors import BrokerError, SmartModuleInvalid, SmartModuleNotFound
 from pentalog.model.later import Later
-from pentalog.model.types import Horizon, Partition
-from pentalog.protocols.fluvio import errors, records
+from pentalog.model.types import Partition
+from pentalog.protocols.fluvio import errors, lookups, records
 from pentalog.protocols.fluvio.codec import Writer
 from pentalog.protocols.fluvio.errors import WireError
 from pentalog.protocols.fluvio.messages import BATCH_HEADER_BYTES
@@ -101,14 +101,28 @@ def looked_back(
     wanted = chain.looks_back
     if not wanted:
         return Later.now(None)
-    log = context.broker.log
-    marks = log.marks(at)
-    start = max(marks.start, marks.end - wanted)
+    log, known = context.broker.log, context.broker.knowledge
     ages = [link.lookback_ms for link in links if link.lookback_ms is not None]
-    if ages:
-        offset, _ = log.locate(at, context.runtime.now_ms() - max(ages))
-        start = max(start, marks.end if offset < 0 else offset)
+    since_ms = context.runtime.now_ms() - max(ages) if ages else None
+    asked = [known.partitions(at.topic, (at.index,))]
+    if since_ms is not None:
+        asked.append(known.located(at, since_ms))
     looked: Later[None] = Later()
+    start = 0
+
+    def look(later: Later[None]) -> None:
+        nonlocal start
+        try:
+            _ = later.value
+            marks = log.marks(at)
+            start = max(marks.start, marks.end - wanted)
+            if since_ms is not None:
+                offset, _ = log.locate(at, since_ms)
+                start = max(start, marks.end if offset < 0 else offset)
+            horizon = records.horizon_of(context.broker, committed=False)
+            log.open(at, start, bytes_max=LOOKBACK_BYTES_MAX, horizon=horizon).then(opened)
+        except BrokerError as refusal:
+            looked.refuse(refusal)
 
     def opened(later: Later[Opened]) -> None:
         try:
@@ -123,5 +137,5 @@ def looked_back(
         except BrokerError as refusal:
             looked.refuse(refusal)
 
-    log.open(at, start, bytes_max=LOOKBACK_BYTES_MAX, horizon=Horizon.END).then(opened)
+    lookups.all_of(asked).then(look)
     return looked

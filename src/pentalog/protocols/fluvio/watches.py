@@ -8,7 +8,6 @@ from pentalog.protocols.fluvio import frames, objects, rights
 from pentalog.protocols.fluvio.codec import Writer
 from pentalog.protocols.fluvio.door import Objects
 from pentalog.protocols.fluvio.session import Call, FluvioSession
-from pentalog.session import Address
 
 WATCHES_MAX: Final = 100
 """Per connection; a client opens six."""
@@ -28,12 +27,7 @@ class Watch:
 
     def open(self) -> None:
         door = self._session.door
-        if self.label == objects.SPU:
-            body = Writer(self._version).i64(1).u32(0).u32(1)
-            objects.write_spu(body, spu_address(self._session))
-            self._send(body.out)
-        else:
-            self._send(door.snapshot(self.label, self._seen, self._version, summary=self._summary))
+        self._send(door.snapshot(self.label, self._seen, self._version, summary=self._summary))
         door.watch(self)
 
     def tell(self) -> None:
@@ -46,7 +40,8 @@ class Watch:
             return
         door = self._session.door
         seen, current = self._seen, self._visible()
-        if self._session.context.access.guarded and seen == current:
+        own = self.label == objects.SPU or self._session.context.access.guarded
+        if own and seen == current:
             return
         body = door.difference(self.label, seen, current, self._version, summary=self._summary)
         if body is not None:
@@ -55,6 +50,8 @@ class Watch:
 
     def _visible(self) -> Objects:
         session = self._session
+        if self.label == objects.SPU:
+            return session.door.spus.seen_by(session.context)
         return rights.visible(session.context.access, self.label, session.door.seen(self.label))
 
     def _go_on(self) -> None:
@@ -64,11 +61,3 @@ class Watch:
     def _send(self, body: bytearray) -> None:
         wrapped = Writer(self._version).text(self.label).bytes_(body)
         self._session.send(frames.answer(self._correlation_id, wrapped))
-
-
-def spu_address(session: FluvioSession) -> Address | None:
-    """Where this client reaches the SPU; None if that port is not open."""
-    try:
-        return session.context.advertised("fluvio-spu")
-    except KeyError:
-        return None

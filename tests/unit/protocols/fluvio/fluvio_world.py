@@ -80,6 +80,8 @@ class Line:
 class FluvioBroker(DiskBroker):
     """Restarted by making another one in the same directory after `close`."""
 
+    dates_commits = True
+
     def __init__(self, directory: Path, **settings: Any) -> None:
         directory.mkdir(exist_ok=True)
         super().__init__(directory, **settings)

@@ -286,8 +286,10 @@ def test_watches_are_not_unlimited(broker: FluvioBroker) -> None:
     sc = broker.sc()
     for _ in range(WATCHES_MAX):
         watching(sc, "Topic")
+    sc.run()
     assert not sc.line.hung_up
     watching(sc, "Topic")
+    sc.run()
     assert sc.line.hung_up
 
 

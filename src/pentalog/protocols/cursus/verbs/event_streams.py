@@ -170,8 +170,10 @@ class _Events:
         if self._offset >= self._end:
             self._finish()
             return
+        # Where others keep them, events are written in transactions, which may not have ended.
+        horizon = Horizon.END if self._call.broker.knowledge.current else Horizon.STABLE
         later = self._call.broker.log.open(
-            self._route.at, self._offset, bytes_max=_CHUNK_BYTES, horizon=Horizon.END
+            self._route.at, self._offset, bytes_max=_CHUNK_BYTES, horizon=horizon
         )
         self._call.after(later, self._opened)
 

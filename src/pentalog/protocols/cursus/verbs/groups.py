@@ -16,6 +16,7 @@ from pentalog.model.errors import (
     UnknownMember,
 )
 from pentalog.model.types import Partition
+from pentalog.protocols.cursus import ownership
 from pentalog.protocols.cursus.calls import Call
 from pentalog.protocols.cursus.errors import Refused, quoted, shown
 from pentalog.protocols.cursus.messages import truth, whole_number
@@ -69,7 +70,8 @@ def leave(call: Call) -> None:
         member_id = call.broker.sourcing.rosters.leave(group, topic, member, generation=generation)
     except BrokerError as refusal:
         raise _explained(call, refusal, topic, group, member, generation or 0) from None
-    call.reply(f"OK group={shown(group)} member={member_id} left=true")
+    done = f"OK group={shown(group)} member={member_id} left=true"
+    call.after(call.broker.sourcing.rosters.settle(), lambda _: call.reply(done))
 
 
 def status(call: Call) -> None:
@@ -254,6 +256,10 @@ def _explained(
             f"current={rosters.view(group, topic).generation} requested={generation} "
             f"group={shown(group)} member={shown(member)}"
         )
+    if isinstance(refusal, UnknownMember | GroupNotFound):
+        other = ownership.elsewhere(call, group)
+        if other is not None:
+            return other
     if isinstance(refusal, UnknownMember):
         return Refused(f"member_not_found member={shown(member)} group={shown(group)}")
     if isinstance(refusal, GroupNotFound):

@@ -12,6 +12,7 @@ from pentalog.broker.security import Kind
 from pentalog.model.errors import InvalidPartitions, TopicExists, TopicNotFound
 from pentalog.model.later import Later
 from pentalog.model.types import Partition
+from pentalog.protocols.cursus import ownership
 from pentalog.protocols.cursus.calls import Call
 from pentalog.protocols.cursus.errors import Refused, quoted, shown
 from pentalog.protocols.cursus.options import (
@@ -212,8 +213,8 @@ def describe(call: Call) -> None:
 
 def metadata(call: Call) -> None:
     topic = found(call, call.command.need("topic"))
-    address = str(call.session.context.advertised("cursus"))
-    leaders = ",".join([address] * topic.partitions)
+    sourced = _options(call, topic.name).event_sourcing
+    leaders = ",".join(map(str, ownership.leaders(call, topic.partitions, sourced=sourced)))
     epochs = ",".join(["0"] * topic.partitions)
     call.reply(
         f"OK topic={topic.name} partitions={topic.partitions} leaders={leaders} "
@@ -246,7 +247,7 @@ def find_coordinator(call: Call) -> None:
     if not command.get("group") and not any(named):
         raise Refused("missing_coordinator_key command=FIND_COORDINATOR")
     kind = "group" if command.get("group") else "transaction"
-    address = call.session.context.advertised("cursus")
+    address = ownership.coordinator(call, command.get("group") or next(filter(None, named)))
     call.reply(
         f"OK coordinator_id=standalone coordinator_type={kind} "
         f"host={address.host} port={address.port}"

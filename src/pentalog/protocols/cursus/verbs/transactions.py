@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 from typing import Final
 
 from pentalog.broker.port import Committed, TransactionView
 from pentalog.model.batch import TRANSACTIONAL
-from pentalog.model.errors import TransactionUnknown
-from pentalog.model.types import Ack, Identity
+from pentalog.model.errors import BrokerError, TransactionUnknown
+from pentalog.model.later import Later
+from pentalog.model.types import Ack, Appended, Identity, Partition
 from pentalog.protocols.cursus import records
 from pentalog.protocols.cursus.calls import Call
 from pentalog.protocols.cursus.door import OpenTransaction
 from pentalog.protocols.cursus.errors import Refused, quoted, shown
-from pentalog.protocols.cursus.messages import encoded
+from pentalog.protocols.cursus.messages import encoded, transaction_of
 from pentalog.protocols.cursus.publishing import (
     Sequencing,
     append,
@@ -27,6 +29,7 @@ _TIMEOUT_MS: Final = 60_000
 _SEEN_MAX: Final = 100
 """The last messages of a transaction, whose repetition is noticed: clients send one at a time."""
 _SEQUENCES: Final = 1 << 31
+_GATEWAYS: Final = "pentalog-"
 _STATES: Final = {
     "Ongoing": "open",
     "PrepareCommit": "committing",
@@ -44,6 +47,9 @@ _FAILURES: Final = {
 
 def initialize(call: Call) -> None:
     name = _name(call)
+    if name.startswith(_GATEWAYS) and not call.broker.knowledge.current:
+        reason = quoted(f"names that begin with {_GATEWAYS} are the gateways' own")
+        raise Refused(f"invalid_transactional_id reason={reason}")
     most = call.session.context.config.transaction_timeout_ms_max
     later = call.broker.transactions.identify(name, timeout_ms=min(_TIMEOUT_MS, most))
 
@@ -99,15 +105,33 @@ def publish(call: Call) -> None:
         call.broker.transactions.admit(view.who, route.at, enlists=True)
         written = call.broker.sourcing.producers.written(route.at, view.who)
         sequence = (written[-1].sequence_last + 1) % _SEQUENCES if written else 0
-        append(call, route, data, read, Sequencing(view.who, sequence), TRANSACTIONAL)
+        appended = append(call, route, data, read, Sequencing(view.who, sequence), TRANSACTIONAL)
         open_one.messages += 1
         open_one.seen[route.at, seq] = None
         if len(open_one.seen) > _SEEN_MAX:
             del open_one.seen[next(iter(open_one.seen))]
-    call.reply(
-        f"OK transactional_id={shown(name)} staged_messages={open_one.messages} "
-        f"topic={topic} partition={route.at.index}"
-    )
+        if not call.broker.knowledge.current:
+            # Others keep it: what they have not taken must not seem to be in the transaction.
+            settled = call.broker.log.settle(appended, Ack.DURABLE)
+            settled.then(partial(_unsee, open_one, (route.at, seq)))
+            told = f"topic={topic} partition={route.at.index}"
+            call.after(settled, lambda _: _staged(call, name, open_one, told))
+            return
+    _staged(call, name, open_one, f"topic={topic} partition={route.at.index}")
+
+
+def _staged(call: Call, name: str, open_one: OpenTransaction, where: str) -> None:
+    call.reply(f"OK transactional_id={shown(name)} staged_messages={open_one.messages} {where}")
+
+
+def _unsee(
+    open_one: OpenTransaction, message: tuple[Partition, int], settled: Later[Appended]
+) -> None:
+    try:
+        settled.value  # noqa: B018  # raises what went wrong
+    except BrokerError:
+        open_one.messages -= 1
+        open_one.seen.pop(message, None)
 
 
 def send_offsets(call: Call) -> None:
@@ -197,11 +221,10 @@ def _repeat(call: Call, name: str, open_one: OpenTransaction, state: str, *, com
 
 
 def _name(call: Call) -> str:
-    command = call.command
-    for name in ("transactional_id", "txn", "transaction"):
-        if command.get(name):
-            return command.get(name)
-    raise Refused(f"missing_transactional_id command={command.verb}")
+    name = transaction_of(call.command)
+    if not name:
+        raise Refused(f"missing_transactional_id command={call.command.verb}")
+    return name
 
 
 def _producer(name: str) -> str:

@@ -1,0 +1,62 @@
+"""Users, keys, tokens and rules of all gateways: rows of the state topic, read by each of them."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from pentalog.broker.rules import LocalRules
+from pentalog.broker.security import Principal
+from pentalog.broker.state import State
+from pentalog.broker.tokens import LocalTokens
+from pentalog.broker.users import LocalUsers
+from pentalog.cluster.smart_modules import Desk
+from pentalog.cluster.state_topic import ClusterState
+from pentalog.config import Config
+from pentalog.runtime import Runtime
+
+
+class ClusterUsers(LocalUsers):
+    """Implements `credentials.Users`."""
+
+    def __init__(self, state: ClusterState, runtime: Runtime) -> None:
+        super().__init__(cast("State", Desk(state)), runtime)
+        state.watch(("verifiers", "keys"), self._read)
+
+    def _read(self) -> None:
+        self._verifiers = {}
+        self._keys = {}
+        self.open()
+        self.version += 1
+
+
+class ClusterTokens(LocalTokens):
+    """Implements `credentials.Tokens`."""
+
+    def __init__(self, state: ClusterState, runtime: Runtime, config: Config) -> None:
+        super().__init__(cast("State", Desk(state)), runtime, config)
+        state.watch(("tokens",), self._read)
+
+    def _read(self) -> None:
+        self._tokens = {}
+        self._by_secret = {}
+        self.open()
+
+
+class ClusterRules(LocalRules):
+    """Implements `security.Rules`."""
+
+    def __init__(self, state: ClusterState, config: Config) -> None:
+        super().__init__(
+            cast("State", Desk(state)),
+            enforced=config.authorization or bool(config.super_users),
+            super_users=[Principal.parse(text) for text in config.super_users],
+            everyone_without_rule=config.allow_everyone_without_rule,
+        )
+        state.watch(("rules",), self._read)
+
+    def _read(self) -> None:
+        self._rules = set()
+        self._exact = {}
+        self._prefixed = {}
+        self.open()
+        self.version += 1

@@ -1,0 +1,147 @@
+"""BlipMQ connections to gateways, and those between gateways, driven by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cluster_world import ClusterWorld
+from council_world import Gateway
+from tests.support.blipmq_world import AUTH, HELLO, Connection
+
+from pentalog.broker.security import UNTIRING
+from pentalog.broker.upstream import Downstream
+
+ROUNDS_MAX = 20_000
+
+
+class BlipConnection(Connection):
+    """Given what it left behind again, when there is room; time passes while it waits."""
+
+    def __init__(self, gateway: BlipGateway, *, full_bytes: int = 1 << 30) -> None:
+        self._again = False
+        super().__init__(gateway, "127.0.0.1:50000", full_bytes)  # type: ignore[arg-type]
+
+    def _let_go(self) -> None:
+        super()._let_go()
+        self._again = True
+
+    def pump(self) -> bool:
+        if not self._again or self.full or self.ended:
+            return False
+        self._again = False
+        self.feed(b"")
+        return True
+
+    def ask(self, data: bytes) -> bytes:
+        runtime = self.broker.runtime
+        self.feed(data)
+        out = bytearray(self.take())
+        for _ in range(ROUNDS_MAX):
+            runtime.run()  # type: ignore[attr-defined]
+            taken = self.take()
+            out += taken
+            self._again = self._again or bool(taken)
+            if self.pump():
+                continue
+            if not (self._left or self._line) or self.ended:
+                return bytes(out)
+            runtime.advance(10)  # type: ignore[call-arg]
+        raise AssertionError(f"no answer; {len(self._left)} bytes and {self._line} are left")
+
+
+class MemoryUpstream:
+    """A connection of one gateway to another."""
+
+    def __init__(self, world: ClusterWorld, gateway: BlipGateway, caller: Downstream) -> None:
+        self.gateway = gateway
+        self.paused = False
+        self.most_bytes = 0
+        """The most that was ever handed over at once."""
+        self._caller: Downstream | None = caller
+        self._coming = b""
+        self._server = BlipConnection(gateway, full_bytes=100_000)
+        world.runtime.soon(self._open)
+
+    def _open(self) -> None:
+        if self._caller is None:
+            return
+        if self.gateway.dead:
+            self.lose()
+        else:
+            self._caller.opened()
+
+    def send(self, pieces: Sequence[bytes | bytearray | memoryview]) -> None:
+        self._coming += b"".join(pieces)
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+
+    def close(self) -> None:
+        if self._caller is not None:
+            self._caller = None
+            self._server.session.close()
+
+    def lose(self) -> None:
+        caller, self._caller = self._caller, None
+        if caller is not None:
+            self._server.session.close()
+            caller.lost("the wire was cut")
+
+    def pump(self) -> bool:
+        if self._caller is None:
+            return False
+        moved = bool(self._coming)
+        if moved:
+            coming, self._coming = self._coming, b""
+            self._server.feed(coming)
+        answer = b"" if self.paused else self._server.take()
+        self._server._again = self._server._again or bool(answer)
+        while answer and self._caller is not None:
+            moved = True
+            buffer = self._caller.buffer()
+            size = min(len(buffer), len(answer))
+            buffer[:size] = answer[:size]
+            buffer.release()
+            answer = answer[size:]
+            self._caller.received(size)
+            if self.paused:
+                self._server._line.insert(0, answer)
+                break
+        return self._server.pump() or moved
+
+
+class BlipGateway(Gateway):
+    def __init__(self, world: ClusterWorld, name: str, fleet: dict[str, BlipGateway]) -> None:
+        super().__init__(world, name)
+        self.attempts = UNTIRING
+        self.dead = False
+        self.upstreams: list[MemoryUpstream] = []
+        self._fleet = fleet
+        fleet[f"{name}.example"] = self
+        self.council.caller = self
+
+    def call(self, listener: str, host: str, port: int, caller: Downstream) -> MemoryUpstream:
+        assert (listener, port) == ("blipmq", 5555)
+        made = MemoryUpstream(self.world, self._fleet[host], caller)
+        self.upstreams.append(made)
+        self.world.wires.append(made)  # type: ignore[arg-type]
+        return made
+
+    def kill(self) -> None:
+        """Never to be heard of again."""
+        self.dead = True
+        self.dialer.cut()
+        for gateway in self._fleet.values():
+            for upstream in gateway.upstreams:
+                if upstream.gateway is self:
+                    upstream.lose()
+
+    def client(self, **options: Any) -> BlipConnection:
+        """A connection that has shaken hands."""
+        connection = BlipConnection(self, **options)
+        connection.ask(HELLO + AUTH)
+        return connection

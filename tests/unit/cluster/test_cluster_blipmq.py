@@ -1,0 +1,262 @@
+"""BlipMQ in front of a cluster: published anywhere, delivered by the owner through any gateway."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from blipmq_gateway import BlipConnection, BlipGateway
+from cluster_world import ClusterWorld
+from council_world import pass_time
+from tests.support.blipmq_world import AUTH, HELLO
+
+from pentalog.broker.port import TopicSpec
+from pentalog.cluster.subscriptions import PatientTopics
+from pentalog.config import Config
+from pentalog.model.types import Partition
+from pentalog.protocols.blipmq.forwarding import FORWARDED
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "protocols" / "blipmq"))
+
+from test_blipmq_session import ack, frame, frames_of, nack, poll, publish
+
+PING = frame(7, 77)
+PONG = frame(8, 77)
+LEASE_MS = 60_000
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ClusterWorld]:
+    made = ClusterWorld(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def fleet(world: ClusterWorld) -> list[BlipGateway]:
+    """Two gateways; the first is the owner."""
+    known: dict[str, BlipGateway] = {}
+    gateways = [BlipGateway(world, name, known) for name in ("one", "two")]
+    pass_time(world, gateways, lambda: any(each.broker.subscriptions.here for each in gateways))
+    pass_time(world, gateways, lambda: all(each.council.owner is not None for each in gateways))
+    return sorted(gateways, key=lambda each: not each.broker.subscriptions.here)
+
+
+def subscribe(connection: BlipConnection, topic: bytes = b"demo", qos: int = 1) -> int:
+    answer = connection.ask(frame(4, 3, len(topic).to_bytes(2, "big") + topic + bytes((qos,))))
+    assert answer[4] == 5, answer
+    return int.from_bytes(answer[-8:], "big")
+
+
+def messages(answers: bytes) -> list[bytes]:
+    """What was delivered, in order."""
+    return [each[20:] for each in frames_of(answers) if each[4] == 3]
+
+
+def delivered(peer: BlipConnection, number: int, count: int) -> list[bytes]:
+    """Polls that had to wait for the cluster may find nothing: they are made again."""
+    found: list[bytes] = []
+    for _ in range(10):
+        if len(found) < count:
+            found += messages(peer.ask(poll(number) * (count - len(found)) + PING))
+    return found
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_subscription_is_used_through_any_gateway(fleet: list[BlipGateway], at: int) -> None:
+    here, there = fleet[at].client(), fleet[1 - at].client()
+    number = subscribe(here)
+    assert number == 2
+    assert there.ask(publish(b"a") + publish(b"b") + PING) == PONG
+    assert messages(here.ask(poll(number, 1))) == [b"a"]
+    assert messages(there.ask(poll(number, 2) + poll(number, 3) + PING)) == [b"b"]
+    assert there.ask(ack(number, 1) + PING) == PONG
+    refused = nack(1, 404, "unknown subscription or delivery tag")
+    assert here.ask(ack(number, 1) + ack(number, 2) + PING) == refused + PONG
+    assert subscribe(there, qos=0) == number + 1
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_pipeline_is_answered_in_order(fleet: list[BlipGateway], at: int) -> None:
+    peer = fleet[at].client()
+    number = subscribe(peer)
+    sent = b"".join(
+        publish(b"%d" % each) + poll(number, each) + frame(7, each) for each in range(30)
+    )
+    expected = [
+        one
+        for each in range(30)
+        for one in (publish(b"%d" % each, correlation=each + 1), frame(8, each))
+    ]
+    assert frames_of(peer.ask(sent)) == expected, "a delivery's correlation id is its tag"
+
+
+def test_large_answers_pass_in_portions(fleet: list[BlipGateway]) -> None:
+    owner, other = fleet
+    slow = BlipConnection(other, full_bytes=150_000)
+    slow.ask(HELLO + AUTH)
+    number = subscribe(slow)
+    bodies = [bytes([each]) * (each * 1_000) for each in range(60)] + [bytes(1 << 20)]
+    writer = owner.client()
+    for body in bodies:
+        writer.ask(publish(body))
+    writer.ask(PING)
+    assert delivered(slow, number, 61) == bodies
+    slow.ask(b"".join(ack(number, tag) for tag in range(1, 62)))
+    for body in bodies:
+        writer.ask(publish(body))
+    writer.ask(PING)
+    # A client that reads nothing: what comes from the owner waits there.
+    slow.feed(poll(number) * 61)
+    for _ in range(200):
+        slow.broker.runtime.run()  # type: ignore[attr-defined]
+        slow.pump()
+    assert other.upstreams[-1].paused
+    assert sum(len(each) for each in slow._line if isinstance(each, bytes)) < 400_000
+    first = messages(slow.ask(PING))
+    assert first + delivered(slow, number, 61 - len(first)) == bodies
+
+
+def test_a_new_owner_delivers_again_what_was_not_acknowledged(
+    world: ClusterWorld, fleet: list[BlipGateway]
+) -> None:
+    owner, heir = fleet
+    peer = heir.client()
+    number = subscribe(peer)
+    peer.ask(b"".join(publish(b"%d" % each) for each in range(5)) + PING)
+    assert len(messages(peer.ask(poll(number) * 4))) == 4
+    assert peer.ask(ack(number, 1) + ack(number, 3) + PING) == PONG
+    saved_ms = world.runtime.time_ms + 1_000
+    pass_time(world, fleet, lambda: world.runtime.time_ms > saved_ms)
+    owner.kill()
+    refused = frames_of(peer.ask(poll(number, 7) + PING))
+    assert refused[0][4:15] == nack(7, 500, "")[4:15]
+    assert refused[1] == PONG
+    pass_time(world, fleet, lambda: heir.broker.subscriptions.here)
+    assert messages(peer.ask(poll(number) * 9 + PING)) == [b"1", b"3", b"4"]
+    assert peer.ask(ack(number, 2) + ack(number, 4) + ack(number, 5) + PING) == PONG
+    assert messages(peer.ask(poll(number) + PING)) == []
+    assert subscribe(peer) > number
+
+
+def test_no_owner_no_deliveries(world: ClusterWorld, fleet: list[BlipGateway]) -> None:
+    owner, other = fleet
+    number = subscribe(owner.client())
+    peer = owner.client()
+    owner.dialer.cut()
+    other.dialer.cut()
+    pass_time(world, fleet, lambda: not owner.council.owned)
+    assert not owner.broker.subscriptions.here
+    answer = peer.ask(poll(number, 5))
+    assert answer.startswith(nack(5, 500, "")[4:15], 4)
+    assert b"no gateway owns them" in answer
+
+
+def test_nothing_is_forwarded_twice(world: ClusterWorld, fleet: list[BlipGateway]) -> None:
+    _, other = fleet
+    peer = BlipConnection(other)
+    peer.ask(frame(1, int.from_bytes(FORWARDED, "big"), b"\0\1") + AUTH)
+    answer = peer.ask(poll(3, 5) + PING)
+    assert answer == nack(5, 500, "this gateway keeps no subscriptions: try again") + PONG
+    assert not other.upstreams
+
+
+def test_an_owner_with_other_keys(world: ClusterWorld, fleet: list[BlipGateway]) -> None:
+    _, other = fleet
+    peer = other.client()
+    peer.session._key = b"stolen"
+    answer = peer.ask(poll(3, 5) + PING)
+    assert b"gateway 1 does not let this one in: invalid API key" in answer
+    assert answer.endswith(PONG)
+
+
+def test_topics_are_made_when_first_named(world: ClusterWorld, fleet: list[BlipGateway]) -> None:
+    owner, other = (each.client() for each in fleet)
+    assert owner.ask(publish(b"x", topic=b"fresh") + PING) == PONG
+    assert other.ask(publish(b"y", topic=b"fresh") + PING) == PONG
+    assert world.kept(Partition("fresh", 0)) == [b"x", b"y"]
+    assert subscribe(other, b"unheard") == 2
+    refused = frames_of(other.ask(publish(b"x", topic=b"no/slash") + PING))
+    assert refused[0][4] == 6
+    assert refused[1] == PONG
+
+
+def test_dead_letters(world: ClusterWorld, fleet: list[BlipGateway]) -> None:
+    """Nobody acknowledges: what was delivered often enough is set aside in a topic of its own."""
+    owner, _ = fleet
+    peer = owner.client()
+    settings = {"subscription.lease.ms": "1000", "subscription.attempts.max": "2"}
+    world.disk.topics.create(TopicSpec(name="demo", partitions=1, settings=settings))
+    number = subscribe(peer)
+    peer.ask(publish(b"bad") + PING)
+    seen = 0
+
+    def set_aside() -> bool:
+        nonlocal seen
+        seen += len(messages(peer.ask(poll(number) + PING)))
+        return "demo.dlq" in {topic.name for topic in world.disk.topics.all()}
+
+    pass_time(world, fleet, set_aside)
+    pass_time(world, fleet, lambda: world.kept(Partition("demo.dlq", 0)) == [b"bad"])
+    assert seen == 2
+
+
+def test_settings_that_no_kafka_knows(world: ClusterWorld, fleet: list[BlipGateway]) -> None:
+    """The state keeps them; without, what the gateway says of all topics holds."""
+    owner, _ = fleet
+    number = subscribe(owner.client())
+    tenure = owner.engine.state.tenure
+    assert tenure is not None
+    sql = "INSERT INTO topic_settings VALUES ('demo', ?, ?)"
+    world.until(tenure.put(sql, [("subscription.lease.ms", "77"), ("retention.ms", "1")]))
+    topics = PatientTopics(
+        owner.engine._topics,
+        tenure,
+        Config(topic_defaults={"subscription.lease.ms": "5", "subscription.attempts.max": "9"}),
+    )
+    settings = topics.get("demo").settings
+    assert (settings.delivery_lease_ms, settings.delivery_attempts_max) == (77, 9)
+    assert settings.retention_ms != 1
+    assert number
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_at_least_once_whatever_breaks(
+    world: ClusterWorld, fleet: list[BlipGateway], seed: int
+) -> None:
+    """Owners that are cut off and come back: nothing published and acknowledged stays away."""
+    chance = random.Random(seed)
+    subscriber = fleet[1].client()
+    number = subscribe(subscriber)
+    published: list[bytes] = []
+    seen: set[bytes] = set()
+
+    def drain(peer: BlipConnection) -> None:
+        for each in frames_of(peer.ask(poll(number) * 10 + PING)):
+            if each[4] == 3:
+                seen.add(each[20:])
+                peer.ask(frame(5, int.from_bytes(each[5:13], "big"), number.to_bytes(8, "big")))
+
+    for turn in range(12):
+        gateway = chance.choice(fleet)
+        body = b"%d" % turn
+        if gateway.client().ask(publish(body) + PING) == PONG:
+            published.append(body)
+        drain(chance.choice(fleet).client())
+        victim = chance.choice(fleet)
+        if chance.random() < 0.4:
+            victim.dialer.cut()
+            until_ms = world.runtime.time_ms + chance.randrange(100, 9_000)
+            pass_time(world, fleet, lambda until_ms=until_ms: world.runtime.time_ms > until_ms)
+            victim.dialer.away = False
+    pass_time(world, fleet, lambda: any(each.broker.subscriptions.here for each in fleet))
+    for _ in range(20):
+        drain(fleet[0].client())
+        world.runtime.advance(LEASE_MS)
+        if seen >= set(published):
+            break
+    assert published
+    assert seen >= set(published)

@@ -1,0 +1,287 @@
+"""Cursus' door at several gateways in front of one cluster, and while connections break."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cursus_gateway import CursusGateway, GatewayClient, OtherGateway
+from tests.support.cursus_world import Message, batch, frame, messages_of, numbered
+
+from pentalog.broker.port import Beat
+from pentalog.model.types import Partition
+
+CONSUME = "CONSUME topic=orders partition={} offset={} member=m"
+AT = Partition("orders", 0)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[CursusGateway]:
+    made = CursusGateway(tmp_path)
+    made.connect().text("CREATE topic=orders partitions=4")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def other(world: CursusGateway) -> OtherGateway:
+    return OtherGateway(world)
+
+
+def joined(client: GatewayClient, name: str, group: str = "g") -> tuple[str, int, list[int]]:
+    answer = client.text(f"JOIN_GROUP topic=orders group={group} member={name}")
+    return shared(answer)
+
+
+def shared(answer: str) -> tuple[str, int, list[int]]:
+    found = re.fullmatch(
+        r"OK generation=(\d+) member=(\S+) assignments=\[(.*)\](?: resumed=true)?", answer
+    )
+    assert found is not None, answer
+    return found[2], int(found[1]), [int(index) for index in found[3].split()]
+
+
+def test_records_cross_gateways(world: CursusGateway, other: OtherGateway) -> None:
+    here, there = world.connect(), other.connect()
+    assert here.publish(batch([Message(b"a")], acks="-1"))["last_offset"] == 0
+    assert there.publish(batch([Message(b"b")], acks="-1"))["last_offset"] == 1
+    for client in (here, there):
+        found = client.read(CONSUME.format(0, 0))
+        assert [message.payload for message in found] == [b"a", b"b"]
+
+
+def test_a_producer_changes_gateways(world: CursusGateway, other: OtherGateway) -> None:
+    """Its repetitions are known, its gaps too, and its earlier lives are fenced."""
+    here, there = world.connect(), other.connect()
+    assert here.publish(numbered(1, 2))["last_offset"] == 1
+    assert there.publish(numbered(1, 2))["last_offset"] == 1
+    assert there.publish(numbered(3))["last_offset"] == 2
+    assert "expected 4, got 7" in there.publish(numbered(7))["error"]
+    assert here.publish(numbered(3))["last_offset"] == 2
+    assert here.publish(numbered(2, 3, 4))["last_offset"] == 3
+    assert here.publish(numbered(1, epoch=2))["last_offset"] == 4
+    assert "stale_producer_epoch" in there.publish(numbered(5))["error"]
+    assert "stale_producer_epoch" in here.publish(numbered(5))["error"]
+    stored = [message.seq for message in there.read(CONSUME.format(0, 0))]
+    assert stored == [1, 2, 3, 4, 1]
+
+
+def test_a_reader_is_woken_by_another_gateway(world: CursusGateway, other: OtherGateway) -> None:
+    here, there = world.connect(), other.connect()
+    assert there.ask(CONSUME.format(0, 0) + " wait_ms=60000") == []
+    stream = other.connect()
+    assert stream.ask("STREAM topic=orders partition=0 group=s member=m offset=0") == []
+    here.publish(batch([Message(b"a")], acks="-1"))
+    world.advance(50)
+    for client in (there, stream):
+        (answer,) = client.frames()
+        assert [message.payload for message in messages_of(answer)] == [b"a"]
+
+
+def test_members_at_two_gateways_share(world: CursusGateway, other: OtherGateway) -> None:
+    here, there = world.connect(), other.connect()
+    first, generation, partitions = joined(here, "a")
+    assert partitions == [0, 1, 2, 3]
+    second, _, _ = joined(there, "b")
+    beat = "HEARTBEAT topic=orders group=g member={} generation={}"
+    for _ in range(20):
+        world.advance(1_000)
+        first, generation, partitions = joined(here, first)
+        second, other_generation, others = joined(there, second)
+        if others:
+            break
+    assert (partitions, others) == ([0, 1], [2, 3])
+    commit = "COMMIT_OFFSET topic=orders partition={} group=g offset=0 generation={} member={}"
+    assert here.text(commit.format(partitions[0], generation, first)) == "OK"
+    assert there.text(commit.format(others[0], other_generation, second)) == "OK"
+    assert "NOT_OWNER" in here.text(commit.format(others[0], generation, first))
+    status = json.loads(here.text("GROUP_STATUS group=g"))
+    assert status["member_count"] == 2
+    described = world.disk.broker.consumers.view("g")
+    assert {member.member_id for member in described.members} == {first, second}
+    there.text(f"LEAVE_GROUP topic=orders group=g member={second}")
+    world.advance(6_000)
+    assert "GEN_MISMATCH" in here.text(beat.format(first, generation))
+    assert joined(here, first)[2] == [0, 1, 2, 3]
+
+
+def test_a_member_of_kafkas_own_shares_too(world: CursusGateway) -> None:
+    here = world.connect()
+    member, generation, partitions = joined(here, "a")
+    assert len(partitions) == 4
+    consumers = world.disk.broker.consumers
+    topic_id = world.disk.topics.get("orders").topic_id
+    beat = Beat(
+        member_id="kafka", epoch=0, rebalance_timeout_ms=60_000, topics=frozenset({"orders"}),
+        assignor="range", owned={},
+    )  # fmt: skip
+    told = world.until(consumers.beat("g", beat))
+    for _ in range(10):
+        world.advance(1_000)
+        here.text(f"HEARTBEAT topic=orders group=g member={member} generation={generation}")
+        beat = Beat(member_id="kafka", epoch=told.epoch)
+        told = world.until(consumers.beat("g", beat))
+        if told.share:
+            break
+    assert told.share is not None
+    assert len(told.share[topic_id]) == 2
+    assert len(joined(here, member)[2]) == 2
+
+
+def test_a_member_moves_to_another_gateway(world: CursusGateway, other: OtherGateway) -> None:
+    """A stranger there joins under the id it has, and is the same one to the cluster."""
+    member, generation, _ = joined(world.connect(), "a")
+    there = other.connect()
+    beat = f"HEARTBEAT topic=orders group=g member={member} generation={generation}"
+    assert there.text(beat) == "ERROR: group_not_found group=g"
+    again, _, partitions = joined(there, member)
+    assert (again, partitions) == (member, [0, 1, 2, 3])
+    assert len(world.disk.broker.consumers.view("g").members) == 1
+
+
+def test_a_silent_member_leaves_the_cluster(world: CursusGateway) -> None:
+    here = world.connect()
+    joined(here, "a")
+    joined(here, "b")
+    world.advance(29_000)
+    assert len(world.disk.broker.consumers.view("g").members) == 2
+    world.advance(8_000)
+    assert not world.disk.broker.consumers.view("g").members
+
+
+def test_a_transaction_changes_gateways(world: CursusGateway, other: OtherGateway) -> None:
+    here, there = world.connect(), other.connect()
+    answer = here.text("INIT_PRODUCER_ID transactional_id=tx")
+    found = re.search(r"producerId=(\S+) epoch=(\d+)", answer)
+    assert found is not None
+    who = f"transactional_id=tx producerId={found[1]} epoch={found[2]}"
+    assert here.text(f"BEGIN_TXN {who}").startswith("OK")
+    publish = f"TXN_PUBLISH {who} topic=orders partition=0 seqNum={{}} message={{}}"
+    assert "staged_messages=1" in here.text(publish.format(1, "a"))
+    assert there.text("TXN_STATUS transactional_id=tx").startswith(
+        "OK transactional_id=tx state=open"
+    )
+    assert there.text(publish.format(2, "b")).startswith("OK")
+    assert there.read(CONSUME.format(0, 0)) == []
+    assert there.text(f"END_TXN {who} result=commit").startswith("OK")
+    found_there = there.read(CONSUME.format(0, 0))
+    assert [message.payload for message in found_there] == [b"a", b"b"]
+    there.text("INIT_PRODUCER_ID transactional_id=tx")
+    assert "ERROR" in here.text(publish.format(3, "c"))
+    world.advance(100)
+    assert len(here.read(CONSUME.format(0, 0))) == 2
+
+
+def test_the_gateways_own_names_are_theirs(world: CursusGateway) -> None:
+    refused = world.connect().text("INIT_PRODUCER_ID transactional_id=pentalog-events")
+    assert refused.startswith("ERROR: invalid_transactional_id")
+
+
+def test_events_are_the_owners(world: CursusGateway, other: OtherGateway) -> None:
+    other.sit("two", ("two.example", 9002))
+    here, there = world.connect(), other.connect()
+    redirected = "ERROR: NOT_LEADER LEADER_IS one.example:9000"
+    create = "CREATE topic=events partitions=2 event_sourcing=true"
+    assert there.text(create) == redirected
+    assert here.text(create).startswith("OK topic=events")
+    append = "APPEND_STREAM topic=events key=k version={} message=m{}"
+    assert here.text(append.format(1, 1)).startswith("OK version=1")
+    world.advance(500)
+    assert there.text(append.format(2, 2)) == redirected
+    (refused,) = there.ask("READ_STREAM topic=events key=k")
+    assert json.loads(refused)["error"] == redirected.removeprefix("ERROR: ")
+    assert there.text("DELETE topic=events") == redirected
+    assert there.text(create).startswith("OK"), "what is so already needs no owner"
+    leaders = re.search(r"leaders=(\S+)", there.text("METADATA topic=orders"))
+    assert leaders is not None
+    assert leaders[1] == ",".join(["one.example:9000", "two.example:9002"] * 2)
+    sourced = there.text("METADATA topic=events")
+    assert "leaders=one.example:9000,one.example:9000 " in sourced
+    told = {client.text("FIND_COORDINATOR group=g") for client in (here, there)}
+    assert len(told) == 1
+
+
+def test_the_next_owner_goes_on_with_the_versions(
+    world: CursusGateway, other: OtherGateway
+) -> None:
+    other.sit("two", ("two.example", 9002))
+    here, there = world.connect(), other.connect()
+    here.text("CREATE topic=events partitions=1 event_sourcing=true")
+    append = "APPEND_STREAM topic=events key=k version={} message=m{}"
+    for version in (1, 2, 3):
+        assert here.text(append.format(version, version)).startswith("OK")
+    here.text("SAVE_SNAPSHOT topic=events key=k version=2 message=so-far")
+    world.engine.council.close()
+    for _ in range(200):
+        world.advance(100)
+        if other.engine.state.owned:
+            break
+    assert there.text(append.format(3, 3)) == "ERROR: version_conflict current=3 expected=3"
+    assert there.text(append.format(4, 4)).startswith("OK version=4")
+    assert here.text(append.format(5, 5)).startswith("ERROR")
+    envelope, body = there.ask("READ_STREAM topic=events key=k")
+    assert json.loads(envelope)["snapshot"]["payload"] == "so-far"
+    assert [message.version for message in messages_of(body)] == [3, 4]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_events_while_connections_break(world: CursusGateway, seed: int) -> None:
+    """Versions have no gap and none is there twice, whatever was answered."""
+    here = world.connect()
+    here.text("CREATE topic=events partitions=1 event_sourcing=true")
+    dice = random.Random(seed)
+    chances = ["before", "after", *[None] * 25]
+    world.trouble = lambda frame: dice.choice(chances)
+    acknowledged = 0
+    version = 1
+    for _ in range(12):
+        here.feed(frame(f"APPEND_STREAM topic=events key=k version={version} message=m".encode()))
+        answers: list[bytes] = []
+        for _ in range(3_000):
+            world.advance(20)
+            answers = here.frames()
+            if answers:
+                break
+        answer = answers[0].decode()
+        if answer.startswith("OK"):
+            acknowledged = version
+            version += 1
+        elif conflict := re.search(r"current=(\d+)", answer):
+            version = int(conflict[1]) + 1
+    world.trouble = lambda frame: None
+    world.owns()
+    world.advance(70_000)
+    _, body = here.ask("READ_STREAM topic=events key=k")
+    versions = [message.version for message in messages_of(body)]
+    assert versions == list(range(1, len(versions) + 1))
+    assert len(versions) >= acknowledged > 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_idempotent_batches_while_connections_break(world: CursusGateway, seed: int) -> None:
+    dice = random.Random(seed)
+    chances = ["before", "after", *[None] * 12]
+    world.trouble = lambda frame: dice.choice(chances)
+    here = world.connect()
+    sent = 1
+    for _ in range(25):
+        size = dice.randint(1, 3)
+        body = numbered(*range(sent, sent + size), acks="-1")
+        while True:
+            here.feed(frame(body))
+            answers: list[bytes] = []
+            for _ in range(4_000):
+                world.advance(20)
+                answers = here.frames()
+                if answers:
+                    break
+            if json.loads(answers[0])["status"] == "OK":
+                break
+        sent += size
+    world.trouble = lambda frame: None
+    stored = [message.seq for message in here.read(CONSUME.format(0, 0))]
+    assert stored == list(range(1, sent))
