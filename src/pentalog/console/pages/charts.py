@@ -17,14 +17,21 @@ _UNITS: Final = ("", "k", "M", "G", "T", "P")
 Points = Iterable[tuple[float, float]]
 
 
-def lines(series: Mapping[str, Points], title: str, *, tall: bool = False) -> ui.echart:
-    """A chart of values by time in milliseconds."""
+def lines(series: Mapping[str, Points], title: str, *, whole: bool = False) -> ui.echart:
+    """A chart of values by time in milliseconds; of whole numbers, if so."""
     chart = ui.echart(
         {
             "animation": False,
             "color": list(_PALETTE),
             "textStyle": {"color": _GREY},
             "grid": {"left": 16, "right": 32, "top": 34, "bottom": 8, "containLabel": True},
+            "title": {
+                "show": True,
+                "text": "nothing measured yet",
+                "left": "center",
+                "top": "middle",
+                "textStyle": {"color": _GREY, "fontSize": 13, "fontWeight": "normal"},
+            },
             "legend": {"top": 0, "type": "scroll", "textStyle": {"color": _GREY}},
             "tooltip": {"trigger": "axis", "confine": True},
             "xAxis": {
@@ -35,14 +42,14 @@ def lines(series: Mapping[str, Points], title: str, *, tall: bool = False) -> ui
             "yAxis": {
                 "type": "value",
                 "min": 0,
-                "minInterval": 1,
+                "minInterval": 1 if whole else 0,
                 "axisLabel": {"color": _GREY},
                 "splitLine": {"lineStyle": {"color": "rgba(128,128,140,.2)"}},
             },
             "series": shaped(series),
         }
     )
-    chart.classes("w-full").style(f"height: {320 if tall else 220}px")
+    chart.classes("w-full").style("height: 220px")
     chart.props("role=img")
     chart.props["aria-label"] = title  # may hold anything: a group's name, quotes
     return chart
@@ -69,6 +76,7 @@ def redraw(chart: ui.echart, series: Mapping[str, Points]) -> None:
     if times:
         # One point alone would be drawn in the middle of a day or two.
         chart.options["xAxis"]["show"] = True
+        chart.options["title"]["show"] = False
         chart.options["xAxis"]["min"] = min(*times, max(times) - _SPAN_MS_MIN)
         chart.options["xAxis"]["max"] = max(times)
     chart.update()

@@ -100,7 +100,7 @@ class _Pipeline:
                 self._rate = charts.figure("Rows per second", "pipeline-rate")
                 self._last = charts.figure("Last batch", "pipeline-batch")
                 self._dead = charts.figure("Dead letters", "pipeline-dead")
-            self._chart = charts.lines({}, f"Lag of {name} over time")
+            self._chart = charts.lines({}, f"Lag of {name} over time", whole=True)
             with ui.expansion("Tables and ledger", value=True).classes("w-full"):
                 right = ("start", "end", "lag")
                 self._covered = ui.table(
