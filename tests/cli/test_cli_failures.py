@@ -269,6 +269,11 @@ def test_every_help_has_an_example_and_says_the_codes(path: tuple[str, ...]) -> 
     assert re.search(r"Example: .*pentalog ", shown.stdout), shown.stdout
 
 
+@pytest.mark.parametrize(("words", "meant"), [(("consum",), "consume"), (("topic", "lst"), "list")])
+def test_a_mistyped_verb_is_guessed(run: Run, words: tuple[str, ...], meant: str) -> None:
+    assert f"Did you mean '{meant}'?" in one_line(run(*words, code=2))
+
+
 def test_every_command_can_speak_json() -> None:
     for path, command in COMMANDS.items():
         flags = {flag for parameter in command.params for flag in parameter.opts}

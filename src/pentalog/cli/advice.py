@@ -1,8 +1,13 @@
-"""The next step after a refusal that does not name one itself."""
+"""The next step after what a door refused, or when nobody is behind it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
+
+from pentalog.cli.output import Misused, Refused
+from pentalog.clients.patience import CircuitOpen
 
 _STEPS: Final = {
     "rule": "; `pentalog acl add` makes such a rule",
@@ -20,3 +25,19 @@ def advised(refusal: str) -> str:
         if words in refusal:
             return refusal + step
     return refusal
+
+
+@contextmanager
+def speaking_to(server: str, lost: type[Exception], refused: type[Exception]) -> Iterator[None]:
+    """Inside, what a door's client raises becomes one line."""
+    try:
+        yield
+    except (lost, CircuitOpen) as error:
+        raise Refused(
+            f"cannot reach {server}: {error}; start a broker with `pentalog start` or name "
+            "another one with --server HOST:PORT"
+        ) from error
+    except refused as error:
+        raise Refused(advised(f"{server} refused: {error}")) from error
+    except ValueError as error:
+        raise Misused(f"--server {server!r}: {error}") from error

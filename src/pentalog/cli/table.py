@@ -94,8 +94,9 @@ def run(
         ),
     ):
         from pentalog.cli.pipelines_display import Display
+        from pentalog.tables.announcing import Announcer
 
-        with Display(as_json=as_json) as display:
+        with Display(as_json=as_json) as display, Announcer(pipelines):
 
             def report(progress: Mapping[str, Any]) -> None:
                 counted.take(progress)
@@ -151,7 +152,8 @@ def show_status(file: File, names: Names = None, as_json: AsJson = False) -> Non
         last = one["last_batch"]
         for layer, table in one["tables"].items():
             for at, (start, end) in table["covered"].items() or {"-": (0, 0)}.items():
-                lag = one["lag"].get("by", {}).get(at, "?") if layer == "bronze" else ""
+                behind = one["lag"].get("by", {}).get(at, one["lag"].get("records", "?"))
+                lag = behind if layer == "bronze" else ""
                 rate = last.get("rows_per_second", "") if layer == "bronze" else ""
                 rows.append([one["pipeline"], one["state"], layer, at, start, end, lag, rate])
     columns = ["pipeline", "state", "table", "partition", "from", "to", "lag", "rows/s"]
