@@ -146,6 +146,19 @@ def test_every_gateway_is_an_spu(world: ClusterWorld, gateways: list[FluvioPeer]
     assert sorted(told[0]) == [5001, 5001, 5002, 5002]
 
 
+def test_a_gateway_that_has_not_met_the_others(
+    world: ClusterWorld, known: dict[str, FluvioPeer]
+) -> None:
+    world.create("demo", 2)
+    only = FluvioPeer(world, "one", known)
+    assert only.council.me is not None
+    assert only.council.me.number == 0
+    sc = only.sc()
+    only.council.close()
+    assert [number for number, _, _ in spus(sc)] == [5001]
+    assert leaders(sc, "demo") == [5001, 5001]
+
+
 def test_watchers_are_told_who_comes_and_goes(
     world: ClusterWorld, known: dict[str, FluvioPeer]
 ) -> None:

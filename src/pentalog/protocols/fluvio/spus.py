@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pentalog.broker.council import Council
+from pentalog.broker.council import Council, Peer
 from pentalog.session import Address
 
 if TYPE_CHECKING:
@@ -57,26 +57,27 @@ class Spus:
         for peer in self._council.fleet:
             place = peer.address(wanted)
             if place is not None and not self._is_me(peer.gateway_id):
-                found.append(Spu(SPU_ID - 1 + peer.number, Address(*place)))
+                found.append(Spu(_id_of(peer), Address(*place)))
         return {spu.name: spu for spu in sorted(found)}
 
     def _led(self) -> tuple[int, ...]:
-        others = [
-            SPU_ID - 1 + peer.number
-            for peer in self._council.fleet
-            if peer.address(_ENDPOINT) is not None
-        ]
-        return tuple(sorted(others)) or (self._own_id(),)
+        found = [_id_of(peer) for peer in self._council.fleet if peer.address(_ENDPOINT)]
+        return tuple(sorted(found)) or (self._own_id(),)
 
     def _own_id(self) -> int:
         for peer in self._council.fleet:
             if self._is_me(peer.gateway_id):
-                return SPU_ID - 1 + max(1, peer.number)
+                return _id_of(peer)
         return SPU_ID
 
     def _is_me(self, gateway_id: str) -> bool:
         me = self._council.me
         return me is not None and me.gateway_id == gateway_id
+
+
+def _id_of(peer: Peer) -> int:
+    """Who has no number yet is alone as far as it knows."""
+    return SPU_ID - 1 + max(1, peer.number)
 
 
 def _own_address(context: Context) -> Address | None:
