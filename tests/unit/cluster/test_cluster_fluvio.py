@@ -290,7 +290,7 @@ def test_the_state_is_nobodys_topic(gateways: list[FluvioPeer]) -> None:
     answer.skip(10)
     assert (answer.u32(), answer.text(), answer.u32()) == (1, STATE_TOPIC, 1)
     assert (answer.u32(), answer.i16()) == (0, 6)
-    assert status(sc.ask(DELETE, delete("Topic", STATE_TOPIC)))[1] == 2006
+    assert status(sc.ask(DELETE, delete("Topic", STATE_TOPIC)))[1] == 2001
 
 
 def test_a_cluster_that_is_away(world: ClusterWorld, gateways: list[FluvioPeer]) -> None:
