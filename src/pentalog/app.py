@@ -155,7 +155,7 @@ class App:
                 self._config,
                 self.metrics,
                 self._certificates,
-                LogAudit(),
+                LogAudit(self._runtime),
             )
             self._listeners.reconfigure(broker.settings.live)
             await self._listeners.open(self._listen, self._anteroom.leave())
@@ -310,6 +310,7 @@ class App:
         subscriptions.restore()
         topics.on_deleted.append(subscriptions.topic_deleted)
         self._subscriptions = subscriptions
+        tokens = self._open_tokens()
         broker = Broker(
             self._state.cluster_id,
             self._log,
@@ -324,8 +325,8 @@ class App:
             sourcing=self._open_sourcing(topics, groups),
             smart_modules=self._open_smart_modules(),
             rules=rules,
-            users=self._open_users(),
-            tokens=self._open_tokens(),
+            users=self._open_users(tokens),
+            tokens=tokens,
             bearers=self._open_bearers(),
             tickets=self._open_tickets(),
         )
@@ -345,9 +346,10 @@ class App:
         rules.open()
         return rules
 
-    def _open_users(self) -> LocalUsers:
+    def _open_users(self, tokens: LocalTokens) -> LocalUsers:
         users = LocalUsers(self._state, self._runtime)
         users.open()
+        users.on_dropped.append(tokens.drop_of)
         return users
 
     def _open_tokens(self) -> LocalTokens:

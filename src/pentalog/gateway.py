@@ -94,7 +94,7 @@ class Gateway:
                 self._config,
                 self.metrics,
                 self._certificates,
-                LogAudit(),
+                LogAudit(self._runtime),
             )
             self._listeners.observation.probe = self._probe
             await self._listeners.open(self._listen, self._anteroom.leave())

@@ -77,6 +77,9 @@ class LocalAggregates:
             self._index(Partition(topic, partition)).extents[key] = Extent(*extent)
             self._index_bytes += _ENTRY_BYTES + len(key)
 
+    def check(self) -> None:
+        self._state.check()
+
     def topic_deleted(self, topic: Topic) -> None:
         """To be called in the turn of the deletion."""
         for at in [at for at in self._indexes if at.topic == topic.name]:

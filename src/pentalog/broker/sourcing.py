@@ -138,6 +138,8 @@ class Aggregates(Protocol):
 
     def save_snapshot(self, topic: str, key: bytes, snapshot: Snapshot) -> Later[None]: ...
     def snapshot(self, topic: str, key: bytes) -> Later[Snapshot | None]: ...
+    def check(self) -> None:
+        """Raise `Overloaded` if it cannot be answered here at the moment."""
 
 
 class TopicOptions(Protocol):
@@ -146,6 +148,9 @@ class TopicOptions(Protocol):
     def get(self, topic: str) -> Mapping[str, str]: ...
     def set(self, topic: str, options: Mapping[str, str]) -> None:
         """Durable with `Topics.settle`."""
+
+    def check(self) -> None:
+        """Raise `Overloaded` if nothing can be set here at the moment."""
 
 
 class Unnamed:
@@ -217,6 +222,9 @@ class Unsourced:
     def snapshot(self, topic: str, key: bytes) -> Later[Snapshot | None]:
         raise _no_aggregates()
 
+    def check(self) -> None:
+        """It can be refused at any time."""
+
 
 class NoOptions:
     """Implements `TopicOptions` for a broker that remembers none."""
@@ -227,6 +235,9 @@ class NoOptions:
     def set(self, topic: str, options: Mapping[str, str]) -> None:
         if options:
             raise UnsupportedVersion(f"this broker remembers no options of topic {topic!r}")
+
+    def check(self) -> None:
+        """It can be refused at any time."""
 
 
 def _no_groups(group: str) -> GroupNotFound:

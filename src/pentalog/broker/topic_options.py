@@ -38,6 +38,9 @@ class LocalTopicOptions:
                 "INSERT OR REPLACE INTO topic_options VALUES (?, ?, ?)", topic, name, value
             )
 
+    def check(self) -> None:
+        self._state.check()
+
     def topic_deleted(self, topic: Topic) -> None:
         """To be called in the turn of the deletion."""
         if self._options.pop(topic.name, None) is not None:

@@ -86,7 +86,7 @@ def move(
         raise Refused(explained(error)) from error
     for one in moved:
         for setting in one.settings_left:
-            typer.echo(f"pentalog: {one.topic}: {setting} stays behind", err=True)
+            typer.echo(f"pentalog: {output.plain(one.topic)}: {setting} stays behind", err=True)
     records = sum(one.records for one in moved)
     where = to or str(into)
     fields = {

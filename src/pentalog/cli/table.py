@@ -350,9 +350,10 @@ def _session(
     pipelines: list[Pipeline], master: str | None, jars: str | None, *, quick: bool = True
 ) -> Iterator[tuple[SparkSession, list[Pipeline]]]:
     """Spark for as long as the work takes."""
+    from pentalog.tables.jars import settings as settings_of
     from pentalog.tables.session import session
 
-    settings = {"spark.jars": jars} if jars else None
+    settings = settings_of(pipelines, jars or "")
     spark = session(master=master, name="pentalog table", quick=quick, settings=settings)
     spark.sparkContext.setLogLevel("ERROR")
     try:

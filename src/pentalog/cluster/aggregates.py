@@ -118,10 +118,15 @@ class ClusterAggregates:
     def snapshot(self, topic: str, key: bytes) -> Later[Snapshot | None]:
         return self._owner().snapshot(topic, key)
 
+    def check(self) -> None:
+        self._owner().check()
+
     # Owning
 
     def move_in(self, tenure: Tenure) -> Steps[None]:
         yield self._transactions.identify(TRANSACTIONAL_ID, timeout_ms=_TIMEOUT_MS)
+        if tenure.over:
+            return
         local = LocalAggregates(
             StableLog(self._log),  # type: ignore[arg-type]  # it is only read from
             tenure,  # type: ignore[arg-type]  # speaks as a state file

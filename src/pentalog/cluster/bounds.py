@@ -83,6 +83,7 @@ class Bounds:
         self._acknowledged: dict[Partition, tuple[Offset, float]] = {}
         """Ends of what leaders alone have, and until when they are believed."""
         self._located: dict[tuple[Partition, Edge | int], tuple[Offset, int]] = {}
+        topics.gone.append(self._forget)
 
     def marks(self, at: Partition) -> Marks:
         """Those last told; all zero if none were."""
@@ -99,6 +100,11 @@ class Bounds:
             else:
                 marks = marks._replace(end=end)
         self._marks[at] = marks
+
+    def _forget(self, topic: str) -> None:
+        for at in [at for at in self._marks if at.topic == topic]:
+            del self._marks[at]
+            self._acknowledged.pop(at, None)
 
     def acknowledged(self, at: Partition, end: Offset) -> None:
         """A leader has taken a batch: whether others have it too is told by who reads."""

@@ -74,6 +74,7 @@ class ClusterNamedProducers:
         self._writing = writing
         self._lives: OrderedDict[tuple[Partition, int], _Life] = OrderedDict()
         self._epochs: OrderedDict[bytes, int] = OrderedDict()
+        topics.gone.append(self._forget)
 
     def epoch(self, name: bytes) -> int | None:
         return self._epochs.get(name)
@@ -118,6 +119,10 @@ class ClusterNamedProducers:
         for number, known in enumerate(life.batches):
             if known[:2] == batch[:2]:
                 life.batches[number] = batch._replace(base_offset=base)
+
+    def _forget(self, topic: str) -> None:
+        for key in [key for key in self._lives if key[0].topic == topic]:
+            del self._lives[key]
 
     # Asking the leader
 

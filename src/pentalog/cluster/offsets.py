@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final, NoReturn, Protocol
 
 from pentalog.broker.port import Committed, Fence
 from pentalog.cluster.fleet import ASKING, Fleet, by_topic
@@ -12,7 +12,7 @@ from pentalog.cluster.link import Link
 from pentalog.cluster.refusals import Lost, Refused, Trouble, check
 from pentalog.cluster.steps import Steps, all_of, begin
 from pentalog.cluster.topics import ClusterTopics
-from pentalog.model.errors import UnsupportedVersion
+from pentalog.model.errors import StaleGeneration, UnsupportedVersion
 from pentalog.model.kio_schemas import ErrorCode
 from pentalog.model.later import Later
 from pentalog.model.types import Partition
@@ -33,6 +33,7 @@ class Members(Protocol):
     """Who is in groups at this gateway."""
 
     def fence(self, group: str, at: Collection[Partition]) -> Fence: ...
+    def owns(self, group: str, member_id: str, at: Collection[Partition]) -> bool: ...
     def refresh(self, group: str) -> Steps[None]: ...
 
 
@@ -42,8 +43,22 @@ class Nobody:
     def fence(self, group: str, at: Collection[Partition]) -> Fence:
         return Fence()
 
+    def owns(self, group: str, member_id: str, at: Collection[Partition]) -> bool:
+        return False
+
     def refresh(self, group: str) -> Steps[None]:
         yield from ()
+
+
+def move_on(
+    members: Members, group: str, fence: Fence, at: Collection[Partition]
+) -> Steps[NoReturn]:
+    """The group has moved on: let the members hear of it, and try again if that is still right."""
+    owned = members.owns(group, fence.member_id, at)
+    yield from members.refresh(group)
+    if owned and not members.owns(group, fence.member_id, at):
+        raise StaleGeneration(f"member {fence.member_id!r} of group {group!r} has another share")
+    raise Lost(f"offsets of group {group!r}: its members change")
 
 
 class ClusterOffsets:
@@ -106,7 +121,8 @@ class ClusterOffsets:
 
     def _commit(self, group: str, offsets: Mapping[Partition, Committed]) -> Steps[None]:
         def once() -> Steps[None]:
-            fields = _commit_fields(group, offsets, self.members.fence(group, offsets))
+            fence = self.members.fence(group, offsets)
+            fields = _commit_fields(group, offsets, fence)
             answer = yield from self._ask_coordinator(group, _OFFSET_COMMIT, fields)
             for topic in answer.topics:
                 for part in topic.partitions:
@@ -114,9 +130,7 @@ class ClusterOffsets:
                         # Refused for the moment only if it is there: the coordinator is behind.
                         self._topics.leader(Partition(topic.name, part.partition_index))
                     if part.error_code is ErrorCode.stale_member_epoch:
-                        # The group has moved on, which this member was about to be told.
-                        yield from self.members.refresh(group)
-                        raise Lost(f"offsets of group {group!r}: its members change")
+                        yield from move_on(self.members, group, fence, offsets)
                     self._check(group, f"{topic.name}-{part.partition_index}", part.error_code)
 
         yield from self._fleet.persist(once)
@@ -130,7 +144,8 @@ class ClusterOffsets:
                 {"name": topic, "partition_indexes": tuple(indexes)}
                 for topic, indexes in by_topic(at).items()
             ]
-        fields = {"group_id": group, "topics": topics, "require_stable": True}
+        # What an open transaction may change is told as it was: nobody waits for its end.
+        fields = {"group_id": group, "topics": topics, "require_stable": False}
         answer = yield from self._ask_coordinator(group, _OFFSET_FETCH, fields)
         self._check(group, "", answer.error_code)
         if at is None:

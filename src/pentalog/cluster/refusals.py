@@ -67,6 +67,8 @@ _TOLD: Final[Mapping[ErrorCode, type[BrokerError]]] = {
     ErrorCode.group_max_size_reached: errors.GroupFull,
     ErrorCode.fenced_member_epoch: errors.MemberEpochFenced,
     ErrorCode.stale_member_epoch: errors.MemberEpochStale,
+    ErrorCode.duplicate_sequence_number: errors.OutOfSequence,
+    ErrorCode.inconsistent_group_protocol: errors.GroupInconsistent,
     ErrorCode.unsupported_assignor: errors.UnsupportedAssignor,
     ErrorCode.invalid_txn_state: errors.TransactionState,
     ErrorCode.invalid_producer_id_mapping: errors.TransactionUnknown,

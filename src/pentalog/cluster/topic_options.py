@@ -45,6 +45,11 @@ class ClusterTopicOptions:
         self._local.set(topic, options)
         self._topics.await_also(self._tenure.settle())
 
+    def check(self) -> None:
+        if self._local is None:
+            self._state.refuse()
+        self._local.check()
+
     def move_in(self, tenure: Tenure) -> Steps[None]:
         local = LocalTopicOptions(tenure)  # type: ignore[arg-type]  # speaks as a state file
         local.open()

@@ -16,7 +16,7 @@ from pentalog.clients.kafka import messages
 from pentalog.cluster.coordination import GROUP, TRANSACTION, Coordination
 from pentalog.cluster.fleet import Fleet, by_topic
 from pentalog.cluster.named_producers import ClusterNamedProducers
-from pentalog.cluster.offsets import Members
+from pentalog.cluster.offsets import Members, move_on
 from pentalog.cluster.refusals import Lost, Refused, check
 from pentalog.cluster.steps import Steps, all_of, begin
 from pentalog.cluster.writing import Writing
@@ -306,8 +306,7 @@ class ClusterTransactions:
             }
             answer = yield from self._coordination.ask(GROUP, group, _OFFSET_COMMIT, fields, code)
             if code(answer) is ErrorCode.stale_member_epoch:
-                yield from self._members.refresh(group)
-                raise Lost(f"{doing}: its members change")
+                yield from move_on(self._members, group, fence, offsets)
             check(doing, code(answer))
 
         if group not in known.groups:

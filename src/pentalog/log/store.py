@@ -10,6 +10,7 @@ pentalog.marks                     see marks.py
 cleaner-offset-checkpoint          up to where partitions have been compacted
 TOPIC-N/                           one partition: segments, indexes, producers' snapshot
 TOPIC-N/partition.metadata         the topic's id, as Kafka writes it
+TOPIC-N/name                       the topic's name, where TOPIC is only its digest
 """
 
 from __future__ import annotations
@@ -92,6 +93,7 @@ class Store:
         """Did the life before this one leave everything as it should be?"""
         self.left_alone: set[str] = set()
         """Topics of which an Apache Kafka's directories lie here; they are not ours to touch."""
+        self._names = checkpoints.Names(files, directory)
         self._marks = MarksFile(directory, files)
         self._marks_timer: Timer | None = None
         self._residents = Residents()
@@ -158,7 +160,8 @@ class Store:
         self._check_format()
 
     def _read_offsets(self, name: str) -> dict[Partition, int]:
-        return checkpoints.read_offsets(self.files, self.directory / name, self._note_damage)
+        path = self.directory / name
+        return checkpoints.read_offsets(self.files, path, self._note_damage, self._names)
 
     def _note_damage(self, checkpoint: Path) -> None:
         self.metrics.damaged_checkpoints += 1
@@ -183,7 +186,10 @@ class Store:
             match = _PARTITION_NAME.fullmatch(name)
             if match is None:
                 continue
-            topic = checkpoints.read_topic(match[1])
+            topic = self._names.read(match[1], int(match[2]))
+            if topic is None:
+                self._check_nameless(match[1], name)
+                continue
             if topic in _KAFKA_INTERNAL and not self._is_ours(topic, name):
                 log.warning("leaving %s alone: Kafka's own bookkeeping is not taken over", name)
                 self.left_alone.add(topic)
@@ -191,6 +197,17 @@ class Store:
             at = Partition(topic, int(match[2]))
             if spell(at) == name:
                 yield at, name
+
+    def _check_nameless(self, spelled: str, name: str) -> None:
+        """A directory whose name was not written yet is as good as none: it is made again."""
+        directory = self.directory / name
+        if checkpoints.needs_name_file(spelled) and any(
+            file.endswith(".log") for file in self.files.list(directory)
+        ):
+            raise StoreError(
+                f"{directory / checkpoints.NAME_FILE} is missing or damaged: it must hold the name "
+                f"of the topic whose records lie there; bring it back, or move {name} away"
+            )
 
     def _is_ours(self, topic: str, name: str) -> bool:
         return topic == OFFSETS_TOPIC and (
@@ -393,8 +410,12 @@ class Store:
 
     def create(self, at: Partition, topic_id: UUID, settings: LogSettings) -> None:
         assert at not in self._partitions
-        directory = self.directory / spell(at)
+        name = spell(at)
+        directory = self.directory / name
         self.files.make_directory(directory)
+        if checkpoints.needs_name_file(name):
+            # Synced, and before the first segment: no record may lie where nobody finds it.
+            self.files.replace_text(directory / checkpoints.NAME_FILE, at.topic)
         self._write_topic_id(directory, topic_id)
         partition = self._partition(at, topic_id, directory, settings)
         partition.attach([])

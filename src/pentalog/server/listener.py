@@ -128,6 +128,7 @@ class Listeners:
         for connection in tuple(self._connections):
             connection.abort()
         await self._until(self._empty, self._loop.time() + _FAREWELL_S)
+        self._audit.close()
 
     async def abandon(self) -> None:
         """Cut everybody off, unanswered."""

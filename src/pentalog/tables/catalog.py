@@ -89,7 +89,7 @@ class Places:
                 found |= {at.topic for at in DirectoryReader(Path(data)).marks()}
             else:
                 with Cluster(servers, client_options(self.login)) as cluster:
-                    found |= {topic.name for topic in cluster.topics()}
+                    found |= {topic.name for topic in cluster.all_topics()}
         return sorted(found)
 
     def _sources(self) -> Iterator[tuple[str, str]]:

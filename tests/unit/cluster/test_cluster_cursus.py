@@ -10,11 +10,21 @@ from pathlib import Path
 
 import pytest
 from cursus_gateway import CursusGateway, GatewayClient, OtherGateway
+from tests.golden.cursus.test_cursus_golden import CONVERSATIONS, GOLDEN, body_of, spoken
 from tests.support.cursus_world import Message, batch, frame, messages_of, numbered
 
 from pentalog.broker.port import Beat
 from pentalog.model.types import Partition
 
+OTHERWISE = {
+    # A cluster's group goes on counting when a topic it reads is made anew.
+    80: "< OK generation=5 member=c1-* assignments=[0 1]",
+    86: "< ERROR: REBALANCE_REQUIRED current=5 requested=1 group=g1 member=c1-*",
+    # The end of the transaction in which an event was written takes an offset too.
+    102: "< OK version=2 offset=2 partition=0",
+}
+EVENTS_READ = 105
+"""The line with a batch in which such offsets are."""
 CONSUME = "CONSUME topic=orders partition={} offset={} member=m"
 AT = Partition("orders", 0)
 
@@ -30,6 +40,61 @@ def world(tmp_path: Path) -> Iterator[CursusGateway]:
 @pytest.fixture
 def other(world: CursusGateway) -> OtherGateway:
     return OtherGateway(world)
+
+
+def masked(lines: list[str]) -> list[str]:
+    """Members are drawn at random, and longer here."""
+    return [re.sub(r"(c\d|pc|0001)-[0-9a-f]{12,20}\b", r"\1-*", line) for line in lines]
+
+
+def test_captured_conversations(tmp_path: Path) -> None:
+    world = CursusGateway(tmp_path)
+    got = masked(spoken(world.connect()))
+    world.close()
+    expected = masked(GOLDEN.read_text().splitlines())
+    for number, line in OTHERWISE.items():
+        expected[number - 1] = line
+    ours, theirs = (
+        messages_of(bytes.fromhex(lines[EVENTS_READ - 1].removeprefix("< hex ")))
+        for lines in (got, expected)
+    )
+    assert [message.offset for message in ours] == [0, 2]
+    for message, other in zip(ours, theirs, strict=True):
+        message.offset = other.offset
+    assert ours == theirs
+    del got[EVENTS_READ - 1], expected[EVENTS_READ - 1]
+    assert got == expected
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_damaged_requests(world: CursusGateway, seed: int) -> None:
+    """Every one is answered, or ends its connection."""
+    dice = random.Random(seed)
+    bodies = [
+        body_of(line.replace("{member}", "m")) for lines in CONVERSATIONS.values() for line in lines
+    ]
+    bodies += [
+        b"TXN_PUBLISH transactional_id=t producerId=p epoch=0 topic=orders seqNum=1 message=x",
+        b"INIT_PRODUCER_ID transactional_id=t",
+        b"GROUP_STATUS group=g",
+        b"PUBLISH topic=orders producerId=p isIdempotent=true seqNum=1 message=x",
+    ]
+    client = world.connect()
+    for _ in range(300):
+        body = bytearray(dice.choice(bodies))
+        for _ in range(dice.randint(0, 3)):
+            body[dice.randrange(len(body))] = dice.choice((0, 32, 127, 255, dice.randrange(256)))
+        client.feed(frame(bytes(body)))
+        answers: list[bytes] = []
+        for _ in range(1_000):
+            world.advance(10)
+            answers = client.frames()
+            if answers or client.line.hung_up:
+                break
+        assert answers or client.line.hung_up or client.session.stream, bytes(body)
+        if client.line.hung_up or client.session.stream:
+            client.session.close()
+            client = world.connect()
 
 
 def joined(client: GatewayClient, name: str, group: str = "g") -> tuple[str, int, list[int]]:
@@ -176,6 +241,28 @@ def test_a_transaction_changes_gateways(world: CursusGateway, other: OtherGatewa
     assert len(here.read(CONSUME.format(0, 0))) == 2
 
 
+def test_offsets_of_a_transaction(world: CursusGateway, other: OtherGateway) -> None:
+    """As they were until it ends, and nobody waits for that."""
+    here, there = world.connect(), other.connect()
+    for index in (0, 1):
+        here.publish(batch([Message(), Message()], partition=index, acks="-1"))
+    member, generation, _ = joined(here, "a")
+    answer = here.text("INIT_PRODUCER_ID transactional_id=tx")
+    found = re.search(r"producerId=(\S+) epoch=(\d+)", answer)
+    assert found is not None
+    who = f"transactional_id=tx producerId={found[1]} epoch={found[2]}"
+    here.text(f"BEGIN_TXN {who}")
+    send = f"SEND_OFFSETS_TO_TXN {who} topic=orders group=g member={member} generation={generation}"
+    before_ms = world.runtime.now_ms()
+    assert "staged_offsets=1" in here.text(f"{send} P0:1")
+    assert "staged_offsets=3" in here.text(f"{send} P0:2,P1:1")
+    fetch = "FETCH_OFFSET topic=orders partition=0 group=g"
+    assert there.text(fetch) == here.text(fetch) == "OK offset=0"
+    assert world.runtime.now_ms() - before_ms < 1_000
+    assert here.text(f"END_TXN {who} result=commit").startswith("OK")
+    assert there.text(fetch) == here.text(fetch) == "OK offset=2"
+
+
 def test_the_gateways_own_names_are_theirs(world: CursusGateway) -> None:
     refused = world.connect().text("INIT_PRODUCER_ID transactional_id=pentalog-events")
     assert refused.startswith("ERROR: invalid_transactional_id")
@@ -285,3 +372,79 @@ def test_idempotent_batches_while_connections_break(world: CursusGateway, seed: 
     world.trouble = lambda frame: None
     stored = [message.seq for message in here.read(CONSUME.format(0, 0))]
     assert stored == list(range(1, sent))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_groups_settle_after_connections_broke(
+    world: CursusGateway, other: OtherGateway, seed: int
+) -> None:
+    dice = random.Random(seed)
+    chances = ["before", "after", *[None] * 8]
+    clients = [world.connect(), world.connect(), other.connect()]
+    names = ["a", "b", "c"]
+    world.trouble = lambda frame: dice.choice(chances)
+    for _ in range(5):
+        for client in clients:
+            client.feed(
+                frame(b"JOIN_GROUP topic=orders group=g member=" + dice.randbytes(4).hex().encode())
+            )
+        world.advance(4_000)
+    world.trouble = lambda frame: None
+    world.advance(45_000)
+    for client in clients:
+        client.frames()
+    shares: list[list[int]] = []
+    for _ in range(20):
+        world.advance(2_000)
+        shares = []
+        for number, client in enumerate(clients):
+            names[number], _, share = joined(client, names[number])
+            shares.append(share)
+        if sorted(index for share in shares for index in share) == [0, 1, 2, 3]:
+            break
+    assert sorted(index for share in shares for index in share) == [0, 1, 2, 3]
+    assert len(world.disk.broker.consumers.view("g").members) == 3
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_transactions_while_connections_break(world: CursusGateway, seed: int) -> None:
+    """Both of its messages are there, or none; both if its end was acknowledged."""
+    dice = random.Random(seed)
+    chances = ["before", "after", *[None] * 20]
+    world.trouble = lambda frame: dice.choice(chances)
+    here = world.connect()
+
+    def text(command: str) -> str:
+        here.feed(frame(command.encode()))
+        for _ in range(4_000):
+            world.advance(20)
+            answers = here.frames()
+            if answers:
+                return answers[0].decode()
+        raise AssertionError(command)
+
+    committed: list[int] = []
+    for number in range(10):
+        found = re.search(r"producerId=(\S+) epoch=(\d+)", text("INIT_PRODUCER_ID txn=tx"))
+        if found is None:
+            continue
+        who = f"txn=tx producerId={found[1]} epoch={found[2]}"
+        answers = [text(f"BEGIN_TXN {who}")]
+        for seq in (1, 2):
+            place = f"topic=orders partition={seq} seqNum={seq}"
+            answers.append(text(f"TXN_PUBLISH {who} {place} message={number}"))
+        if all(answer.startswith("OK") for answer in answers):
+            result = dice.choice(("commit", "commit", "abort"))
+            ended = text(f"END_TXN {who} result={result}")
+            if ended.startswith("OK") and result == "commit":
+                committed.append(number)
+    world.trouble = lambda frame: None
+    world.advance(70_000)
+    first, second = (
+        [int(message.payload) for message in here.read(CONSUME.format(index, 0))]
+        for index in (1, 2)
+    )
+    assert first == second
+    assert set(committed) <= set(first)
+    assert len(set(first)) == len(first)
+    assert committed

@@ -214,6 +214,9 @@ def heading(text: str) -> ui.element:
 
 
 def topic_address(topic: str) -> str:
+    # Browsers take these for steps on a path, and the end of a line ends a path for the router.
+    if topic in ("", ".", "..") or not topic.isprintable():
+        return f"/topics/?called={quote(topic, safe='')}"
     return f"/topics/{quote(topic, safe='')}"
 
 

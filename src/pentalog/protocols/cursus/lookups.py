@@ -160,10 +160,6 @@ def _topic(broker: Broker, command: Command) -> Lookups:
     yield broker.knowledge.topic(command.get("topic"))
 
 
-def _list(broker: Broker, command: Command) -> Lookups:
-    yield from _topics(broker, command)
-
-
 def _describe(broker: Broker, command: Command) -> Lookups:
     yield from _topic(broker, command)
     yield broker.knowledge.partitions(command.get("topic"))
@@ -176,7 +172,7 @@ def _list_offsets(broker: Broker, command: Command) -> Lookups:
         yield from _describe(broker, command)
 
 
-def _named(broker: Broker, command: Command) -> Iterator[Later[None]]:
+def _named(broker: Broker, command: Command) -> Lookups:
     """The topic of a command, also if it is named by a pattern."""
     topic = command.get("topic")
     if WILD.search(topic):
@@ -216,7 +212,10 @@ def _read(broker: Broker, command: Command) -> Lookups:
 
 def _fetch_offset(broker: Broker, command: Command) -> Lookups:
     yield from _named(broker, command)
-    yield broker.knowledge.offsets(command.get("group"))
+    group = command.get("group")
+    yield broker.knowledge.offsets(group)
+    if group and not broker.groups.offsets.committed(group):
+        yield broker.knowledge.roster(group)
 
 
 def _commit(broker: Broker, command: Command) -> Lookups:
@@ -269,7 +268,7 @@ def _index(command: Command, default: int) -> int:
 LOOKUPS: Final[Mapping[str, Callable[[Broker, Command], Lookups]]] = {
     "CREATE": _topic,
     "DELETE": _topic,
-    "LIST": _list,
+    "LIST": _topics,
     "DESCRIBE": _describe,
     "METADATA": _topic,
     "LIST_OFFSETS": _list_offsets,

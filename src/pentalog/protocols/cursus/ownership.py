@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from pentalog.broker.port import Broker
+from pentalog.model.errors import Overloaded
 from pentalog.protocols.cursus.calls import Call
 from pentalog.protocols.cursus.errors import Refused, quoted
 from pentalog.protocols.cursus.messages import Command
@@ -24,14 +25,18 @@ EVENTS: Final = frozenset(
 def check(call: Call) -> None:
     """Refuse what only the owner can do, and say where it is."""
     broker, command = call.broker, call.command
-    if broker.knowledge.current or broker.council.owned or not _needs_owner(broker, command):
+    if broker.knowledge.current or not _needs_owner(broker, command):
         return
-    owner = broker.council.owner
-    place = None if owner is None else owner.address(call.session.context.listener)
-    if owner == broker.council.me or place is None:
-        reason = quoted("no gateway owns the state at the moment; try again")
-        raise Refused(f"no_raft_leader reason={reason}")
-    raise Refused(f"NOT_LEADER LEADER_IS {Address(*place)}")
+    sourcing = broker.sourcing
+    try:
+        (sourcing.aggregates if command.verb in EVENTS else sourcing.options).check()
+    except Overloaded as refusal:
+        owner = broker.council.owner
+        place = None if owner is None else owner.address(call.session.context.listener)
+        if owner == broker.council.me or place is None:
+            # Nobody at the moment, or this one in a moment.
+            raise Refused(f"no_raft_leader reason={quoted(str(refusal))}") from None
+        raise Refused(f"NOT_LEADER LEADER_IS {Address(*place)}") from None
 
 
 def leaders(call: Call, partitions: int, *, sourced: bool) -> list[Address]:

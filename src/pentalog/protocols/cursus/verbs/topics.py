@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from functools import partial
@@ -9,7 +10,7 @@ from typing import Any
 
 from pentalog.broker.port import Topic, TopicSpec
 from pentalog.broker.security import Kind
-from pentalog.model.errors import InvalidPartitions, TopicExists, TopicNotFound
+from pentalog.model.errors import BrokerError, InvalidPartitions, TopicExists, TopicNotFound
 from pentalog.model.later import Later
 from pentalog.model.types import Partition
 from pentalog.protocols.cursus import ownership
@@ -20,7 +21,7 @@ from pentalog.protocols.cursus.options import (
     PARTITIONS_DEFAULT,
     Options,
     Wish,
-    check_name,
+    is_name,
     options_of,
     policy_words,
     wish_of,
@@ -39,16 +40,26 @@ def create(call: Call) -> None:
         _found(call, wish)
 
 
-def _settle(call: Call, wish: Wish) -> None:
+def _settle(call: Call, wish: Wish, *, made: bool = False) -> None:
     topics = call.broker.topics
     call.door.forget()
+
+    def kept(settled: Later[None]) -> None:
+        try:
+            settled.value  # noqa: B018  # raises what went wrong
+        except BrokerError:
+            _unmake(call, wish)
 
     def settled(_: None) -> None:
         call.door.forget()
         topic = topics.get(wish.topic)
         call.reply(f"OK topic={topic.name} partitions={topic.partitions} {_policy(call, topic)}")
 
-    call.after(topics.settle(), settled)
+    rules = call.broker.rules.settle()
+    changes = topics.settle()
+    if made:
+        changes.then(kept)
+    call.after(changes, lambda _: call.after(rules, settled))
 
 
 def _make(call: Call, wish: Wish) -> None:
@@ -59,6 +70,7 @@ def _make(call: Call, wish: Wish) -> None:
         settings.setdefault("retention.ms", "-1")
     partitions = PARTITIONS_DEFAULT if wish.partitions is None else wish.partitions
     spec = TopicSpec(name=wish.topic, partitions=partitions, settings=settings)
+    call.session.context.usage.check_change()
     if call.broker.knowledge.current:
         _made(call, wish, spec)
         return
@@ -86,15 +98,27 @@ def _found(call: Call, wish: Wish) -> None:
 
 def _made(call: Call, wish: Wish, spec: TopicSpec) -> None:
     try:
-        call.broker.topics.create(spec)
+        made = call.broker.topics.create(spec)
     except InvalidPartitions as refusal:
         raise Refused(f"invalid_partitions reason={quoted(str(refusal))}") from None
+    call.session.context.usage.changed(made.partitions)
     kept = dict(wish.kept)
     kept |= {"idempotent": "true"} if wish.idempotent else {}
     kept |= {"event_sourcing": "true"} if wish.event_sourcing else {}
-    _keep(call, wish.topic, kept)
+    try:
+        _keep(call, wish.topic, kept)
+    except BrokerError:
+        _unmake(call, wish)
+        raise
     call.session.context.access.record("create topic", wish.topic)
-    _settle(call, wish)
+    _settle(call, wish, made=bool(kept))
+
+
+def _unmake(call: Call, wish: Wish) -> None:
+    """Without its options it would be taken for another topic than was asked for."""
+    if not call.broker.knowledge.current:
+        with contextlib.suppress(TopicNotFound):
+            call.broker.topics.delete(wish.topic)
 
 
 def _change(call: Call, topic: Topic, wish: Wish) -> None:
@@ -114,7 +138,9 @@ def _change(call: Call, topic: Topic, wish: Wish) -> None:
             'reason="compaction is not supported for event-sourcing topics"'
         )
     if wanted is not None and wanted > topic.partitions:
+        call.session.context.usage.check_change()
         call.broker.topics.grow(topic.name, wanted)
+        call.session.context.usage.changed(wanted - topic.partitions)
     if wish.settings:
         call.broker.topics.configure(topic.name, wish.settings)
     _keep(call, topic.name, wish.kept)
@@ -146,7 +172,9 @@ def delete(call: Call) -> None:
     if not name:
         raise Refused('missing_topic expected="DELETE topic=<name>"')
     topic = found(call, name)
+    call.session.context.usage.check_change()
     call.broker.topics.delete(topic.name)
+    call.session.context.usage.changed(topic.partitions)
     call.session.context.access.record("delete topic", topic.name)
     call.door.forget()
     done = f"OK topic={topic.name} deleted=true"
@@ -170,13 +198,7 @@ def list_topics(call: Call) -> None:
 
 def _listed(topic: Topic) -> bool:
     """Only names that can be written here, and none of brokers' own topics."""
-    if topic.name.startswith("__"):
-        return False
-    try:
-        check_name(topic.name)
-    except Refused:
-        return False
-    return True
+    return not topic.name.startswith("__") and is_name(topic.name)
 
 
 def describe(call: Call) -> None:

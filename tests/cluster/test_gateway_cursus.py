@@ -1,0 +1,271 @@
+"""Cursus in front of Apache Kafka: two gateways, of which one numbers the events, and dies."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fleet_member import FleetMember
+
+from conftest import Node
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.support.cursus_world import Message, batch, frame, messages_of, numbered
+
+from pentalog.clients.kafka import Cluster, committed
+from pentalog.model.types import Partition
+
+pytestmark = pytest.mark.java
+
+PATIENCE_S = 60
+
+
+class Talk:
+    """One connection that waits for each answer."""
+
+    def __init__(self, member: FleetMember) -> None:
+        host, _, port = member.addresses["cursus"].rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), timeout=PATIENCE_S)
+        self._incoming = self._socket.makefile("rb")
+
+    def __enter__(self) -> Talk:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._incoming.close()
+        self._socket.close()
+
+    def ask(self, body: bytes) -> bytes:
+        self._socket.sendall(frame(body))
+        return self.receive()
+
+    def receive(self) -> bytes:
+        head = self._incoming.read(4)
+        if len(head) < 4:
+            raise ConnectionError("the gateway hung up")
+        (size,) = struct.unpack(">I", head)
+        return self._incoming.read(size)
+
+    def text(self, command: str) -> str:
+        return self.ask(b"\0\0" + command.encode()).decode()
+
+    def publish(self, body: bytes) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.ask(body))
+        return found
+
+    def payloads(self, topic: str, index: int = 0, offset: int = 0) -> list[bytes]:
+        command = f"CONSUME topic={topic} partition={index} offset={offset} member=m"
+        return [message.payload for message in messages_of(self.ask(command.encode()))]
+
+
+@pytest.fixture
+def pair(node: Node, tmp_path: Path) -> Iterator[list[FleetMember]]:
+    members = [FleetMember(tmp_path / name, node.address, ["cursus"]) for name in ("one", "two")]
+    yield members
+    for member in members:
+        assert member.stop() == 0
+
+
+def until(what: str, attempt: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not attempt():
+        assert time.monotonic() < deadline, f"not in time: {what}"
+        time.sleep(0.1)
+
+
+def joined(talk: Talk, topic: str, name: str) -> tuple[str, int, list[int]]:
+    answer = talk.text(f"JOIN_GROUP topic={topic} group={topic} member={name}")
+    found = re.fullmatch(r"OK generation=(\d+) member=(\S+) assignments=\[(.*)\]", answer)
+    assert found is not None, answer
+    return found[2], int(found[1]), [int(index) for index in found[3].split()]
+
+
+def test_two_gateways_are_one_broker(pair: list[FleetMember], node: Node, topic: str) -> None:
+    with Talk(pair[0]) as here, Talk(pair[1]) as there:
+        assert here.text(f"CREATE topic={topic} partitions=2").startswith("OK")
+        for number in range(20):
+            talk = (here, there)[number % 2]
+            body = batch([Message(b"%d" % number)], topic=topic, acks="-1")
+            assert talk.publish(body)["last_offset"] == number
+        values = [b"%d" % number for number in range(20)]
+        assert here.payloads(topic) == there.payloads(topic) == values
+        first = numbered(1, 2, topic=topic, partition=1, acks="-1")
+        assert here.publish(first)["last_offset"] == 1
+        assert there.publish(first)["last_offset"] == 1
+        then = numbered(3, topic=topic, partition=1, acks="-1")
+        assert there.publish(then)["last_offset"] == 2
+        assert "expected 4, got 9" in here.publish(numbered(9, topic=topic, partition=1))["error"]
+        newer = numbered(1, topic=topic, partition=1, epoch=2)
+        assert there.publish(newer)["last_offset"] == 3
+        assert here.publish(numbered(4, topic=topic, partition=1))["status"] == "ERROR"
+        waiting = f"CONSUME topic={topic} partition=0 offset=20 member=m wait_ms=30000"
+        with Talk(pair[1]) as reader:
+            reader._socket.sendall(frame(waiting.encode()))
+            here.publish(batch([Message(b"late")], topic=topic, acks="1"))
+            (late,) = messages_of(reader.receive())
+        assert late.payload == b"late"
+        assert here.text(f"DELETE topic={topic}") == f"OK topic={topic} deleted=true"
+        assert there.text(f"DESCRIBE topic={topic}").startswith("ERROR: topic_not_found")
+
+
+def test_members_at_two_gateways(pair: list[FleetMember], node: Node, topic: str) -> None:
+    with Talk(pair[0]) as here, Talk(pair[1]) as there, Cluster(node.address) as cluster:
+        here.text(f"CREATE topic={topic} partitions=4")
+        shares: list[list[int]] = [[], []]
+        names = ["a", "b"]
+        generations = [0, 0]
+
+        def shared() -> bool:
+            for number, talk in enumerate((here, there)):
+                names[number], generations[number], shares[number] = joined(
+                    talk, topic, names[number]
+                )
+            return sorted(shares[0] + shares[1]) == [0, 1, 2, 3] and len(shares[0]) == 2
+
+        until("two halves", shared)
+        for number, talk in enumerate((here, there)):
+            index = shares[number][0]
+            talk.publish(batch([Message(b"x")], topic=topic, partition=index, acks="-1"))
+            answer = talk.text(
+                f"COMMIT_OFFSET topic={topic} partition={index} group={topic} offset=1 "
+                f"generation={generations[number]} member={names[number]}"
+            )
+            assert answer == "OK"
+        places = {Partition(topic, shares[number][0]): 1 for number in (0, 1)}
+        found = committed(cluster, topic)
+        assert {at: found[at].offset for at in places} == places
+        status = json.loads(here.text(f"GROUP_STATUS group={topic}"))
+        assert {member["member_id"] for member in status["members"]} == set(names)
+        assert topic in here.text("LIST_GROUPS")
+        there.text(f"LEAVE_GROUP topic={topic} group={topic} member={names[1]}")
+        until("all of it", lambda: joined(here, topic, names[0])[2] == [0, 1, 2, 3])
+
+
+def test_transactions(pair: list[FleetMember], topic: str) -> None:
+    with Talk(pair[0]) as here, Talk(pair[1]) as there:
+        here.text(f"CREATE topic={topic} partitions=1")
+        member, generation, _ = joined(here, topic, "a")
+        for result, expected in (("commit", [b"a", b"b"]), ("abort", [b"a", b"b"])):
+            answer = here.text(f"INIT_PRODUCER_ID transactional_id={topic}")
+            found = re.search(r"producerId=(\S+) epoch=(\d+)", answer)
+            assert found is not None, answer
+            who = f"transactional_id={topic} producerId={found[1]} epoch={found[2]}"
+            assert here.text(f"BEGIN_TXN {who}").startswith("OK")
+            for seq, value in ((1, "a"), (2, "b")):
+                staged = here.text(
+                    f"TXN_PUBLISH {who} topic={topic} partition=0 seqNum={seq} message={value}"
+                )
+                assert f"staged_messages={seq}" in staged
+            offsets = here.text(
+                f"SEND_OFFSETS_TO_TXN {who} topic={topic} group={topic} member={member} "
+                f"generation={generation} P0:1"
+            )
+            assert "staged_offsets=1" in offsets
+            assert there.payloads(topic) == ([] if result == "commit" else expected)
+            assert here.text(f"END_TXN {who} result={result}").startswith("OK")
+            assert there.payloads(topic) == expected
+        fetched = there.text(f"FETCH_OFFSET topic={topic} partition=0 group={topic}")
+        assert fetched == "OK offset=1"
+
+
+def test_events_outlive_their_owner(pair: list[FleetMember], topic: str) -> None:
+    owner: list[FleetMember] = []
+
+    def created() -> bool:
+        for member in pair:
+            with Talk(member) as talk:
+                answer = talk.text(f"CREATE topic={topic} partitions=2 event_sourcing=true")
+                if answer.startswith("OK"):
+                    owner.append(member)
+                    return True
+        return False
+
+    until("an owner", created)
+    other = next(member for member in pair if member is not owner[0])
+    append = f"APPEND_STREAM topic={topic} key=k version={{}} message=m{{}}"
+    with Talk(owner[0]) as talk, Talk(other) as stranger:
+        for version in (1, 2, 3):
+            assert talk.text(append.format(version, version)).startswith(f"OK version={version}")
+        assert talk.text(append.format(3, 3)) == "ERROR: version_conflict current=3 expected=3"
+        talk.text(f"SAVE_SNAPSHOT topic={topic} key=k version=1 message=first")
+        until(
+            "the owner's address",
+            lambda: (
+                stranger.text(append.format(4, 4))
+                == f"ERROR: NOT_LEADER LEADER_IS {owner[0].addresses['cursus']}"
+            ),
+        )
+    owner[0].kill()
+    with Talk(other) as talk:
+        until("the next owner", lambda: talk.text(append.format(4, 4)).startswith("OK version=4"))
+        talk._socket.sendall(frame(f"READ_STREAM topic={topic} key=k from_version=1".encode()))
+        envelope = json.loads(talk.receive())
+        assert envelope["snapshot"] == {"version": 1, "payload": "first"}
+        assert [message.version for message in messages_of(talk.receive())] == [2, 3, 4]
+    owner[0].start()
+
+
+def test_the_released_client(pair: list[FleetMember], topic: str) -> None:
+    """Its producer and two consumers of a group, which go where the gateways send them."""
+    cursus = pytest.importorskip("cursus")
+    addresses = [member.addresses["cursus"] for member in pair]
+    producer = cursus.Producer(
+        cursus.ProducerConfig(brokers=addresses, topic=topic, partitions=2, acks=cursus.Acks.ALL)
+    )
+    for number in range(50):
+        producer.send(f"{number}")
+    producer.flush()
+    producer.close()
+    got: list[str] = []
+    consumers = [
+        cursus.Consumer(cursus.ConsumerConfig(brokers=[address], topic=topic, group_id=topic))
+        for address in addresses
+    ]
+    threads = [
+        threading.Thread(
+            target=consumer.start, args=(lambda message: got.append(message.payload),), daemon=True
+        )
+        for consumer in consumers
+    ]
+    for thread in threads:
+        thread.start()
+    until("every message", lambda: set(got) == {f"{number}" for number in range(50)})
+    for consumer in consumers:
+        consumer.close()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+
+
+def test_the_released_event_store(pair: list[FleetMember], topic: str) -> None:
+    """From a gateway that does not own the state it is sent to the one that does."""
+    cursus = pytest.importorskip("cursus")
+    stores = [
+        cursus.EventStore(member.addresses["cursus"], topic, "p") for member in reversed(pair)
+    ]
+
+    def created() -> bool:
+        try:
+            stores[0].create_topic(2)
+        except cursus.ConnectionError:
+            return False
+        return True
+
+    until("an owner", created)
+    for version in range(1, 7):
+        store = stores[version % 2]
+        event = cursus.Event(type="Put", payload=f"{version}")
+        assert store.append("k", version, event).version == version
+    for store in stores:
+        read = store.read_stream("k")
+        assert [event.payload for event in read.events] == [f"{each}" for each in range(1, 7)]
+        store.close()
