@@ -196,7 +196,7 @@ class App:
             now_s = self._runtime.monotonic()
             if now_s - turned_s > _TURN_S:
                 self._standing = f"recovering, {step.done} of {step.partitions} partitions opened"
-                if turned_s == began_s:
+                if early and turned_s == began_s:
                     _log.info("recovering %d partitions; /ready tells how far", step.partitions)
                 await turns(_TURNS)
                 turned_s = self._runtime.monotonic()

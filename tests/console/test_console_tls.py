@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import json
@@ -25,6 +26,7 @@ from tests.server.broker_process import pentalog
 
 from pentalog.clients.kafka import ClientOptions, Cluster
 from pentalog.console.place import Place
+from pentalog.console.serving import Certificate, ListenRefused
 
 pytest.importorskip("nicegui", reason="the console is not installed")
 pytestmark = pytest.mark.clients
@@ -146,3 +148,43 @@ def test_the_console_comes_by_https_and_goes_with_the_broker(
     assert started.until("stopped") == {"event": "stopped", "clean": True}
     assert "stopping" in [one["event"] for one in started.events]
     assert started.process.wait(60) == 0
+
+
+def test_a_certificate_that_was_replaced_is_shown(
+    identity: Path, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pentalog.console.serving._LOOK_INTERVAL_S", 0.01)
+
+    async def shown(port: int) -> str:
+        return await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", port))
+
+    async def look() -> None:
+        certificate = Certificate(str(identity), None)
+        keeping = asyncio.create_task(certificate.keep())
+        server = await asyncio.start_server(
+            lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=certificate.context
+        )
+        port = server.sockets[0].getsockname()[1]
+        before = await shown(port)
+        assert before == Place("", tls_certificate=str(identity)).certificate() + "\n"
+        await asyncio.to_thread(identity.write_text, "in the middle of being replaced")
+        await asyncio.sleep(0.1)
+        assert await shown(port) == before
+        made = authority.issue_cert("localhost")
+        made.private_key_and_cert_chain_pem.write_to_path(str(identity))
+        for _ in range(1000):
+            if await shown(port) != before:
+                break
+            await asyncio.sleep(0.01)
+        else:
+            raise AssertionError("the old one is shown still")
+        keeping.cancel()
+        server.close()
+
+    asyncio.run(look())
+
+
+def test_a_certificate_that_cannot_be_used_is_said(tmp_path: Path) -> None:
+    (tmp_path / "no.pem").write_text("nothing of the kind")
+    with pytest.raises(ListenRefused, match=r"no\.pem cannot be used: .*; name PEM files"):
+        Certificate(str(tmp_path / "no.pem"), None)

@@ -135,15 +135,17 @@ def test_strange_visitors_get_answers(data: Path) -> None:
             assert visitor.recv(4096).split(b" ")[1] in statuses
 
 
-def test_a_directory_in_use_is_said_before_a_port_that_is_taken(tmp_path: Path) -> None:
+def test_a_directory_in_use_is_said_before_a_port_that_is_taken(tmp_path: Path, data: Path) -> None:
     """Whoever starts a second broker by mistake is told of the first one, not of a number."""
-    with BrokerProcess(tmp_path / "data", "--listen", "http=127.0.0.1:0") as broker:
+    with BrokerProcess(tmp_path / "used", "--listen", "http=127.0.0.1:0") as broker:
         port = next(one for one in broker.lines if one.startswith("http")).rpartition(":")[2]
         listen = ("--listen", f"http=127.0.0.1:{port}")
-        second = command("start", "--data", str(tmp_path / "data"), *listen)
+        second = command("start", "--data", str(tmp_path / "used"), *listen)
         assert second.returncode == 2
         assert "is in use by another broker" in second.stderr
-        taken = command("start", "--data", str(tmp_path / "other"), *listen)
+        taken = command("start", "--data", str(data), *listen)
         assert taken.returncode == 2
         assert "the port is taken" in taken.stderr
         assert taken.stderr.count("\n") == 1
+        # What was left cleanly is so still: the next start need not look at every file.
+        assert (data / "pentalog.clean").exists()

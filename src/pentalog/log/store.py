@@ -113,10 +113,11 @@ class Store:
     def opening(self) -> Iterator[Opening]:
         """Open step by step, so that others get their turn; nothing is usable before the end.
 
-        The directory is locked before the first step.
+        At the first step the directory is locked and nothing in it has been touched.
         """
         files, directory = self.files, self.directory
         self._lock_directory()
+        yield Opening(0, 0)
         stops = checkpoints.read_clean_stop(files, directory / checkpoints.CLEAN_STOP)
         points = self._read_offsets(checkpoints.RECOVERY_POINTS)
         self._starts = self._read_offsets(checkpoints.LOG_STARTS)
@@ -126,7 +127,6 @@ class Store:
             files.sync_directory(directory)
             self.stopped_cleanly = True
         found = list(self._partition_directories())
-        yield Opening(0, len(found))
         for done, (at, name) in enumerate(found):
             for _ in self._open_partition(at, name, stops.get(name), points.get(at, 0)):
                 yield Opening(done, len(found))

@@ -12,6 +12,7 @@ import re
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -29,6 +30,8 @@ SUFFIX: Final = ".status"
 """Behind the name of the pipeline's group."""
 INTERVAL_S: Final = 5.0
 SILENT_AFTER_S: Final = 6 * INTERVAL_S
+_PATIENCE_MS_MAX: Final = 3_000
+"""With a broker that is not there: nobody shall wait for this."""
 _TEXT_BYTES_MAX: Final = 4000
 """Brokers take 4096 of metadata unless they are told otherwise."""
 _RUNNING_OR_NOT: Final = ("new", "running", "stopped")
@@ -77,7 +80,9 @@ class Announcer:
                 # What lies beside the tables says so after the first batch only.
                 found["state"] = "stopped" if ended else "running"
             options = read_options(where(pipeline))
-            with Cluster(options.servers, options.client) as cluster:
+            patience_ms = min(options.client.timeout_ms, _PATIENCE_MS_MAX)
+            client = replace(options.client, timeout_ms=patience_ms)
+            with Cluster(options.servers, client) as cluster:
                 announce(cluster, pipeline, found)
         except (KafkaFailed, *status.TROUBLES) as trouble:
             if not self._complained:
