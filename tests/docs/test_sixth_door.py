@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import pentalog
-from pentalog import app
+from pentalog import app, embedded
 from pentalog.clients.rustlog import RustLogClient
 from pentalog.config import Listen
 from pentalog.server.metering import metered
@@ -36,6 +36,8 @@ def opened(
 ) -> Callable[..., pentalog.Broker]:
     """A broker to start, with this door and the one that the test writes through."""
     (endpoint,) = built["PROTOCOL"].endpoints
+    # Were it loaded now for the first time, brokers of later tests would have this door as well.
+    assert embedded.ENDPOINTS is app.ENDPOINTS
     monkeypatch.setattr(app, "ENDPOINTS", {**app.ENDPOINTS, endpoint.name: metered(endpoint)})
     listen = tuple(Listen(name, "127.0.0.1", 0) for name in ("ends", "rustlog"))
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _ROW_GROUP_ROWS: Final = 131_072
 _BUFFERED_BYTES_MAX: Final = 64 << 20
 _WRITERS_MAX: Final = 64
+_UNIQUE: Final = frozenset({"offset", "_offset", "value"})
+"""Columns of which hardly a value comes twice."""
 _UNSAFE: Final = frozenset("\"#%'*/:=?\\\x7f{[]^ ")
 NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
 
@@ -146,7 +148,12 @@ class _Writer:
         self._footer: list[Any] = []
         storage.make_folder(folder)
         self._file = storage.filesystem.open_output_stream(storage.path(self._path))
-        self._writer = pq.ParquetWriter(self._file, schema, metadata_collector=self._footer)
+        self._writer = pq.ParquetWriter(
+            self._file,
+            schema,
+            metadata_collector=self._footer,
+            use_dictionary=[path for one in schema for path in _repeating(one.name, one)],
+        )
 
     @property
     def size_bytes(self) -> int:
@@ -174,6 +181,29 @@ class _Writer:
         self._file.close()
         stats = _stats(self._footer[0], self._schema)
         return File(self._path, size_bytes, self._rows, self._partition, json.dumps(stats))
+
+
+def _repeating(path: str, field: pa.Field) -> list[str]:
+    """The Parquet columns whose values may come again; for others a dictionary is work for nothing.
+
+    Readers understand either; this is about the CPU of writing.
+    """
+    import pyarrow.types as kinds
+
+    if path in _UNIQUE:
+        return []
+    kind = field.type
+    if kinds.is_struct(kind):
+        return [one for child in kind for one in _repeating(f"{path}.{child.name}", child)]
+    if kinds.is_map(kind):
+        pairs = (
+            (f"{path}.key_value.key", kind.key_field),
+            (f"{path}.key_value.value", kind.item_field),
+        )
+        return [one for name, child in pairs for one in _repeating(name, child)]
+    if kinds.is_list(kind) or kinds.is_large_list(kind):
+        return _repeating(f"{path}.list.element", kind.value_field)
+    return [path]
 
 
 def _escaped(value: str) -> str:
