@@ -29,7 +29,7 @@ demo: $(STAMP) ## a story of a minute: five doors, a kill -9, a table (KEEP=1: s
 
 test: $(STAMP) ## run the whole test suite
 	$(BIN)/pytest -q -m alone
-	$(BIN)/pytest -n $(PARALLEL) --dist loadfile -m "not alone and not trio"
+	$(BIN)/pytest -n $(PARALLEL) --dist loadfile --no-loadscope-reorder -m "not alone and not trio"
 
 test-cluster: $(STAMP) ## three Apache Kafka nodes and two gateways, killed in turn under load
 	$(BIN)/pytest -q -s -m trio tests/cluster
@@ -60,6 +60,9 @@ fuzz: $(STAMP) ## feed damaged bytes to the kernels and to every door (FRAMES=10
 
 torture: $(STAMP) ## kill brokers for a long time and look for losses
 	PENTALOG_TORTURE=1 $(BIN)/pytest tests/crash tests/tables/test_table_kills.py --timeout 7200
+	PENTALOG_TORTURE=1 $(BIN)/pytest tests/tables/test_table_formats.py tests/tables/test_table_jars.py --timeout 7200
+	$(BIN)/pip install --quiet --no-deps --target build/spark-4.2 'pyspark==4.2.*'
+	PENTALOG_TORTURE=1 PYTHONPATH=build/spark-4.2 $(BIN)/pytest tests/tables/test_table_jars.py --timeout 7200
 	PENTALOG_CYCLES=100 $(BIN)/pytest tests/conformance/test_fluvio_kill.py --timeout 7200
 	$(BIN)/python -m tests.history --runs 200
 	$(BIN)/pentalog torture --rounds 300

@@ -122,10 +122,12 @@ def start_pentalog(
     port: int = 0,
     program: str = "from pentalog.cli.main import main; main()",
     environment: Mapping[str, str] | None = None,
+    under: tuple[str, ...] = (),
 ) -> Broker:
     """Start `pentalog start`, on a free port unless one is given.
 
-    `settings` are environment names without prefix, `environment` others.
+    `settings` are environment names without prefix, `environment` others; `under` is a program
+    that runs it, with its options.
     """
     directory.mkdir(parents=True, exist_ok=True)
     log = directory / "pentalog.stderr"
@@ -136,6 +138,7 @@ def start_pentalog(
         variables[f"PENTALOG_{key.upper()}"] = value
     data = directory / "data"
     command = [
+        *under,
         sys.executable,
         "-c",
         program,

@@ -26,6 +26,7 @@ from pentalog.protocols.http import exposition
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "pentalog"
+ARCHITECTURE = ROOT / "ARCHITECTURE.md"
 MODULE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 LINE_MAX = 100
@@ -124,6 +125,15 @@ def clock_uses(text: str) -> Iterator[str]:
             yield f"line {node.lineno}: {ast.unparse(node.func)}"
         elif isinstance(node, ast.ImportFrom) and node.module == "time":
             yield f"line {node.lineno}: from time"
+
+
+def catch_alls(text: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.ExceptHandler):
+            continue
+        kinds = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+        if any(kind is None or ast.unparse(kind) == "Exception" for kind in kinds):
+            yield f"line {node.lineno}: except Exception"
 
 
 def unfinished(text: str) -> Iterator[str]:
@@ -368,6 +378,16 @@ def test_every_counter_is_shown() -> None:
     assert traffic == set(exposition.PER_DOOR)
 
 
+def test_every_catch_all_is_listed_with_its_reason() -> None:
+    listed = {row[0] for row in table_rows(ARCHITECTURE.read_text(), "### Catch-alls")}
+    found = {
+        path.relative_to(SOURCE).as_posix()
+        for path in modules("src")
+        if any(catch_alls(path.read_text()))
+    }
+    assert listed == found
+
+
 def test_the_worked_example_is_a_batch() -> None:
     """The bytes in the format's document, read by the code that reads segments."""
     text = (ROOT / "docs/log-format.md").read_text()
@@ -405,6 +425,8 @@ BAD = [
     (clock_uses, "import datetime\ndatetime.datetime.now()\n"),
     (clock_uses, "from time import time\n"),
     (unfinished, "x = 1  # TODO later\n"),
+    (catch_alls, "try:\n    f()\nexcept (ValueError, Exception):\n    pass\n"),
+    (catch_alls, "try:\n    f()\nexcept:\n    pass\n"),
     (untidy_changelog, "# Changes\n\n## 1.0\n"),
 ]
 GOOD = [
@@ -417,6 +439,7 @@ GOOD = [
     (loop_uses, "import threading\n"),
     (clock_uses, "def f(runtime):\n    return runtime.now_ms()\n"),
     (unfinished, "x = 'TODO'\n"),
+    (catch_alls, "try:\n    f()\nexcept ValueError:\n    pass\n"),
     (untidy_changelog, "# Changes\n\n## Unreleased\n"),
 ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -40,13 +40,15 @@ from pentalog.log.housekeeping import Housekeeping
 from pentalog.log.store import Store, StoreError
 from pentalog.metrics import Metrics
 from pentalog.model.errors import BrokerError
-from pentalog.protocols import OBSERVERS, PROTOCOLS
+from pentalog.protocols import OBSERVERS, PROTOCOLS, http
 from pentalog.protocols.blipmq.keys import notice as blipmq_notice
+from pentalog.protocols.http import starting
+from pentalog.server.anteroom import Anteroom
 from pentalog.server.asyncio_runtime import AsyncioRuntime
 from pentalog.server.certificates import Certificates
 from pentalog.server.kerberos import KerberosTickets
 from pentalog.server.keys import fetcher_of
-from pentalog.server.lifecycle import Loop, arrival, raise_file_limit
+from pentalog.server.lifecycle import Loop, arrival, raise_file_limit, turns
 from pentalog.server.listener import Listeners, ListenFailed
 from pentalog.server.listening import (
     check_open_listeners,
@@ -59,6 +61,10 @@ from pentalog.session import Address, Endpoint
 _log = logging.getLogger("pentalog.app")
 
 _SPARE_FILES: Final = 256
+_TURN_S: Final = 0.05
+"""Recovery goes on for so long before others get their turn."""
+_TURNS: Final = 4
+"""Of the loop, at such a moment: a visitor is accepted in one of them and heard in another."""
 ENDPOINTS: Final[Mapping[str, Endpoint]] = {
     **{
         endpoint.name: endpoint if protocol.name == "kafka" else metered(endpoint)
@@ -108,6 +114,8 @@ class App:
         self._log = LocalLog(self._store, self._runtime, self.metrics)
         self._loop = loop
         self._listeners: Listeners | None = None
+        self._anteroom = Anteroom(loop, self._certificates, self._answer_early)
+        self._standing = "starting"
         self._state_open = False
         self._groups: LocalGroups | None = None
         self._transactions: LocalTransactions | None = None
@@ -130,10 +138,15 @@ class App:
         if self._listeners is not None:
             self._listeners.observation.console_url = url
 
-    async def start(self) -> None:
-        """Open everything; on failure nothing stays open."""
+    async def start(self, listening: Callable[[str, Address], None] | None = None) -> None:
+        """Open everything; on failure nothing stays open.
+
+        The http listener answers first.  `listening` is told of each as it opens.
+        """
         files = raise_file_limit()
+        told = listening or tell_nobody
         try:
+            early = await self._open_store(told)
             broker = self._open_broker()
             self._listeners = Listeners(
                 self._loop,
@@ -142,18 +155,19 @@ class App:
                 self._config,
                 self.metrics,
                 self._certificates,
-                LogAudit(),
+                LogAudit(self._runtime),
             )
             self._listeners.reconfigure(broker.settings.live)
-            await self._listeners.open(self._listen)
+            await self._listeners.open(self._listen, self._anteroom.leave())
         except (StoreError, BrokerError, ListenFailed, ConfigError) as error:
-            self._listeners = None
-            await self.stop()
+            await self._give_up()
             raise StartFailed(str(error)) from error
         except OSError as error:
-            self._listeners = None
-            await self.stop()
+            await self._give_up()
             raise StartFailed(_explain(self._config, error)) from error
+        for name, address in self.addresses.items():
+            if name not in early:
+                told(name, address)
         warn_of_open_listeners(self._config, self._listen)
         self._housekeeping.start()
         if any(listen.name == "blipmq" for listen, _ in self._listen):
@@ -168,12 +182,40 @@ class App:
                 self._config.connections_max,
             )
 
+    async def _open_store(self, told: Callable[[str, Address], None]) -> Mapping[str, Address]:
+        """Recover the files, and let the http listener tell of it; returns where that is."""
+        steps = self._store.opening()
+        next(steps)  # has the directory locked: whose it is not is told that before anything else
+        early = await self._anteroom.open(
+            [listen for listen, _ in self._listen if listen.door == http.ENDPOINT.name]
+        )
+        for name, address in early.items():
+            told(name, address)
+        turned_s = began_s = self._runtime.monotonic()
+        for step in steps:
+            now_s = self._runtime.monotonic()
+            if now_s - turned_s > _TURN_S:
+                self._standing = f"recovering, {step.done} of {step.partitions} partitions opened"
+                if turned_s == began_s:
+                    _log.info("recovering %d partitions; /ready tells how far", step.partitions)
+                await turns(_TURNS)
+                turned_s = self._runtime.monotonic()
+        return early
+
+    def _answer_early(self, data: memoryview) -> bytes | None:
+        return starting.answer(data, self._standing)
+
+    async def _give_up(self) -> None:
+        self._listeners = None
+        await self.stop()
+
     async def stop(self) -> bool:
         """Finish what was accepted, hang up, and leave the data as a clean stop leaves it.
 
         False if the disk did not let it; the next start will then look for itself.
         """
         clean = True
+        self._anteroom.close()
         if self._derived is not None:
             self._derived.close()
             self._derived = None
@@ -216,6 +258,7 @@ class App:
 
         What was handed to the disk gets there, as it would.
         """
+        self._anteroom.close()
         if self._listeners is not None:
             await self._listeners.abandon()
             self._listeners = None
@@ -227,7 +270,6 @@ class App:
         self._store.abandon()
 
     def _open_broker(self) -> Broker:
-        self._store.open()
         self._state.open()
         self._state_open = True
         settings = LocalSettings(self._state, self._config)
@@ -268,6 +310,7 @@ class App:
         subscriptions.restore()
         topics.on_deleted.append(subscriptions.topic_deleted)
         self._subscriptions = subscriptions
+        tokens = self._open_tokens()
         broker = Broker(
             self._state.cluster_id,
             self._log,
@@ -282,8 +325,8 @@ class App:
             sourcing=self._open_sourcing(topics, groups),
             smart_modules=self._open_smart_modules(),
             rules=rules,
-            users=self._open_users(),
-            tokens=self._open_tokens(),
+            users=self._open_users(tokens),
+            tokens=tokens,
             bearers=self._open_bearers(),
             tickets=self._open_tickets(),
         )
@@ -303,9 +346,10 @@ class App:
         rules.open()
         return rules
 
-    def _open_users(self) -> LocalUsers:
+    def _open_users(self, tokens: LocalTokens) -> LocalUsers:
         users = LocalUsers(self._state, self._runtime)
         users.open()
+        users.on_dropped.append(tokens.drop_of)
         return users
 
     def _open_tokens(self) -> LocalTokens:
@@ -365,6 +409,9 @@ def doors(
     found = [(wish, endpoint_of(config, wish, endpoints)) for wish in listen]
     check_open_listeners(config, found)
     return found
+
+
+def tell_nobody(name: str, address: Address) -> None: ...
 
 
 def _explain(config: Config, error: OSError) -> str:

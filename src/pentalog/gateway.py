@@ -5,10 +5,11 @@ from __future__ import annotations
 import socket
 import ssl
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
-from pentalog.app import ENDPOINTS, StartFailed, doors
+from pentalog.app import ENDPOINTS, StartFailed, doors, tell_nobody
 from pentalog.broker.audit import LogAudit
 from pentalog.clients.kafka.authentication import MECHANISMS
 from pentalog.cluster.engine import Engine
@@ -18,6 +19,9 @@ from pentalog.metrics import Metrics
 from pentalog.model.errors import BrokerError
 from pentalog.model.later import Later
 from pentalog.observation import Health
+from pentalog.protocols import http
+from pentalog.protocols.http import starting
+from pentalog.server.anteroom import Anteroom
 from pentalog.server.asyncio_runtime import AsyncioRuntime
 from pentalog.server.certificates import Certificates
 from pentalog.server.dialing import AsyncioCaller, AsyncioDialer, tls_of
@@ -50,6 +54,9 @@ class Gateway:
         self._engine.council.caller = AsyncioCaller(loop, config.engine_ca)
         self._loop = loop
         self._listeners: Listeners | None = None
+        standing = f"reaching {config.engine}"
+        answer = partial(starting.answer, standing=standing)
+        self._anteroom = Anteroom(loop, self._certificates, answer)
 
     @property
     def addresses(self) -> Mapping[str, Address]:
@@ -66,10 +73,19 @@ class Gateway:
         if self._listeners is not None:
             self._listeners.observation.console_url = url
 
-    async def start(self) -> None:
-        """Reach the cluster and open the ports; on failure nothing stays open."""
+    async def start(self, listening: Callable[[str, Address], None] | None = None) -> None:
+        """Reach the cluster and open the ports; on failure nothing stays open.
+
+        The http listener answers first.  `listening` is told of each as it opens.
+        """
         raise_file_limit()
+        told = listening or tell_nobody
         try:
+            early = await self._anteroom.open(
+                [listen for listen, _ in self._listen if listen.door == http.ENDPOINT.name]
+            )
+            for name, address in early.items():
+                told(name, address)
             broker = await arrival(self._engine.open())
             self._listeners = Listeners(
                 self._loop,
@@ -78,15 +94,18 @@ class Gateway:
                 self._config,
                 self.metrics,
                 self._certificates,
-                LogAudit(),
+                LogAudit(self._runtime),
             )
             self._listeners.observation.probe = self._probe
-            await self._listeners.open(self._listen)
+            await self._listeners.open(self._listen, self._anteroom.leave())
             self._engine.council.open(uuid.uuid4().hex, self._reached_at())
         except (BrokerError, ListenFailed, ConfigError) as error:
             self._listeners = None
             await self.stop()
             raise StartFailed(f"engine {self._config.engine}: {error}") from error
+        for name, address in self.addresses.items():
+            if name not in early:
+                told(name, address)
 
     def _reached_at(self) -> Mapping[str, tuple[str, int]]:
         """Where clients, and other gateways, find each listener."""
@@ -105,6 +124,7 @@ class Gateway:
 
     async def stop(self) -> bool:
         """Finish what was accepted, and hang up."""
+        self._anteroom.close()
         if self._listeners is not None:
             self._engine.log.stop_waiting()
             await self._listeners.close(timeout_ms=self._config.shutdown_timeout_ms)
@@ -116,6 +136,7 @@ class Gateway:
 
     async def abandon(self) -> None:
         """Leave everything as it is when the process is killed."""
+        self._anteroom.close()
         if self._listeners is not None:
             await self._listeners.abandon()
             self._listeners = None

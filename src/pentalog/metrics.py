@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Final
@@ -104,3 +105,16 @@ class Metrics(Traffic):
     dead_letters: int = 0
     sync_seconds: Histogram = field(default_factory=Histogram)
     loop_delay_seconds: Histogram = field(default_factory=Histogram)
+
+
+LABEL_CHARACTERS_MAX: Final = 1000
+"""What has a longer name is not told of one by one: a line would be endless."""
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def label_value(text: str) -> str:
+    """A name as it stands in Prometheus' text; what has no place in a line as its number."""
+    value = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    if value.isprintable():
+        return value
+    return _CONTROL.sub(lambda found: f"\\\\x{ord(found[0]):02x}", value)

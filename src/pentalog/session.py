@@ -94,6 +94,36 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+class Usage(Protocol):
+    """Quotas of one connection, for what its protocol alone knows."""
+
+    def check_change(self) -> None:
+        """Raise `Overloaded` if partitions may not be made or deleted now."""
+
+    def changed(self, partitions: int) -> None:
+        """So many were made or deleted."""
+
+    def write_delay_ms(self, size_bytes: int) -> int:
+        """How long the peer will not be read from, for a request that writes."""
+
+    def read_delay_ms(self, size_bytes: int) -> int:
+        """The same for an answer that is about to leave."""
+
+
+class Unmetered:
+    """Nothing is counted."""
+
+    def check_change(self) -> None: ...
+
+    def changed(self, partitions: int) -> None: ...
+
+    def write_delay_ms(self, size_bytes: int) -> int:
+        return 0
+
+    def read_delay_ms(self, size_bytes: int) -> int:
+        return 0
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """What a session may know of the world it was opened in."""
@@ -118,6 +148,8 @@ class Context:
     """What the listener's name says is demanded there: `tls`, `sasl`, ..."""
     access: Access = field(default_factory=Access)
     """Who the peer is, and what it may do."""
+    usage: Usage = field(default_factory=Unmetered)
+    """How much it may use, where that is counted around its protocol and not by it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ from pentalog.cli.client import Client
 from pentalog.cli.cluster import reached
 from pentalog.cli.consume import read
 from pentalog.cli.output import Refused
+from pentalog.clients.blipmq import BlipmqClient
+from pentalog.clients.kafka import LATEST
 from pentalog.clients.kafka.offsets import GroupOffset, commit, committed
 from pentalog.log import checkpoints
 from pentalog.log.files import RealFiles
@@ -236,6 +238,19 @@ def test_damage_in_the_log_is_told_and_backed_up(run: Run, tmp_path: Path) -> No
     assert "damaged in the log" in done.said
     run("restore", str(tmp_path / "backup"), "--data", str(tmp_path / "new"), code=1)
     assert (tmp_path / "new" / "pentalog.format").exists()
+
+
+def test_topics_of_long_names_are_restored(run: Run, tmp_path: Path) -> None:
+    name = "x/" * 200
+    with pentalog.Broker(tmp_path / "data") as broker:
+        with BlipmqClient(broker.address("blipmq")) as publisher:
+            publisher.publish(name, b"kept")
+        run("backup", str(tmp_path / "backup"), "--data", str(tmp_path / "data"))
+    run("restore", str(tmp_path / "backup"), "--data", str(tmp_path / "new"))
+    with pentalog.Broker(tmp_path / "new") as broker, reached(broker.address("kafka")) as cluster:
+        (topic,) = cluster.topics([name])
+        ends = cluster.offsets({Partition(name, 0): LATEST})
+        assert (topic.name, ends) == (name, {Partition(name, 0): 1})
 
 
 def test_what_is_compacted_meanwhile_may_have_gaps(tmp_path: Path) -> None:

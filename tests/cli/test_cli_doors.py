@@ -28,6 +28,7 @@ def test_rustlog_writes_and_reads(run: Run, topic: str) -> None:
     listed = json.loads(run("rustlog", "topics", "--json").stdout)
     assert {"name": topic, "partitions": 1} in listed
     assert b"# TYPE" in run("rustlog", "metrics").stdout
+    assert "# TYPE" in json.loads(run("rustlog", "metrics", "--json").stdout)["metrics"]
 
 
 def test_a_blipmq_listener_goes_on_where_it_stopped(run: Run, start: Start, topic: str) -> None:

@@ -47,6 +47,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "dump": ("dump", "PLACE/absent"),
     "backup": ("backup", "PLACE/copy", "--data", "PLACE/absent"),
     "restore": ("restore", "PLACE/absent", "--data", "PLACE/new"),
+    "move": ("move", "--to", "kafka://127.0.0.1:1", "--server", "127.0.0.1:1"),
     "torture": ("torture", "PLACE/absent"),
     "profile": ("profile", "remove", "absent"),
     "table": ("table", "list", "PLACE/absent.toml"),

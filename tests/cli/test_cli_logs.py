@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from pentalog.cli.logs import JsonLines
+from pentalog.cli.logs import JsonLines, TextLines
 from pentalog.config import ConfigError, LogFormat, load
 
 
@@ -25,6 +25,11 @@ def test_an_entry_is_one_object() -> None:
         "message": "of two lines\nü",
         "peer": "1.2.3.4:5",
     }
+
+
+def test_no_name_breaks_a_line_of_text() -> None:
+    record = logging.makeLogRecord({"msg": "topic %s", "args": ("a\n\x1b[2J\u202eü",)})
+    assert TextLines("%(message)s").format(record) == "topic a\\n\\x1b[2J\\u202eü"
 
 
 def test_traces_are_in_the_object() -> None:

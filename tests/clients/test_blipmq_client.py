@@ -192,8 +192,8 @@ def test_refusals_of_the_door(address: str) -> None:
         with pytest.raises(ClientError, match="empty topic") as refused:
             client.publish("", b"x")
         assert refused.value.code == 400
-        with pytest.raises(ClientError, match="slash"):
-            client.subscribe("a/b")
+        with pytest.raises(ClientError, match="bookkeeping"):
+            client.subscribe("__consumer_offsets")
         with pytest.raises(ValueError, match="quality 2"):
             client.publish("t", b"x", qos=2)
         with pytest.raises(ValueError, match="at most"):

@@ -12,7 +12,10 @@ from fleet_member import FleetMember
 from conftest import Node
 from pentalog.clients.blipmq import BlipmqClient, BlipmqError
 from pentalog.clients.kafka import Cluster
+from pentalog.clients.kafka.groups import described
 from pentalog.cluster.agreement import STATE_TOPIC
+from pentalog.cluster.council import GROUP
+from pentalog.model.types import Partition
 
 pytestmark = pytest.mark.java
 
@@ -21,7 +24,10 @@ PATIENCE_S = 60
 
 
 @pytest.fixture
-def pair(node: Node, tmp_path: Path) -> Iterator[list[FleetMember]]:
+def pair(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[list[FleetMember]]:
+    monkeypatch.setenv("PENTALOG_TOPIC_DEFAULTS", "subscription.lease.ms=600000")
     members = [FleetMember(tmp_path / name, node.address, ["blipmq"]) for name in ("one", "two")]
     yield members
     for member in members:
@@ -58,39 +64,46 @@ def subscribed(member: FleetMember, topic: str) -> int:
     return number
 
 
+def shares(cluster: Cluster) -> list[list[Partition]]:
+    """What Kafka says each gateway has."""
+    found = described(cluster, GROUP)
+    return [] if found is None else [list(member.partitions) for member in found.members]
+
+
 def test_a_subscription_outlives_its_keeper(
     node: Node, pair: list[FleetMember], topic: str
 ) -> None:
+    """Both are killed in turn, so whoever keeps the subscription is, once or twice."""
     one, two = pair
     number = subscribed(one, topic)
-    seen: dict[bytes, int] = {}
-
-    def poll(member: FleetMember, *, acknowledges: bool) -> None:
-        with client_of(member) as client:
-            for delivery in client.poll(number, 10):
-                assert seen.setdefault(delivery.message, delivery.tag) == delivery.tag
-                if acknowledges:
-                    client.acknowledge(number, delivery.tag)
-
+    published = {b"a": 1, b"b": 2, b"c": 3}
     with client_of(one) as first, client_of(two) as second:
         first.publish(topic, b"a", b"b")
         second.publish(topic, b"c")
-    for member in pair:
-        poll(member, acknowledges=False)
-    assert seen == {b"a": 1, b"b": 2, b"c": 3}
+        found = {each.message: each.tag for each in second.poll(number, 10)}
+        assert found == published
+        assert first.poll(number, 10) == [], "they are on lease"
     with Cluster(node.address) as cluster:
-        assert STATE_TOPIC in cluster.topics()
+        one_owner = [[], [Partition(STATE_TOPIC, 0)]]
+        until("two members", lambda: sorted(shares(cluster)) == one_owner)
     for victim, heir in ((one, two), (two, one)):
         victim.kill()
-        again: set[bytes] = set()
-
-        def delivered(heir: FleetMember = heir, again: set[bytes] = again) -> bool:
-            with client_of(heir) as client:
-                again |= {delivery.message for delivery in client.poll(number, 10)}
-            return bool(again)
-
-        # Whoever dies, what was not acknowledged is delivered again, or was set aside.
+        published[b"without %d" % len(published)] = len(published) + 1
         with client_of(heir) as client:
-            client.publish(topic, b"for " + heir.addresses["blipmq"].encode())
+            client.publish(topic, *list(published)[-1:])
+        seen: dict[bytes, int] = {}
+
+        def delivered(heir: FleetMember = heir, seen: dict[bytes, int] = seen) -> bool:
+            with client_of(heir) as client:
+                seen.update({each.message: each.tag for each in client.poll(number, 10)})
+            return set(seen) >= set(list(published)[-1:])
+
         until("deliveries by whoever is left", delivered)
+        assert seen.items() <= published.items(), "tags are kept"
         victim.start()
+    with client_of(one) as client:
+        unknown = client.acknowledge(number, *published.values())
+        assert unknown == [], "what was not acknowledged is on lease again"
+    with client_of(two) as client:
+        assert client.poll(number, 10) == []
+    assert subscribed(two, topic) > number

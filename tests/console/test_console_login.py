@@ -14,8 +14,9 @@ from tests.console.world import Browser
 from tests.server.broker_process import BrokerProcess, pentalog
 
 from pentalog.clients.kafka import ClientOptions, Cluster, KafkaFailed
+from pentalog.clients.kafka.rights import check_readable
 from pentalog.console import rights
-from pentalog.console.identity import Session, check_readable
+from pentalog.console.identity import Session
 from pentalog.console.place import Place
 from pentalog.console.rights import Rule
 from pentalog.model import batch

@@ -27,7 +27,7 @@ from pentalog.clients.kafka import (
     committed,
 )
 from pentalog.console import browsing, rights
-from pentalog.console.pages.frame import NAVIGATION
+from pentalog.console.pages.frame import NAVIGATION, topic_address
 from pentalog.model.types import Partition, Record
 
 pytestmark = pytest.mark.clients
@@ -193,6 +193,18 @@ def test_settings_are_changed_and_a_topic_is_deleted(
     browser.click("delete-really")
     browser.until(lambda: browser.driver.current_url.endswith("/topics"), "the list of topics")
     assert cluster.topics([topic]) == []
+
+
+@pytest.mark.parametrize("name", ["../a ü", "<b>\x1b[2J\n</b>"], ids=ascii)
+def test_topics_of_any_name_have_a_page(
+    browser: Browser, broker: pentalog.Broker, name: str
+) -> None:
+    with BlipmqClient(broker.address("blipmq")) as publisher:
+        publisher.publish(name, b"here it is")
+    browser.open("/topics")
+    browser.wait_text("topics", name.partition("\x1b")[0])
+    browser.open(topic_address(name))
+    browser.wait_text("messages", "here it is")
 
 
 def test_a_group_is_shown_and_moved(browser: Browser, cluster: Cluster, topic: str) -> None:

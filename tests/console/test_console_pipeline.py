@@ -12,13 +12,21 @@ import pytest
 from tests.console.world import Browser, client, write
 
 import pentalog
+from pentalog.clients.kafka import Cluster
 from pentalog.model.types import Record
-from pentalog.tables import archive
+from pentalog.tables import announcing, archive, pipeline
+from pentalog.tables.checkpoint import INGEST, Checkpoint
 
 pytestmark = pytest.mark.clients
 
 SPARK_S = 200.0
 """Until Spark has its first batch behind it, on a machine that has other things to do."""
+
+
+def told_of(cluster: Cluster) -> tuple[str, int]:
+    """What the pipeline says of itself: its state, and where its silver table ends."""
+    (one,) = [one for one in announcing.announced(cluster) if one["pipeline"] == "orders"]
+    return one["state"], one["tables"]["silver"]["covered"].get("orders/0", [0, 0])[1]
 
 
 def test_a_pipeline_is_watched(
@@ -44,7 +52,30 @@ def test_a_pipeline_is_watched(
                 browser.wait_text("pipeline-tables", "bronze", "silver", "orders/0", "300")
                 browser.wait_text("pipeline-ledger", "orders/0 0..300")
                 browser.picture("pipeline")
+                browser.until(lambda: told_of(cluster) == ("running", 300), "what it tells")
             finally:
                 running.send_signal(signal.SIGTERM)
                 running.wait(60)
         browser.wait_text("pipeline-state", "stopped")
+        assert told_of(cluster) == ("stopped", 300)
+
+
+def test_a_pipeline_that_no_setting_names_tells_of_itself(
+    browser: Browser, broker: pentalog.Broker, tmp_path: Path
+) -> None:
+    """As `table run` does it, without Spark: it is told what lies beside the tables."""
+    keys = {
+        "from": broker.address("kafka"), "topics": ["shipments"], "into": str(tmp_path / "lake"),
+    }  # fmt: skip
+    declared = pipeline.parse({"pipeline": {"shipments": keys}})["shipments"]
+    last = {"pid": os.getpid(), "rows": 1200, "rows_per_second": 240.0, "batch_ms": 5000}
+    with client(broker) as cluster:
+        cluster.create_topic("shipments", 1)
+        write(cluster, "shipments", *(Record(b"%d" % one) for one in range(40)))
+    Checkpoint(declared.checkpoint, INGEST).set_progress(last)
+    with announcing.Announcer([declared]):
+        browser.open("/pipelines")
+        card = "pipeline-shipments"
+        browser.wait_text(card, "running", "shipments into", "40", "240", "1,200 rows in 5000 ms")
+        browser.picture("pipeline-announced")
+    browser.wait_text(card, "stopped")

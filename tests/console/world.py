@@ -58,12 +58,12 @@ class ConsoleProcess:
 class Browser:
     """One Chromium; waits for what it is asked for."""
 
-    def __init__(self, chromium: Chromium, url: str, pictures: Path) -> None:
+    def __init__(self, chromium: Chromium, url: str, pictures: Path, *arguments: str) -> None:
         options = ChromeOptions()
         options.binary_location = chromium.browser
         for argument in (
             "--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu",
-            "--window-size=1280,900", "--hide-scrollbars",
+            "--window-size=1280,900", "--hide-scrollbars", *arguments,
         ):  # fmt: skip
             options.add_argument(argument)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})

@@ -121,3 +121,40 @@ def test_a_record_crosses(
     if shown == "nothing" and reader in ("fluvio", "cursus"):
         wanted = [one._replace(key=b"") for one in wanted]
     assert found == wanted
+
+
+ODD_NAMES = ("a/b", "..", "two words", "grüße", "\x1b[31m\t", "x" * 300)
+SPELLABLE = {"cursus": ("a/b", "..", "grüße", "x" * 300)}
+"""A command of Cursus ends a name at white space."""
+
+
+@pytest.fixture(scope="module")
+def named(addresses: Addresses) -> Mapping[str, Mapping[str, list[Seen]]]:
+    """What every door shows of topics whose names only BlipMQ can make."""
+    subscriber = BlipmqReader(addresses, ODD_NAMES)
+    for topic in ODD_NAMES:
+        for writer in ("blipmq", "kafka", "rustlog"):
+            WRITERS[writer](addresses, topic, "one byte")
+    readers = {**READERS, "blipmq": subscriber.read}
+    return {
+        door: read(
+            addresses, dict.fromkeys(SPELLABLE.get(door, ODD_NAMES), 3 * len(SHAPES["one byte"]))
+        )
+        for door, read in readers.items()
+    }
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_any_name_is_read_by_those_who_know_it(
+    named: Mapping[str, Mapping[str, list[Seen]]], door: str
+) -> None:
+    sent = [one.value for one in SHAPES["one byte"]]
+    for topic, seen in named[door].items():
+        assert [one.value for one in seen] == sent * 3, topic
+
+
+@pytest.mark.usefixtures("named")
+def test_lists_of_kafka_have_names_of_kafka(addresses: Addresses) -> None:
+    admin = AdminClient({"bootstrap.servers": addresses["kafka"]})
+    assert not set(ODD_NAMES) & set(admin.list_topics(timeout=30).topics)
+    assert set(admin.list_topics("a/b", timeout=30).topics["a/b"].partitions) == {0}

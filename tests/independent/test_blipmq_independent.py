@@ -323,12 +323,13 @@ def test_topics_are_text(connection: Connection, name: str) -> None:
     assert (delivery.topic, delivery.message) == (name, b"m")
 
 
-@pytest.mark.xfail(strict=True, reason="names the log cannot have: refused with 400")
-@pytest.mark.parametrize("name", ["a/b", ".", "a\nb", "n" * 250, "n" * 65535])
+@pytest.mark.parametrize("name", ["a/b", ".", "..", "a\nb", "\0", "n" * 250, "n" * 65535])
 def test_topics_are_any_text(connection: Connection, name: str) -> None:
     """Section "PUBLISH": UTF-8 topic name, as long as two bytes can tell."""
-    blipmq.read_subscription(connection.exchange(blipmq.subscribe(3, name, 1)))
+    subscription_id = connection.subscription(name, 1)
     assert connection.answers(blipmq.publish(4, name, b"m", 1)) == []
+    delivery = next_delivery(connection, subscription_id)
+    assert (delivery.topic, delivery.message) == (name, b"m")
 
 
 @pytest.mark.parametrize(
@@ -406,7 +407,6 @@ def test_frames_only_servers_send_are_ignored(connection: Connection, kind: int)
     assert connection.answers(Frame(kind, 4, b"anything")) == []
 
 
-@pytest.mark.xfail(strict=True, reason="too large for its topic is the client's fault: 400")
 def test_500_is_a_publish_that_cannot_be_kept(
     blipmq_stage: Stage, connection: Connection, topic: str
 ) -> None:
@@ -427,8 +427,7 @@ def test_a_refused_publish_is_not_delivered(
         blipmq.publish(4, topic, b"m" * 2000, 1), blipmq.publish(5, topic, b"small", 1)
     )
     refusal = blipmq.read_refusal(answer)
-    assert refusal.correlation_id == 4
-    assert refusal.message.startswith("publish failed: ")
+    assert (refusal.correlation_id, refusal.code) == (4, 500)
     assert next_delivery(connection, subscription_id).message == b"small"
     assert connection.answers(blipmq.poll(5, subscription_id)) == []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shlex
+import struct
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.security.guarded_world import GuardedBroker, guarded
 from tests.security.matrix.matrix_blipmq import answers, frame, log_in, text
 from tests.security.matrix.matrix_cursus import say
 from tests.security.matrix.matrix_fluvio import Pair
+from tests.support.runtimes import SteppedRuntime
 from tests.unit.protocols.fluvio.fluvio_world import create_topic, produce, their_batch
 
 from pentalog.broker.audit import LogAudit
@@ -157,10 +159,32 @@ def test_logins_are_written_down(broker: GuardedBroker, lines: Lines) -> None:
     assert accepted["who"] == "User:edge"
 
 
+def test_what_is_refused_again_is_counted(tmp_path: Path, lines: Lines) -> None:
+    """Requests on two connections; what was not written yet is when the broker stops."""
+    produced = {"type": "Produce", "topic": "orders", "partition": 0, "records": ["eA=="]}
+    packed = b"\x01" + text("orders") + bytes(4) + struct.pack(">II", 1, 1) + b"x"
+    with guarded(tmp_path, ("rustlog", "blipmq"), super_users="User:admin") as started:
+        started.topic("orders")
+        for _ in range(2):
+            wire = started.connect("rustlog")
+            for _ in range(3):
+                assert b"may not" in wire.ask(json.dumps(produced).encode())
+                assert b"may not" in wire.ask(packed)
+        blipmq = started.connect("blipmq")
+        log_in(blipmq, "dev-key")
+        publish = frame(3, 4, b"\1" + text("orders") + b"x")
+        for _ in range(4):
+            assert len(answers(blipmq, publish)) == 1
+    told = [(one["listener"], one.get("repeated", "")) for one in lines(event="denied")]
+    assert told == [("rustlog", ""), ("blipmq", ""), ("rustlog", "11"), ("blipmq", "3")]
+
+
 def test_no_name_breaks_a_line(lines: Lines, caplog: pytest.LogCaptureFixture) -> None:
     access = Access(Unguarded(), EDGE, "::1", listener="x")
     name = 'a"b\n c=d\\ \x1b[31m' + "é" * 1000
-    LogAudit().denied(access, Operation.READ, Kind.TOPIC, name, Verdict(False, "no rule"))
+    LogAudit(SteppedRuntime()).denied(
+        access, Operation.READ, Kind.TOPIC, name, Verdict(False, "no rule")
+    )
     (record,) = caplog.records
     assert len(record.message.splitlines()) == 1
     assert record.message.isascii()

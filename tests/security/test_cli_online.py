@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 from tests.security.guarded_world import Authority, GuardedBroker, guarded
+from tests.security.matrix.matrix_blipmq import frame, log_in, text
 from typer.testing import CliRunner
 
 from pentalog.cli.directory import Directory
 from pentalog.cli.verbs import app
+from pentalog.protocols.blipmq.frames import FrameType
 
 pytestmark = pytest.mark.clients
 PASSWORD = "correct horse"
@@ -84,11 +86,32 @@ def test_users(run: Shell) -> None:
     assert "RESOURCE_NOT_FOUND" in run("user", "delete", "alice", code=1)
 
 
-def test_keys_are_made_by_who_has_the_directory(run: Shell) -> None:
-    for options in ((), ("--remove", "3f2a9c01b7de")):
-        refused = " ".join(run("user", "key", "alice", *options, code=1).split())
-        assert "neither made nor removed through a running broker" in refused
-        assert "token create" in refused
+def test_keys(run: Shell, broker: GuardedBroker) -> None:
+    made = run.json("user", "key", "robot", "--label", "arm")
+    wire = broker.connect("blipmq")
+    log_in(wire, made["key"])
+    (listed,) = [user for user in run.json("user", "list") if user["user"] == "robot"]
+    assert listed["mechanisms"] == []
+    (key,) = listed["keys"]
+    assert key["label"] == "arm"
+    assert made["key"] not in run("user", "list")
+    wrong = " ".join(run("user", "key", "robot", "--remove", "3f2a9c01b7de", code=1).split())
+    assert f"it has {key['fingerprint']}" in wrong
+    run("user", "key", "robot", "--remove", key["fingerprint"])
+    assert wire.closed
+    again = broker.connect("blipmq")
+    assert again.ask(frame(FrameType.HELLO, 1, b"\0\1"))[0] == FrameType.ACK
+    assert b"invalid API key" in again.ask(frame(FrameType.AUTH, 2, text(made["key"])))
+
+
+def test_a_user_who_has_keys_only_is_deleted(run: Shell, broker: GuardedBroker) -> None:
+    wires = []
+    for _ in range(2):
+        wires.append(broker.connect("blipmq"))
+        log_in(wires[-1], run.json("user", "key", "robot")["key"])
+    run("user", "delete", "robot")
+    assert all(wire.closed for wire in wires)
+    assert "robot" not in {user["user"] for user in run.json("user", "list")}
 
 
 def test_rules(run: Shell) -> None:
@@ -135,6 +158,7 @@ def test_tokens(run: Shell) -> None:
     [
         ("user", "list"),
         ("user", "delete", "admin"),
+        ("user", "key", "admin"),
         ("acl", "list"),
         ("acl", "add", "--principal", "User:eve", "--operation", "all", "--cluster"),
         ("quota", "list"),

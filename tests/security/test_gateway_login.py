@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import ssl
 import struct
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 from secured import ADMIN, PASSWORDS, Secured
+from tests.support.blipmq_world import AUTH, HELLO
 
 import pentalog
 from pentalog.app import StartFailed
@@ -132,10 +134,42 @@ def test_move_logs_in_too(secured: Secured, tmp_path: Path, listener: str) -> No
             words, env=environment, capture_output=True, text=True, timeout=60, check=False
         )
         assert done.returncode == 0, done.stderr
-        assert "moved 1 topics, 0 records and 0 groups" in done.stdout
+        assert "moved 1 topics, 0 records, 0 groups" in done.stdout
         del environment["PENTALOG_ENGINE_USER"]
         done = subprocess.run(
             words, env=environment, capture_output=True, text=True, timeout=60, check=False
         )
         assert done.returncode == 2
         assert "needs PENTALOG_ENGINE_USER" in done.stderr
+
+
+async def subscribed(gateway: Gateway, trusted: ssl.SSLContext) -> int:
+    """The number of a new subscription, by BlipMQ with TLS."""
+    at = gateway.addresses["blipmq+tls"]
+    reader, writer = await asyncio.open_connection(at.host, at.port, ssl=trusted)
+    writer.write(HELLO + AUTH + bytes.fromhex("000000100400000000000000030004") + b"demo\1")
+    answers = await reader.readexactly(3 * 21)
+    writer.close()
+    await writer.wait_closed()
+    assert answers[4::21] == b"\5\5\5"
+    return int.from_bytes(answers[-8:], "big")
+
+
+def test_gateways_call_each_other_with_tls(secured: Secured) -> None:
+    listen = (parse_listen("blipmq+tls=127.0.0.1:0"),)
+    server = {"tls_certificate": str(secured.server.chain), "tls_key": str(secured.server.key)}
+    config = settings(secured, "kafka+sasl+tls", "PLAIN", listen=listen, **server)
+    trusted = ssl.create_default_context(cafile=str(secured.ca_file))
+
+    async def run(loop: lifecycle.Loop) -> None:
+        gateways = [Gateway(config, loop), Gateway(config, loop)]
+        try:
+            for gateway in gateways:
+                await gateway.start()
+            first, second = [await subscribed(gateway, trusted) for gateway in gateways]
+            assert second == first + 1
+        finally:
+            for gateway in gateways:
+                assert await gateway.stop()
+
+    lifecycle.run(run)

@@ -76,10 +76,11 @@ def test_a_wrong_proof_lets_nobody_in(secured: Secured, mechanism: str, name: st
         assert client.plain("alice") == OK
 
 
-def test_requests_behind_a_wrong_proof_are_never_served(secured: Secured) -> None:
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_requests_behind_a_wrong_proof_are_never_served(secured: Secured, mechanism: str) -> None:
     with secured.connect() as client:
-        assert client.handshake("SCRAM-SHA-256") == OK
-        speaker = ScramClient(["SCRAM-SHA-256"], ADMIN, "wrong")
+        assert client.handshake(mechanism) == OK
+        speaker = ScramClient([mechanism], ADMIN, "wrong")
         _, said, _ = client.authenticate(speaker.get_client_first().encode())
         speaker.set_server_first(said.decode())
         client.connection.sendall(
@@ -89,6 +90,51 @@ def test_requests_behind_a_wrong_proof_are_never_served(secured: Secured) -> Non
         assert client.answer()[:2] == struct.pack(">h", NOT_AUTHENTICATED)
         assert client.closed()
     assert "behind-a-wrong-proof" not in topics(secured)
+
+
+def first_message(secured: Secured, mechanism: str) -> bytes:
+    """Of somebody who could log in."""
+    if mechanism == "PLAIN":
+        return b"\0" + ADMIN.encode()
+    if mechanism == "OAUTHBEARER":
+        return oauth_message(BAD_TOKENS["expired"](secured.keys))
+    speaker = ScramClient([mechanism], ADMIN, PASSWORDS[ADMIN])
+    return str(speaker.get_client_first()).encode()
+
+
+@pytest.mark.parametrize("with_mechanism", [True, False])
+@pytest.mark.parametrize("mechanism", ["PLAIN", *MECHANISMS, "OAUTHBEARER"])
+def test_requests_before_the_end_of_a_login_are_never_served(
+    secured: Secured, mechanism: str, with_mechanism: bool
+) -> None:
+    """Sent at once with its beginning, or with all of it but the last word."""
+    name = f"too-early-{mechanism}-{with_mechanism}"
+    with secured.connect() as client:
+        begun = client.frame(17, 1, mechanism=mechanism)
+        if with_mechanism:
+            begun += client.frame(36, 1, auth_bytes=first_message(secured, mechanism))
+        client.connection.sendall(begun + create_topic(client, name) * 2)
+        while client.answer():
+            pass
+        assert client.closed()
+    assert name not in topics(secured)
+    with secured.connect() as client:
+        assert client.plain("alice") == OK
+
+
+@pytest.mark.parametrize(("chosen", "spoken"), [MECHANISMS, MECHANISMS[::-1]])
+def test_a_proof_of_another_mechanism_proves_nothing(
+    secured: Secured, chosen: str, spoken: str
+) -> None:
+    with secured.connect() as client:
+        assert client.handshake(chosen) == OK
+        speaker = ScramClient([spoken], "alice", PASSWORDS["alice"])
+        _, said, _ = client.authenticate(speaker.get_client_first().encode())
+        speaker.set_server_first(said.decode())
+        assert client.authenticate(speaker.get_client_final().encode())[0] == NOT_AUTHENTICATED
+        assert client.closed()
+    with secured.connect() as client:
+        assert client.plain("alice") == OK
 
 
 @pytest.mark.parametrize("password", ["wrong", None])
@@ -177,17 +223,18 @@ def test_broken_first_messages(secured: Secured, message: bytes) -> None:
         assert client.plain("alice") == OK
 
 
-def test_a_conversation_cannot_be_replayed(secured: Secured) -> None:
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_conversation_cannot_be_replayed(secured: Secured, mechanism: str) -> None:
     said = []
     with secured.connect() as client:
-        assert client.handshake("SCRAM-SHA-256") == OK
-        speaker = ScramClient(["SCRAM-SHA-256"], "alice", PASSWORDS["alice"])
+        assert client.handshake(mechanism) == OK
+        speaker = ScramClient([mechanism], "alice", PASSWORDS["alice"])
         said.append(speaker.get_client_first().encode())
         speaker.set_server_first(client.authenticate(said[0])[1].decode())
         said.append(speaker.get_client_final().encode())
         assert client.authenticate(said[1])[0] == OK
     with secured.connect() as client:
-        assert client.handshake("SCRAM-SHA-256") == OK
+        assert client.handshake(mechanism) == OK
         assert client.authenticate(said[0])[0] == OK
         assert client.authenticate(said[1])[0] == NOT_AUTHENTICATED
         assert client.closed()

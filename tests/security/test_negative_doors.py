@@ -284,8 +284,7 @@ def test_a_blipmq_login_ends_with_its_token(bench: Bench) -> None:
     assert answers(wire, publish) == []
     end = bench.end("orders")
     expire()
-    wire.send(publish)
-    wire.send(frame(2, 5, text(bench.key)))
+    wire.socket.sendall(framed(publish, frame(2, 5, text(bench.key))))
     assert b"authenticat" in wire.receive()
     assert b"token expired" in wire.receive()
     assert wire.closed

@@ -42,13 +42,17 @@ def test_health_is_the_clusters(tmp_path: Path) -> None:
         assert code == 200
         assert 'pentalog_connections{door="rustlog"} 0' in metrics
         assert "pentalog_disk" not in metrics
-        assert "pentalog_topics" not in metrics
+        assert "pentalog_topics 0" in metrics
         assert (await get(gateway, "/api/v1/connections"))[0] == 200
         assert (await get(gateway, "/api/v1/subscriptions"))[0] == 200
         await loop.run_in_executor(None, broker.stop)
         code, text = await get(gateway, "/health")
         assert code == 503
         assert "the cluster does not answer" in text
+        code, metrics = await get(gateway, "/metrics")
+        assert code == 200
+        assert 'pentalog_connections{door="rustlog"} 0' in metrics
+        assert "pentalog_topics" not in metrics
 
     try:
         lifecycle.run(look)

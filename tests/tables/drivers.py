@@ -60,8 +60,9 @@ class Java:
     Starting one costs more than all that a short driver does, and drivers are killed often.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, jars: str = "") -> None:
         self._gateway: Any = None
+        self._jars = jars
 
     def environment(self) -> dict[str, str]:
         """What makes a driver use this Java; what an earlier driver left in it is ended."""
@@ -69,8 +70,9 @@ class Java:
             options = " ".join((*archive.options(), *_QUICK))
             settings = SparkConf(loadDefaults=False)
             settings.setAll(
-                [("spark.driver.extraJavaOptions", options), ("spark.ui.enabled", "false")]
-            )
+                [("spark.driver.extraJavaOptions", options), ("spark.ui.enabled", "false"),
+                 *([("spark.jars", self._jars)] if self._jars else [])]
+            )  # fmt: skip
             self._gateway = launch_gateway(
                 settings, {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
             )

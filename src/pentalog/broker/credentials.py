@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
+from pentalog.broker.logins import Logins
 from pentalog.broker.security import Principal
 from pentalog.model.errors import Unauthorized, UserNotFound
 from pentalog.model.later import Later
@@ -48,6 +49,8 @@ class KeyView(NamedTuple):
 class Users(Protocol):
     version: int
     """Grows with every change."""
+    logins: Logins
+    """Open ones by passwords and keys: they end with what they were made by."""
 
     def names(self) -> Collection[str]: ...
 
@@ -76,11 +79,14 @@ class Users(Protocol):
     def add_key(self, name: str, label: str) -> str:
         """A new key of a user; this is the only time it can be seen."""
 
+    def set_key(self, name: str, label: str, digest: str) -> None:
+        """Take a key that somebody else made, by its hash; durable with `settle`."""
+
     def drop_key(self, fingerprint: str) -> None: ...
 
     def keys(self) -> Collection[KeyView]: ...
 
-    def owner_of_key(self, key: bytes) -> str | None: ...
+    def by_key(self, key: bytes) -> KeyView | None: ...
 
     def settle(self) -> Later[None]:
         """Ready as soon as every change made so far is on the disk."""
@@ -102,6 +108,8 @@ class TokenView(NamedTuple):
 class Tokens(Protocol):
     enabled: bool
     """False: there is no secret to make tokens with."""
+    logins: Logins
+    """Open ones by tokens: they end with them."""
 
     def create(
         self,
@@ -174,6 +182,7 @@ class Nobody:
     """The users of a broker that has none."""
 
     version = 0
+    logins = Logins()
 
     def names(self) -> Collection[str]:
         return ()
@@ -205,13 +214,16 @@ class Nobody:
     def add_key(self, name: str, label: str) -> str:
         raise self._refusal()
 
+    def set_key(self, name: str, label: str, digest: str) -> None:
+        raise self._refusal()
+
     def drop_key(self, fingerprint: str) -> None:
         raise self._refusal()
 
     def keys(self) -> Collection[KeyView]:
         return ()
 
-    def owner_of_key(self, key: bytes) -> str | None:
+    def by_key(self, key: bytes) -> KeyView | None:
         return None
 
     def settle(self) -> Later[None]:
@@ -225,6 +237,7 @@ class Tokenless:
     """The tokens of a broker that has no secret to make them with."""
 
     enabled = False
+    logins = Logins()
 
     def create(
         self,

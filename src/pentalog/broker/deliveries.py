@@ -89,6 +89,9 @@ class Subscriptions(Protocol):
     def here(self) -> bool:
         """Does this broker keep them, now?  If not, the owner of the council's state does."""
 
+    def homed(self) -> Later[None]:
+        """Ready once it is known who keeps them, or when that has taken too long."""
+
     def open(self, topic: str, *, leased: bool) -> Later[int]:
         """Make one that begins at the topic's end; its id, once it is on the disk."""
 
@@ -104,6 +107,9 @@ class Unsubscribed:
     """Implements `Subscriptions` for a broker that delivers nothing."""
 
     here = True
+
+    def homed(self) -> Later[None]:
+        return Later.now(None)
 
     def open(self, topic: str, *, leased: bool) -> Later[int]:
         raise TopicNotFound(f"no subscription to {topic!r}: this broker keeps none")

@@ -60,6 +60,12 @@ class Knowledge(Protocol):
     def enlisting(self, name: str, at: Partition) -> Later[None]:
         """A partition that `transactions.admit` is about to let take part."""
 
+    def owner(self) -> Later[None]:
+        """Which gateway owns what they keep; ready as soon as one does."""
+
+    def state(self) -> Later[None]:
+        """What the owner has kept up to now, as far as every gateway knows it."""
+
     def producer(self, at: Partition, name: bytes, epoch: int, sequence: int) -> Later[None]:
         """What a named producer has written to a partition, before a batch from `sequence` on."""
 
@@ -100,6 +106,12 @@ class AllKnown:
         return Later.now(None)
 
     def enlisting(self, name: str, at: Partition) -> Later[None]:
+        return Later.now(None)
+
+    def owner(self) -> Later[None]:
+        return Later.now(None)
+
+    def state(self) -> Later[None]:
         return Later.now(None)
 
     def producer(self, at: Partition, name: bytes, epoch: int, sequence: int) -> Later[None]:

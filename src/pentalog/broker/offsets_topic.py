@@ -31,6 +31,7 @@ RECORDS_PER_BATCH: Final = 100
 """With the longest names there can be, this many still fit into `max.message.bytes`."""
 _BATCHES_AT_ONCE: Final = 10
 _TEXT_BYTES_MAX: Final = 32_767
+_INDEX_MAX: Final = (1 << 31) - 1
 _KEY_VERSION: Final = 1
 _VALUE_VERSION: Final = 3
 _EXPIRING_VERSION: Final = 1
@@ -141,9 +142,9 @@ class OffsetsTopic:
 
 
 def _key(group: str, at: Partition) -> bytes | None:
-    """None: a name is longer than Kafka's form can hold."""
+    """None: a name is longer, or the number larger, than Kafka's form can hold."""
     name, topic = group.encode(), at.topic.encode()
-    if max(len(name), len(topic)) > _TEXT_BYTES_MAX:
+    if max(len(name), len(topic)) > _TEXT_BYTES_MAX or at.index > _INDEX_MAX:
         return None
     form = f">hh{len(name)}sh{len(topic)}si"
     return struct.pack(form, _KEY_VERSION, len(name), name, len(topic), topic, at.index)

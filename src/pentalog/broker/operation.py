@@ -45,6 +45,11 @@ class Meter(Protocol):
     def read_bytes_max(self) -> int | None:
         """Most that one answer should carry; None: no limit."""
 
+    def write_delay_ms(self, more_bytes: int) -> int:
+        """Milliseconds to be quiet for, were these written too, or 0; nothing is counted."""
+
+    def read_delay_ms(self, more_bytes: int) -> int: ...
+
     def worked(self, seconds: float) -> None:
         """Count time spent serving it."""
 

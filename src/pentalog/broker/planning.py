@@ -18,6 +18,7 @@ from pentalog.broker.port import ConsumerView, Proposal, Topics
 from pentalog.broker.reconciliation import Aim, Held, Owned, Standing, Step, advance
 from pentalog.broker.security import UNGUARDED, Rules, Sight
 from pentalog.model.errors import TopicNotFound
+from pentalog.model.kafka_names import is_kafka_name
 from pentalog.runtime import Timer
 
 DEFAULT_ASSIGNOR: Final = next(iter(ASSIGNORS))
@@ -293,7 +294,7 @@ class Planning:
         if member.pattern:
             finds = _finder(member)
             for topic in self._topics.all(internal=True):
-                if finds(topic.name):
+                if is_kafka_name(topic.name) and finds(topic.name):
                     yield topic.topic_id
 
     def _rename(self, before: str, after: str) -> None:

@@ -165,6 +165,18 @@ class LocalMeter:
         self._read.rate.record(size_bytes, now_s)
         return self._read.rate.delay_ms(self._read.limit, now_s)
 
+    def write_delay_ms(self, more_bytes: int) -> int:
+        return self._delay_ms(self._written, more_bytes)
+
+    def read_delay_ms(self, more_bytes: int) -> int:
+        return self._delay_ms(self._read, more_bytes)
+
+    def _delay_ms(self, bound: _Bound | None, more: int) -> int:
+        delay_ms = self.work_delay_ms
+        if bound is None:
+            return delay_ms
+        return max(delay_ms, bound.rate.delay_ms(bound.limit, self._runtime.monotonic(), more))
+
     @property
     def read_bytes_max(self) -> int | None:
         if self._read is None:

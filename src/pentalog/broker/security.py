@@ -199,8 +199,27 @@ class Unguarded:
 
 UNGUARDED: Final = Unguarded()
 
-_KEPT_MAX: Final = 10_000
-_KEPT_CHARACTERS_MAX: Final = 256
+
+class Shut(Unguarded):
+    """The rules for somebody whose login was taken back: nothing is allowed to him."""
+
+    enforced = True
+    version = -1
+
+    def judge(
+        self, who: Principal, host: str, operation: Operation, kind: Kind, name: str
+    ) -> Verdict:
+        return Verdict(False, "the login was taken back")
+
+    def judge_any(self, who: Principal, host: str, operation: Operation, kind: Kind) -> bool:
+        return False
+
+
+SHUT: Final = Shut()
+
+KEPT_MAX: Final = 10_000
+"""Answers kept for one connection."""
+KEPT_CHARACTERS_MAX: Final = 256
 """Longer names are those of nothing there is, and would fill the memory."""
 
 
@@ -224,6 +243,9 @@ class Audit(Protocol):
     def turned_away(self, access: Access, mechanism: str, name: str, reason: str) -> None:
         """Somebody claimed to be `name` and did not prove it."""
 
+    def close(self) -> None:
+        """Write down what was only counted so far."""
+
 
 class Unaudited:
     """Nothing is written down."""
@@ -237,6 +259,8 @@ class Unaudited:
     def logged_in(self, access: Access, mechanism: str) -> None: ...
 
     def turned_away(self, access: Access, mechanism: str, name: str, reason: str) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class Attempts(Protocol):
@@ -289,6 +313,7 @@ class Access:
         "_attempts",
         "_audit",
         "_kept",
+        "_open_rules",
         "by_token",
         "guarded",
         "host",
@@ -318,13 +343,14 @@ class Access:
         self.guarded = rules.enforced
         """False: everybody may do everything, and nothing need be asked."""
         self.rules = rules
+        self._open_rules = rules
         self._audit = audit
         self._attempts = attempts
         self.version = rules.version
         """Of the rules, when they were asked last."""
         self.remembered: dict[Any, Any] = {}
         """What a protocol made of the answers; good while the rules have this version."""
-        self._kept: dict[tuple[Operation, Kind, str], bool] = {}
+        self._kept: dict[tuple[Operation, Kind, str], Verdict] = {}
 
     @property
     def stamp(self) -> object:
@@ -341,8 +367,7 @@ class Access:
         """The connection has logged in."""
         self.who = who
         self.by_token = by_token
-        self._kept.clear()
-        self.remembered.clear()
+        self._ask(self._open_rules)
         self._attempts.succeeded(self.host)
         self._audit.logged_in(self, mechanism)
 
@@ -350,6 +375,20 @@ class Access:
         """The connection is nobody's any more."""
         self.who = ANONYMOUS
         self.by_token = False
+        self._ask(self._open_rules)
+
+    def shut(self) -> None:
+        """What it logged in by is good no more: nothing is allowed, until it logs in anew."""
+        self._ask(SHUT)
+
+    def _ask(self, rules: Rules) -> None:
+        self.rules = rules
+        self.guarded = rules.enforced
+        self.renew()
+
+    def renew(self) -> None:
+        """Forget every answer: the rules, or who asks them, are others now."""
+        self.version = self.rules.version
         self._kept.clear()
         self.remembered.clear()
 
@@ -368,25 +407,23 @@ class Access:
         self._audit.acted(self, action, what, outcome)
 
     def allows(self, operation: Operation, kind: Kind, name: str = CLUSTER_NAME) -> bool:
-        """May it?  A denial is written to the audit, once per question and rule book."""
+        """May it?  A denial is written to the audit."""
         if not self.guarded:
             return True
         if self.version != self.rules.version:
-            self.version = self.rules.version
-            self._kept.clear()
-            self.remembered.clear()
+            self.renew()
         question = (operation, kind, name)
-        kept = self._kept.get(question)
-        if kept is None:
+        verdict = self._kept.get(question)
+        if verdict is None:
             verdict = self.rules.judge(self.who, self.host, operation, kind, name)
-            kept = verdict.allowed
-            if not kept:
-                self._audit.denied(self, operation, kind, name, verdict)
-            if len(self._kept) >= _KEPT_MAX:
+            if len(self._kept) >= KEPT_MAX:
                 self._kept.clear()
-            if len(name) <= _KEPT_CHARACTERS_MAX:
-                self._kept[question] = kept
-        return kept
+            if len(name) <= KEPT_CHARACTERS_MAX:
+                self._kept[question] = verdict
+        allowed = verdict.allowed
+        if not allowed:
+            self._audit.denied(self, operation, kind, name, verdict)
+        return allowed
 
     def sees(self, kind: Kind, name: str) -> bool:
         """May it know that this is there?  Asked by listings, so a no is not worth a line."""
@@ -405,7 +442,11 @@ class Access:
     def check(self, operation: Operation, kind: Kind, name: str = CLUSTER_NAME) -> None:
         """Raise `Unauthorized` unless it may."""
         if not self.allows(operation, kind, name):
-            raise Unauthorized(
-                f"{self.who} may not {operation.value} {kind.value} {name[:260]!r}: "
-                "ask an administrator for a rule that allows it"
-            )
+            raise self.refusal(operation, kind, name)
+
+    def refusal(self, operation: Operation, kind: Kind, name: str) -> Unauthorized:
+        """What is raised for a denial."""
+        return Unauthorized(
+            f"{self.who} may not {operation.value} {kind.value} {name[:260]!r}: "
+            "ask an administrator for a rule that allows it"
+        )

@@ -156,7 +156,8 @@ class Sites:
             self.remove_now(doomed.popleft())
 
 
-def _refusal(topic: str, error: OSError) -> StorageFailed:
+def _refusal(name: str, error: OSError) -> StorageFailed:
+    topic = name[:260]
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StorageFull(f"no space left to make topic {topic!r}: free some, then try again")
     return StorageFailed(f"cannot make topic {topic!r}: {error.strerror}; check the data directory")

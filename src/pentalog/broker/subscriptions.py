@@ -329,15 +329,20 @@ class LocalSubscriptions:
         self._idle_timer: Timer | None = None
         self._closed = False
 
+    def homed(self) -> Later[None]:
+        return Later.now(None)
+
     def restore(self) -> None:
         """Read what an earlier life left; begins to look for abandoned ones."""
         self._next_id, found, windows = rows.read(self._state)
         for row in found:
             try:
-                known = self.topics.get(row.topic).topic_id == row.topic_id
+                topic = self.topics.get(row.topic)
             except TopicNotFound:
-                known = False
-            if known:
+                topic = None
+            if topic is not None and topic.topic_id == row.topic_id:
+                # The topic's own name: a long one is kept once, whoever subscribes.
+                row = row._replace(topic=topic.name)
                 self._all[row.subscription_id] = LocalSubscription(self, row)
             else:
                 rows.delete(self._state, row.subscription_id)
@@ -368,12 +373,12 @@ class LocalSubscriptions:
         found = self.topics.get(topic)
         self._state.check()
         number, self._next_id = self._next_id, self._next_id + 1
-        row = SubscriptionRow(number, topic, found.topic_id, leased, self.runtime.now_ms())
+        row = SubscriptionRow(number, found.name, found.topic_id, leased, self.runtime.now_ms())
         subscription = self._all[number] = LocalSubscription(self, row)
         rows.write_next_id(self._state, self._next_id)
         rows.write(self._state, row)
         for index in range(found.partitions):
-            at = Partition(topic, index)
+            at = Partition(found.name, index)
             end = self.log.marks(at).end
             window = Window(at, end, end, bytearray())
             subscription.windows.append(window)

@@ -16,13 +16,14 @@ from functools import partial
 from typing import Final
 
 from pentalog.broker.credentials import Mechanism, TokenView, Verifier
+from pentalog.broker.logins import Logins, Proof
 from pentalog.broker.security import Principal
 from pentalog.broker.state import State
 from pentalog.broker.users import LANE, make_verifier
 from pentalog.config import Config
 from pentalog.model.errors import Overloaded, UserNotFound
 from pentalog.model.later import Later
-from pentalog.runtime import Runtime
+from pentalog.runtime import Runtime, Timer
 
 TOKENS_MAX: Final = 100_000
 _ID_BYTES: Final = 16
@@ -41,6 +42,10 @@ class LocalTokens:
         """Hash of the secret to the token's id; how long a look takes says nothing of secrets."""
         self._swept_ms = runtime.now_ms()
         self.enabled = bool(self._master)
+        self.logins = Logins(self._entered)
+        self._ending: Timer | None = None
+        """Runs when the first token by which somebody is logged in expires."""
+        self._ending_ms = 0
 
     def open(self) -> None:
         for token_id, owner, requester, renewers, *times in self._state.rows(
@@ -107,6 +112,7 @@ class LocalTokens:
         expires_ms = min(token.expires_ms_max, self._runtime.now_ms() + period_ms)
         token = token._replace(expires_ms=expires_ms)
         self._keep(token)
+        self._end_logins()
         return token
 
     def drop(self, token_id: str) -> None:
@@ -114,6 +120,13 @@ class LocalTokens:
         if self._tokens.pop(token_id, None) is not None:
             self._by_secret.pop(self._hash(token_id), None)
             self._state.write("DELETE FROM tokens WHERE token_id = ?", token_id)
+            self._end_logins()
+
+    def drop_of(self, name: str) -> None:
+        """A user is no more: those that let others in as him are not good either."""
+        for token in list(self._tokens.values()):
+            if token.owner == Principal("User", name):
+                self.drop(token.token_id)
 
     def verifier(self, token_id: str, mechanism: Mechanism) -> Later[Verifier | None]:
         if not self.enabled or self.get(token_id) is None:
@@ -129,6 +142,25 @@ class LocalTokens:
 
     def settle(self) -> Later[None]:
         return self._state.settle()
+
+    def _end_logins(self) -> None:
+        """End those whose tokens are good no more, and the others in their time."""
+        self.logins.end_unless(lambda proof: self.get(proof.name) is not None)
+        if self._ending is not None:
+            self._ending.cancel()
+            self._ending = None
+        for proof in self.logins.proofs():
+            self._entered(proof)
+
+    def _entered(self, proof: Proof) -> None:
+        token = self._tokens.get(proof.name)
+        if token is None or (self._ending is not None and self._ending_ms <= token.expires_ms):
+            return
+        if self._ending is not None:
+            self._ending.cancel()
+        self._ending_ms = token.expires_ms
+        delay_ms = token.expires_ms - self._runtime.now_ms() + 1
+        self._ending = self._runtime.after(max(1, delay_ms), self._end_logins)
 
     def _hash(self, token_id: str) -> bytes:
         return hashlib.sha256(self.secret(token_id)).digest()

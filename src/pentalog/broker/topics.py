@@ -19,7 +19,6 @@ from pentalog.broker.port import Setting, Topic, TopicSpec
 from pentalog.broker.sites import DIRECTORIES_PER_TURN, Sites
 from pentalog.broker.state import State
 from pentalog.config import Config
-from pentalog.log.checkpoints import spell_topic
 from pentalog.model.errors import (
     BrokerError,
     InvalidConfig,
@@ -40,8 +39,10 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger(__name__)
 
-NAME_BYTES_MAX: Final = 249
-"""As spelled on disk; with a dash and five digits it still fits a file name of 255 bytes."""
+NAME_BYTES_MAX: Final = 65_535
+"""What two bytes of length can tell: no protocol names a topic with more."""
+SHOWN_MAX: Final = 260
+"""Characters of a name that are shown in a refusal."""
 RESERVED: Final = frozenset(
     {"__cluster_metadata", "__consumer_offsets", "__share_group_state", "__transaction_state"}
 )
@@ -52,22 +53,18 @@ DELETED_KEPT_MS: Final = 7 * 24 * 3600 * 1000
 
 
 def name_flaw(name: str) -> str | None:
-    """Why this cannot be the name of a topic, or None."""
-    if not name:
-        return "a topic's name cannot be empty"
-    if not name.isprintable():
-        return f"topic name {name[:260]!r} has characters that cannot be printed"
-    if len(spell_topic(name)) > NAME_BYTES_MAX:
-        return (
-            f"topic name {name[:30]!r}... is longer than {NAME_BYTES_MAX} bytes "
-            "(3 for each byte that is no ASCII letter, digit, dot, dash or underscore)"
-        )
+    """Why this cannot be the name of a topic, or None.
+
+    Any text can, also an empty one; each protocol refuses, beyond that, what its own rules do.
+    """
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        return f"topic name {name[:SHOWN_MAX]!r} is no text that UTF-8 can write"
+    if size > NAME_BYTES_MAX:
+        return f"topic name {name[:30]!r}... has {size} bytes: {NAME_BYTES_MAX} are accepted"
     if name in RESERVED:
         return f"{name} is Kafka's own bookkeeping: choose another name"
-    if name in (".", ".."):
-        return f"a topic cannot be named {name!r}: add a letter or a digit"
-    if "/" in name:
-        return f"topic name {name!r} has a slash: use a dot, a dash or an underscore instead"
     return None
 
 
@@ -110,12 +107,13 @@ class LocalTopics:
 
     def create(self, spec: TopicSpec, *, dry_run: bool = False) -> Topic:
         if spec.name in self._topics:
-            raise TopicExists(f"topic {spec.name!r} exists already: choose another name")
+            name = spec.name[:SHOWN_MAX]
+            raise TopicExists(f"topic {name!r} exists already: choose another name")
         flaw = name_flaw(spec.name)
         if flaw is not None:
             raise InvalidTopic(flaw)
         count = self._default_partitions if spec.partitions is None else spec.partitions
-        self._check_partitions(f"topic {spec.name!r}", count, InvalidPartitions)
+        self._check_partitions(f"topic {spec.name[:SHOWN_MAX]!r}", count, InvalidPartitions)
         topic = self._known(spec.name, uuid.uuid4(), count, topic_settings.tidy(spec.settings))
         for check in self.checks:
             check(topic)
@@ -180,7 +178,7 @@ class LocalTopics:
     def get(self, name: str) -> Topic:
         found = self._topics.get(name)
         if found is None:
-            raise TopicNotFound(f"there is no topic {name[:260]!r}: create it first")
+            raise TopicNotFound(f"there is no topic {name[:SHOWN_MAX]!r}: create it first")
         return found
 
     def by_id(self, topic_id: uuid.UUID) -> Topic:
@@ -198,11 +196,11 @@ class LocalTopics:
     def grow(self, name: str, partitions: int, *, dry_run: bool = False) -> None:
         topic = self.get(name)
         _check_not_internal(name)
-        self._check_partitions(f"topic {name!r}", partitions, InvalidPartitions)
+        self._check_partitions(f"topic {name[:SHOWN_MAX]!r}", partitions, InvalidPartitions)
         if partitions <= topic.partitions:
             raise InvalidPartitions(
-                f"topic {name!r} has {topic.partitions} partitions and cannot shrink or stay at "
-                f"{partitions}: give {topic.partitions + 1} to {PARTITIONS_MAX}"
+                f"topic {name[:SHOWN_MAX]!r} has {topic.partitions} partitions and cannot shrink "
+                f"or stay at {partitions}: give {topic.partitions + 1} to {PARTITIONS_MAX}"
             )
         if not dry_run:
             self._state.check()
@@ -252,7 +250,7 @@ class LocalTopics:
             try:
                 topic_settings.log_settings(config.topic_defaults, topic.overrides)
             except InvalidConfig as refusal:
-                raise InvalidConfig(f"topic {topic.name!r}: {refusal}") from None
+                raise InvalidConfig(f"topic {topic.name[:SHOWN_MAX]!r}: {refusal}") from None
 
     def reconfigure(self, config: Config) -> None:
         """The broker's settings have changed: topics without their own follow at once."""
@@ -277,7 +275,7 @@ class LocalTopics:
 
     def trim(self, at: Partition, before: Offset) -> Offset:
         if not 0 <= at.index < self.get(at.topic).partitions:
-            raise PartitionNotFound(f"topic {at.topic!r} has no partition {at.index}")
+            raise PartitionNotFound(f"topic {at.topic[:SHOWN_MAX]!r} has no partition {at.index}")
         _check_not_internal(at.topic)
         start = self._store.get(at).trim(before)
         if not self._trimmed:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Final
 
@@ -17,6 +18,7 @@ from scramp import ScramException, ScramMechanism  # type: ignore[import-untyped
 from scramp.utils import saslprep  # type: ignore[import-untyped]
 
 from pentalog.broker.credentials import KeyView, Mechanism, Verifier
+from pentalog.broker.logins import KEY, PASSWORD, Logins, Proof
 from pentalog.broker.state import State
 from pentalog.model.errors import BrokerError, InvalidConfig, UserNotFound
 from pentalog.model.later import Later
@@ -32,6 +34,9 @@ _KEY_BYTES: Final = 32
 _KEY_PREFIX: Final = "pk_"
 _SALT_BYTES: Final = 16
 _SALT_BYTES_MAX: Final = 1024
+_LABEL_CHARACTERS_MAX: Final = 249
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+_FINGERPRINT_CHARACTERS: Final = 12
 
 __all__ = ["ITERATIONS", "KeyView", "LocalUsers", "Mechanism", "Verifier", "digest_of"]
 
@@ -45,6 +50,9 @@ class LocalUsers:
         # Somebody who does not exist must look like somebody who does.
         self._nobody = secrets.token_bytes(_SALT_BYTES)
         self.version = 1
+        self.logins = Logins()
+        self.on_dropped: list[Callable[[str], None]] = []
+        """Is told who is no user any more."""
 
     def open(self) -> None:
         columns = "name, mechanism, salt, stored_key, server_key, iterations"
@@ -52,7 +60,7 @@ class LocalUsers:
             self._verifiers.setdefault(name, {})[Mechanism(mechanism)] = Verifier(*verifier)
         columns = "digest, name, label, created_ms"
         for digest, name, label, created_ms in self._state.rows(f"SELECT {columns} FROM keys"):
-            self._keys[digest] = KeyView(name, label, created_ms, digest[:12])
+            self._keys[digest] = _view(digest, name, label, created_ms)
 
     def names(self) -> Collection[str]:
         return sorted({*self._verifiers, *(key.user for key in self._keys.values())})
@@ -76,7 +84,9 @@ class LocalUsers:
         later: Later[bool] = Later()
 
         def done(right: bool | None, error: BaseException | None) -> None:
-            later.fill(error is None and bool(right))
+            # He may have been deleted, or got another password, meanwhile.
+            good = self._verifiers.get(name, {}).get(mechanism) == verifier
+            later.fill(error is None and bool(right) and good)
 
         self._runtime.offload(LANE, partial(_matches, mechanism, verifier, password), done)
         return later
@@ -128,6 +138,7 @@ class LocalUsers:
             "DELETE FROM verifiers WHERE name = ? AND mechanism = ?", name, mechanism.value
         )
         self.version += 1
+        self.logins.end_unless(self._good)
 
     def drop(self, name: str) -> None:
         self._require(name)
@@ -137,13 +148,30 @@ class LocalUsers:
         self._state.write("DELETE FROM verifiers WHERE name = ?", name)
         self._state.write("DELETE FROM keys WHERE name = ?", name)
         self.version += 1
+        self.logins.end_unless(self._good)
+        for dropped in self.on_dropped:
+            dropped(name)
 
     def add_key(self, name: str, label: str) -> str:
-        _check_name(name)
-        self._state.check()
         key = _KEY_PREFIX + secrets.token_urlsafe(_KEY_BYTES)
-        digest, now_ms = digest_of(key.encode()), self._runtime.now_ms()
-        self._keys[digest] = KeyView(name, label, now_ms, digest[:12])
+        self.set_key(name, label, digest_of(key.encode()))
+        return key
+
+    def set_key(self, name: str, label: str, digest: str) -> None:
+        _check_name(name)
+        if len(label) > _LABEL_CHARACTERS_MAX or not label.isprintable():
+            raise InvalidConfig(
+                f"the label of a key was refused; accepted are up to {_LABEL_CHARACTERS_MAX} "
+                "printable characters"
+            )
+        if _DIGEST.fullmatch(digest) is None:
+            raise InvalidConfig("a key is told by its SHA-256 in 64 small hexadecimal digits")
+        fingerprint = digest[:_FINGERPRINT_CHARACTERS]
+        if any(key.fingerprint == fingerprint for key in self._keys.values()):
+            raise InvalidConfig(f"there is a key {fingerprint} already: make another one")
+        self._state.check()
+        now_ms = self._runtime.now_ms()
+        self._keys[digest] = _view(digest, name, label, now_ms)
         self._state.write(
             "INSERT INTO keys (digest, name, label, created_ms) VALUES (?, ?, ?, ?)",
             digest,
@@ -152,7 +180,6 @@ class LocalUsers:
             now_ms,
         )
         self.version += 1
-        return key
 
     def drop_key(self, fingerprint: str) -> None:
         found = [digest for digest, key in self._keys.items() if key.fingerprint == fingerprint]
@@ -163,17 +190,25 @@ class LocalUsers:
             del self._keys[digest]
             self._state.write("DELETE FROM keys WHERE digest = ?", digest)
         self.version += 1
+        self.logins.end_unless(self._good)
 
     def keys(self) -> Collection[KeyView]:
         return sorted(self._keys.values())
 
-    def owner_of_key(self, key: bytes) -> str | None:
+    def by_key(self, key: bytes) -> KeyView | None:
         # Looked up by its hash: how long that takes says nothing of the keys that exist.
-        found = self._keys.get(digest_of(key))
-        return None if found is None else found.user
+        return self._keys.get(digest_of(key))
 
     def settle(self) -> Later[None]:
         return self._state.settle()
+
+    def _good(self, proof: Proof) -> bool:
+        """Is what somebody logged in by still there?"""
+        kind, name = proof
+        if kind == KEY:
+            return any(key.fingerprint == name for key in self._keys.values())
+        own = self._verifiers.get(name, {})
+        return bool(own) if kind == PASSWORD else Mechanism(kind) in own
 
     def _require(self, name: str) -> None:
         if name not in self._verifiers and all(key.user != name for key in self._keys.values()):
@@ -201,6 +236,10 @@ def make_verifier(mechanism: Mechanism, password: str) -> Verifier:
     return Verifier(
         *ScramMechanism(mechanism.value).make_auth_info(password, iteration_count=ITERATIONS)
     )
+
+
+def _view(digest: str, name: str, label: str, created_ms: int) -> KeyView:
+    return KeyView(name, label, created_ms, digest[:_FINGERPRINT_CHARACTERS])
 
 
 def digest_of(key: bytes) -> str:

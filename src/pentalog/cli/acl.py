@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -72,12 +74,7 @@ class _Wish:
         )
 
 
-@app.command(
-    epilog="Example: pentalog acl add --principal User:alice --operation read --topic orders "
-    "--group shipping"
-)
-@reported
-def add(
+def _wish(
     principal: PrincipalText = None,
     operation: Operations = None,
     topic: Topic = None,
@@ -89,21 +86,57 @@ def add(
     prefixed: Prefixed = False,
     deny: Deny = False,
     host: Host = None,
-    data: Data = None,
-    server: Server = SERVER,
-    as_json: AsJson = False,
-) -> None:
+) -> _Wish:
+    named = {
+        Kind.TOPIC: topic,
+        Kind.GROUP: group,
+        Kind.CLUSTER: CLUSTER_NAME if cluster else None,
+        Kind.TRANSACTION: transaction,
+        Kind.TOKEN: token,
+        Kind.USER: user,
+    }
+    try:
+        who = None if principal is None else Principal.parse(principal)
+    except ValueError as flaw:
+        raise Misused(f"--principal {flaw}") from None
+    words = [_operation(word) for text in operation or () for word in text.split(",")]
+    resources = [(kind, name) for kind, name in named.items() if name is not None]
+    return _Wish(who, words or None, resources, prefixed, deny, host)
+
+
+def _about_rules(command: Callable[..., None]) -> Callable[..., None]:
+    """Give `command` the options that say which rules are meant; it gets them as a wish."""
+    shared = inspect.signature(_wish, eval_str=True).parameters
+    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+
+    def run(**given: Any) -> None:
+        command(_wish(**{name: given.pop(name) for name in shared}), **given)
+
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [one.replace(kind=keyword) for one in (*shared.values(), *own)]
+    run.__name__ = command.__name__
+    run.__doc__ = command.__doc__
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return run
+
+
+@app.command(
+    epilog="Example: pentalog acl add --principal User:alice --operation read --topic orders "
+    "--group shipping"
+)
+@reported
+@_about_rules
+def add(wish: _Wish, data: Data = None, server: Server = SERVER, as_json: AsJson = False) -> None:
     """Allow somebody something, or forbid it."""
-    resources = _resources(topic, group, cluster, transaction, token, user)
-    wish = _wish(principal, operation, resources, prefixed, deny, host)
-    if wish.principal is None or wish.operations is None or not resources:
+    if wish.principal is None or wish.operations is None or not wish.resources:
         raise Misused(
             "a rule needs --principal KIND:NAME, --operation WORD and what it is about, for "
             "example --topic NAME"
         )
     rules = [
-        Rule(kind, name, prefixed, wish.principal, host or ANY, word, not deny)
-        for kind, name in resources
+        Rule(kind, name, wish.prefixed, wish.principal, wish.host or ANY, word, not wish.deny)
+        for kind, name in wish.resources
         for word in wish.operations
     ]
     with opened(data, server) as broker:
@@ -113,25 +146,11 @@ def add(
 
 @app.command("list", epilog="Example: pentalog acl list --topic orders --json")
 @reported
+@_about_rules
 def list_rules(
-    principal: PrincipalText = None,
-    operation: Operations = None,
-    topic: Topic = None,
-    group: Group = None,
-    cluster: Cluster = False,
-    transaction: Transaction = None,
-    token: Token = None,
-    user: OfUser = None,
-    prefixed: Prefixed = False,
-    deny: Deny = False,
-    host: Host = None,
-    data: Data = None,
-    server: Server = SERVER,
-    as_json: AsJson = False,
+    wish: _Wish, data: Data = None, server: Server = SERVER, as_json: AsJson = False
 ) -> None:
     """Show the rules, or those that have all that the options name."""
-    resources = _resources(topic, group, cluster, transaction, token, user)
-    wish = _wish(principal, operation, resources, prefixed, deny, host)
     with opened(data, server) as broker:
         rules = sorted(filter(wish.fits, broker.rules()), key=str)
     if as_json:
@@ -143,26 +162,15 @@ def list_rules(
 
 @app.command(epilog="Example: pentalog acl remove --principal User:alice --topic orders")
 @reported
+@_about_rules
 def remove(
-    principal: PrincipalText = None,
-    operation: Operations = None,
-    topic: Topic = None,
-    group: Group = None,
-    cluster: Cluster = False,
-    transaction: Transaction = None,
-    token: Token = None,
-    user: OfUser = None,
-    prefixed: Prefixed = False,
-    deny: Deny = False,
-    host: Host = None,
+    wish: _Wish,
     every: Annotated[bool, typer.Option("--all", help="Every rule there is.")] = False,
     data: Data = None,
     server: Server = SERVER,
     as_json: AsJson = False,
 ) -> None:
     """Remove the rules that have all that the options name."""
-    resources = _resources(topic, group, cluster, transaction, token, user)
-    wish = _wish(principal, operation, resources, prefixed, deny, host)
     if wish == _Wish(None, None, [], False, False, None) and not every:
         raise Misused("say which rules, for example --principal User:alice, or --all")
     with opened(data, server) as broker:
@@ -171,41 +179,6 @@ def remove(
             raise Refused("no rule is like that; `pentalog acl list` shows those there are")
         broker.remove_rules(rules)
     _show(rules, "removed", as_json=as_json)
-
-
-def _resources(
-    topic: str | None,
-    group: str | None,
-    cluster: bool,
-    transaction: str | None,
-    token: str | None,
-    user: str | None,
-) -> list[tuple[Kind, str]]:
-    named = {
-        Kind.TOPIC: topic,
-        Kind.GROUP: group,
-        Kind.CLUSTER: CLUSTER_NAME if cluster else None,
-        Kind.TRANSACTION: transaction,
-        Kind.TOKEN: token,
-        Kind.USER: user,
-    }
-    return [(kind, name) for kind, name in named.items() if name is not None]
-
-
-def _wish(
-    principal: str | None,
-    operations: list[str] | None,
-    resources: list[tuple[Kind, str]],
-    prefixed: bool,
-    deny: bool,
-    host: str | None,
-) -> _Wish:
-    try:
-        who = None if principal is None else Principal.parse(principal)
-    except ValueError as flaw:
-        raise Misused(f"--principal {flaw}") from None
-    words = [_operation(word) for text in operations or () for word in text.split(",")]
-    return _Wish(who, words or None, resources, prefixed, deny, host)
 
 
 def _operation(word: str) -> Operation | None:

@@ -38,7 +38,6 @@ from pentalog.cli.segments import SEGMENT_NAME, walked
 from pentalog.log import checkpoints
 from pentalog.log.files import RealFiles
 from pentalog.log.store import FORMAT
-from pentalog.model.types import Partition
 
 MANIFEST: Final = "pentalog.backup.json"
 VERSION: Final = 1
@@ -107,10 +106,10 @@ def take(data: Path, into: Path, *, base: Path | None = None, link: bool = False
 def _note_compacted(data: Path, draft: Path) -> None:
     """Offsets may be missing in what was compacted while we copied: the next start must know."""
     path = draft / checkpoints.CLEANED_OFFSETS
-    before = checkpoints.read_offsets(RealFiles(), path)
-    after = checkpoints.read_offsets(RealFiles(), data / checkpoints.CLEANED_OFFSETS)
+    before = checkpoints.read_spelled(RealFiles(), path)
+    after = checkpoints.read_spelled(RealFiles(), data / checkpoints.CLEANED_OFFSETS)
     if after.keys() - before.keys():
-        _write(path, checkpoints.offsets_text(dict.fromkeys(after, 0) | before))
+        _write(path, checkpoints.spelled_text(dict.fromkeys(after, 0) | before))
 
 
 def _check_source(data: Path) -> None:
@@ -239,8 +238,9 @@ class _Copy:
 
     def _partition(self, name: str, pieces: list[Piece], progress: Progress) -> None:
         (self._draft / name).mkdir()
-        if (self._data / name / "partition.metadata").exists():
-            self.file(f"{name}/partition.metadata")
+        for small in ("partition.metadata", checkpoints.NAME_FILE):
+            if (self._data / name / small).exists():
+                self.file(f"{name}/{small}")
         for path in sorted((self._data / name).glob("*.producers")):
             self.file(f"{name}/{path.name}")
         for piece in pieces:
@@ -332,7 +332,7 @@ def _finish(draft: Path, copy: _Copy) -> Summary:
             partitions[name] = {"end_offset": next_offset}
             progress.advance(end + tail)
     _write(draft / "pentalog.format", f"{FORMAT}\n")
-    _write(draft / checkpoints.RECOVERY_POINTS, checkpoints.offsets_text(_ends(partitions)))
+    _write(draft / checkpoints.RECOVERY_POINTS, checkpoints.spelled_text(_ends(partitions)))
     for name in (STATE, "pentalog.format", checkpoints.RECOVERY_POINTS, *_SMALL):
         if (draft / name).exists():
             size = (draft / name).stat().st_size
@@ -352,12 +352,8 @@ def _finish(draft: Path, copy: _Copy) -> Summary:
     return Summary(len(partitions), segments, records, size, copy.linked, tuple(damages))
 
 
-def _ends(partitions: Mapping[str, Mapping[str, int]]) -> dict[Partition, int]:
-    found: dict[Partition, int] = {}
-    for name, fields in partitions.items():
-        topic, _, index = name.rpartition("-")
-        found[Partition(checkpoints.read_topic(topic), int(index))] = fields["end_offset"]
-    return found
+def _ends(partitions: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    return {name: fields["end_offset"] for name, fields in partitions.items()}
 
 
 # Checking one, and going back to it

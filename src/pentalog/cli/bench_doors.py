@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
 from pentalog import kernels
+from pentalog.cli.advice import advised
 from pentalog.cli.client import Client, parse_server
 from pentalog.cli.login import client_options
 from pentalog.cli.output import Refused
@@ -321,7 +322,7 @@ class Cursus:
         said = bytes(wire.frame())
         wire.close()
         if said.startswith(b"ERROR"):
-            raise Refused(f"{plan.server} refused: {said.decode('utf-8', 'replace')}")
+            raise Refused(advised(f"{plan.server} refused: {said.decode('utf-8', 'replace')}"))
 
     def write(self) -> None:
         self._wire.send(self._frame)
@@ -389,7 +390,7 @@ class Fluvio:
         wire.close()
         (code,) = struct.unpack_from(">h", said, 4 + 2 + len(plan.topic.encode()))
         if code:
-            raise Refused(f"{plan.controller} refused to make {plan.topic}: error {code}")
+            raise Refused(advised(f"{plan.controller} refused to make {plan.topic}: error {code}"))
 
     def write(self) -> None:
         self._wire.send(self._frame)
@@ -399,7 +400,7 @@ class Fluvio:
         # Correlation id, one topic and its name, one partition and its number.
         (code,) = struct.unpack_from(">h", said, 4 + 4 + 2 + len(self._topic.encode()) + 8)
         if code:
-            raise Refused(f"{self._wire.server} refused to write: error {code}")
+            raise Refused(advised(f"{self._wire.server} refused to write: error {code}"))
 
     def read(self) -> int:
         if not self._streaming:

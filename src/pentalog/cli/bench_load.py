@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from pentalog.cli.advice import advised
 from pentalog.cli.bench_doors import Door, Plan, Talk
 from pentalog.cli.output import Refused
 from pentalog.clients.blipmq import BlipmqError
@@ -135,7 +136,7 @@ def refusing(server: str) -> Iterator[None]:
     try:
         yield
     except (KafkaFailed, RustLogError, BlipmqError) as error:
-        raise Refused(f"{server} refused: {error}") from error
+        raise Refused(advised(f"{server} refused: {error}")) from error
     except (ConnectionLost, BlipmqLost, struct.error) as error:
         raise Refused(f"{server}: {error}; does another door listen there?") from error
 

@@ -10,9 +10,9 @@ from typing import Annotated, Final
 import typer
 
 from pentalog.cli import output
-from pentalog.cli.output import Misused, Refused, reported
+from pentalog.cli.advice import speaking_to
+from pentalog.cli.output import Misused, reported
 from pentalog.clients.blipmq import BlipmqClient, BlipmqError, ConnectionLost, Delivery
-from pentalog.clients.patience import CircuitOpen
 
 app = typer.Typer(
     help="Publish and listen as a BlipMQ client does.  Exit codes: 0 done, 1 refused, 2 used "
@@ -39,18 +39,8 @@ _BATCH: Final = 1000
 def _client(server: str, key: str, qos: int) -> Iterator[BlipmqClient]:
     if qos not in (0, 1):
         raise Misused(f"--qos {qos} is neither 0 nor 1")
-    try:
-        with BlipmqClient(server, key=key) as client:
-            yield client
-    except (ConnectionLost, CircuitOpen) as error:
-        raise Refused(
-            f"cannot reach {server}: {error}; start a broker with `pentalog start` or name "
-            "another one with --server HOST:PORT"
-        ) from error
-    except BlipmqError as error:
-        raise Refused(f"{server} refused: {error}") from error
-    except ValueError as error:
-        raise Misused(f"--server {server!r}: {error}") from error
+    with speaking_to(server, ConnectionLost, BlipmqError), BlipmqClient(server, key=key) as client:
+        yield client
 
 
 @app.command(epilog="Example: echo hello | pentalog blipmq publish news")

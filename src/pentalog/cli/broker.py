@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pentalog.cli import console, logs
+from pentalog.cli.announcements import Announcements, JsonEvents, PlainLines
 from pentalog.config import SETTINGS, Config, ConfigError, Loaded, load
 
 if TYPE_CHECKING:
     from pentalog.app import App
     from pentalog.gateway import Gateway
     from pentalog.server.lifecycle import Loop
-    from pentalog.session import Address
 
 NOT_CLEAN: Final = 1
 NOT_STARTED: Final = 2
@@ -45,6 +45,9 @@ def parse(arguments: Sequence[str]) -> dict[str, str | list[str]] | None:
     found: dict[str, str | list[str]] = {}
     rest = iter(arguments)
     for argument in rest:
+        if argument == "--json":
+            found["as_json"] = "true"
+            continue
         flag, equals, value = argument.partition("=")
         name = flag[2:].replace("-", "_")
         if not flag.startswith("--") or name not in known or "_" in flag:
@@ -60,7 +63,9 @@ def parse(arguments: Sequence[str]) -> dict[str, str | list[str]] | None:
     return found
 
 
-def run(config_file: str | None, flags: Mapping[str, object], log_level: str) -> int:
+def run(
+    config_file: str | None, flags: Mapping[str, object], log_level: str, *, as_json: bool = False
+) -> int:
     """Serve until told to stop; returns the exit code of the process."""
     from pentalog.app import StartFailed
     from pentalog.server import lifecycle
@@ -69,28 +74,36 @@ def run(config_file: str | None, flags: Mapping[str, object], log_level: str) ->
         logs.check_level(log_level)
         config = read(config_file, flags).config
         logs.log_to_stderr(log_level, config.log_format)
-        clean = lifecycle.run(lambda loop: _serve(config, loop))
+        told: Announcements = PlainLines()
+        if as_json:
+            told = JsonEvents()
+            logging.getLogger().addHandler(told)
+        clean = lifecycle.run(lambda loop: _serve(config, loop, told))
     except (ConfigError, StartFailed) as error:
         print(f"pentalog: {error}", file=sys.stderr)
         return NOT_STARTED
     return 0 if clean else NOT_CLEAN
 
 
-async def _serve(config: Config, loop: Loop) -> bool:
+async def _serve(config: Config, loop: Loop, told: Announcements) -> bool:
     from pentalog.server import lifecycle
 
     stopped = lifecycle.watch_signals(loop)
     app = new_app(config, loop)
-    await app.start()
+    await app.start(told.listening)
     lifecycle.calm_garbage_collector()
-    _announce(app.addresses, config)
-    beside = console.companion(config, app.addresses, app.show_console, app.console_key)
+    kept = str(config.data.resolve() if config.engine == "local" else config.engine)
+    told.ready({name: str(address) for name, address in app.addresses.items()}, kept)
+    beside = console.companion(config, app, told.console)
     if beside is not None:
         beside.start()
     await stopped.wait()
+    told.stopping()
     if beside is not None:
         await beside.stop()
-    return await app.stop()
+    clean = await app.stop()
+    told.stopped(clean=clean)
+    return clean
 
 
 def new_app(config: Config, loop: Loop) -> App | Gateway:
@@ -103,16 +116,3 @@ def new_app(config: Config, loop: Loop) -> App | Gateway:
     from pentalog.gateway import Gateway
 
     return Gateway(config, loop)
-
-
-def _announce(addresses: Mapping[str, Address], config: Config) -> None:
-    lines = [f"{name} listening on {address}" for name, address in addresses.items()]
-    kept = config.data.resolve() if config.engine == "local" else config.engine
-    lines.append(f"ready, keeping records in {kept}")
-    try:
-        print("\n".join(lines), flush=True)
-    except OSError:
-        # Nobody reads our output: no reason not to serve.  What is left in the buffer must go
-        # where it is taken, or the interpreter ends with a complaint.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        logging.getLogger("pentalog").info("; ".join(lines))

@@ -15,6 +15,7 @@ from pentalog.cli.output import Misused, Refused
 from pentalog.clients.kafka import connection as kafka
 from pentalog.clients.kafka.errors import KafkaFailed, Unreachable
 from pentalog.clients.kafka.messages import ms as _ms
+from pentalog.clients.kafka.resources import unlisted
 from pentalog.model.kio_schemas import ErrorCode
 
 _CLIENT_ID: Final = "pentalog-cli"
@@ -50,6 +51,10 @@ def explained(error: KafkaFailed) -> str:
         )
     elif "SASL_AUTHENTICATION_FAILED" in text:
         text += "; check the user, the mechanism and the password of the profile"
+    elif "DELEGATION_TOKEN_REQUEST_NOT_ALLOWED" in text:
+        text += (
+            "; log in by a password or a certificate (`pentalog profile add`): tokens are theirs"
+        )
     elif "DELEGATION_TOKEN_AUTH_DISABLED" in text:
         text += "; start the broker with PENTALOG_DELEGATION_TOKEN_SECRET set to have tokens"
     elif "broke off" in text:
@@ -96,6 +101,14 @@ class Failure:
         return f"{name}: {self.text}" if self.text else name
 
 
+def refuse(doing: str, results: Iterable[Any]) -> None:
+    """Raise for the first part of an answer that is a refusal."""
+    for result in results:
+        if result.error_code:
+            failure = Failure(result.error_code, getattr(result, "error_message", None) or "")
+            raise Refused(explained(KafkaFailed(f"{doing} was refused: {failure}")))
+
+
 class Client:
     """All brokers of one cluster, addressed by what is asked of them."""
 
@@ -133,6 +146,15 @@ class Client:
                 place = (topic.name, partition.partition_index)
                 self._leaders[place] = partition.leader_id
         return list(answer.topics)
+
+    def all_topics(self) -> list[Any]:
+        """As `topics`, and those whose names Kafka's own tools are not told of."""
+        listed = self.topics()
+        try:
+            others = unlisted(self._first.ask, [topic.name for topic in listed])
+        except Refused:
+            return listed  # an older Kafka
+        return listed + (self.topics(others) if others else [])
 
     def topic(self, name: str, *, create: bool = False) -> Any:
         """One topic with all partitions led; waits for a topic that is being created."""

@@ -17,7 +17,7 @@ def topics(ctx: Any, incomplete: str) -> list[str]:
 
     def ask(server: str) -> list[str]:
         with Client(server, timeout_ms=_TIMEOUT_MS) as client:
-            return [topic.name for topic in client.topics()]
+            return [topic.name for topic in client.all_topics()]
 
     return _offered(ctx, incomplete, ask)
 

@@ -131,7 +131,7 @@ class Directory:
         self._done(lambda: made.append(self._users.add_key(name, label)))
         return made[0]
 
-    def delete_key(self, fingerprint: str) -> None:
+    def delete_key(self, name: str, fingerprint: str) -> None:
         self._done(lambda: self._users.drop_key(fingerprint))
 
     def rules(self) -> Sequence[Rule]:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any, Final
 
+from pentalog.cli.advice import advised
 from pentalog.cli.client import parse_server
+from pentalog.cli.login import client_options
 from pentalog.cli.output import Refused
 
 SERVER: Final = "127.0.0.1:9644"
 _TIMEOUT_S: Final = 10.0
+_SECURED: Final = "https://"
 
 
 def get(server: str, path: str, *, timeout_s: float = _TIMEOUT_S) -> str:
@@ -42,8 +46,23 @@ def lines(server: str, path: str) -> Iterator[str]:
             raise Refused(f"{server} broke off: {error}; look at the broker's own log") from error
 
 
+def parse(server: str) -> tuple[bool, str, int]:
+    """Whether it is to be asked by TLS, and where it is; raises `Misused`."""
+    secured = server.startswith(_SECURED)
+    plain = server.removeprefix(_SECURED).removeprefix("http://").rstrip("/")
+    return (secured, *parse_server(plain, "--http"))
+
+
 def _connect(server: str, timeout_s: float) -> http.client.HTTPConnection:
-    return http.client.HTTPConnection(*parse_server(server, "--http"), timeout=timeout_s)
+    secured, host, port = parse(server)
+    if not secured:
+        return http.client.HTTPConnection(host, port, timeout=timeout_s)
+    authorities = client_options(0, "").tls_authorities
+    try:
+        context = ssl.create_default_context(cafile=authorities)
+    except OSError as error:
+        raise Refused(f"cannot read the certificates to trust in {authorities}: {error}") from error
+    return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
 
 
 def _asked(
@@ -56,9 +75,9 @@ def _asked(
         reason = getattr(error, "strerror", None) or error or type(error).__name__
         raise Refused(
             f"cannot reach the http listener at {server}: {reason}; start a broker with `pentalog "
-            "start` or name another one with --http HOST:PORT"
+            "start` or name another one with --http HOST:PORT (https://HOST:PORT if it is http+tls)"
         ) from error
     if answer.status != http.client.OK:
         text = answer.read().decode("utf-8", "replace").strip().partition("\n")[0]
-        raise Refused(f"{server} refused {path}: {answer.status} {text}")
+        raise Refused(advised(f"{server} refused {path}: {answer.status} {text}"))
     return answer

@@ -7,6 +7,7 @@ import sys
 from datetime import UTC, datetime
 from typing import Final
 
+from pentalog.cli.output import plain
 from pentalog.config import ConfigError, LogFormat
 
 LEVELS: Final = ("debug", "info", "warning", "error")
@@ -16,6 +17,14 @@ _OWN: Final = frozenset(
     {*vars(logging.makeLogRecord({})), "message", "asctime", "time", "level", "logger", "exception"}
 )
 """What every entry has, and what we call it: not the fields somebody added."""
+
+
+class TextLines(logging.Formatter):
+    """One line an entry, whatever is named in it; only what went wrong in code has more."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's name
+        record.message = plain(record.message)
+        return super().formatMessage(record)
 
 
 class JsonLines(logging.Formatter):
@@ -43,5 +52,5 @@ def check_level(level: str) -> None:
 
 def log_to_stderr(level: str, form: LogFormat) -> None:
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if form is LogFormat.JSON else logging.Formatter(_TEXT))
+    handler.setFormatter(JsonLines() if form is LogFormat.JSON else TextLines(_TEXT))
     logging.basicConfig(level=level.upper(), handlers=[handler])

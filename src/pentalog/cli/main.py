@@ -26,7 +26,9 @@ def _start(given: dict[str, str | list[str]]) -> int:
     sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
     config_file = given.pop("config", os.environ.get("PENTALOG_CONFIG"))
     log_level = given.pop("log_level", os.environ.get("PENTALOG_LOG_LEVEL", "info"))
-    return broker.run(str(config_file) if config_file else None, given, str(log_level))
+    as_json = bool(given.pop("as_json", ""))
+    config = str(config_file) if config_file else None
+    return broker.run(config, given, str(log_level), as_json=as_json)
 
 
 if __name__ == "__main__":

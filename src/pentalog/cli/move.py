@@ -14,7 +14,7 @@ import typer
 
 from pentalog.app import StartFailed
 from pentalog.cli import moved_state, output
-from pentalog.cli.client import explained
+from pentalog.cli.client import explained, parse_servers
 from pentalog.cli.login import client_options
 from pentalog.cli.output import Misused, Refused, reported
 from pentalog.cli.progress import Progress
@@ -24,6 +24,7 @@ from pentalog.clients.kafka.moving import Moved, move_groups, move_topic
 from pentalog.cluster.agreement import STATE_TOPIC
 from pentalog.config import ConfigError, Listen
 from pentalog.embedded import Broker
+from pentalog.tables.sources import trouble
 
 _TIMEOUT_MS: Final = 30_000
 _CLIENT_ID: Final = "pentalog-move"
@@ -68,8 +69,13 @@ def move(
     """
     if bool(to) == (into is not None):
         raise Misused("say where everything goes: either --to kafka://HOST:PORT or --into DIR")
+    if data is None:
+        parse_servers(server)
     source = Side(data, server, client_options(_TIMEOUT_MS, _CLIENT_ID))
     target = Side(into, *target_options(to)) if to else Side(into)
+    for side in (source, target):
+        if side.data is None and (why := trouble(side.servers)):
+            raise Refused(why)
     try:
         with source.opened() as here, target.opened() as there:
             moved = _move_topics(here, there, topics)
@@ -80,7 +86,7 @@ def move(
         raise Refused(explained(error)) from error
     for one in moved:
         for setting in one.settings_left:
-            typer.echo(f"pentalog: {one.topic}: {setting} stays behind", err=True)
+            typer.echo(f"pentalog: {output.plain(one.topic)}: {setting} stays behind", err=True)
     records = sum(one.records for one in moved)
     where = to or str(into)
     fields = {

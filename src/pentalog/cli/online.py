@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pentalog.broker.credentials import KeyView, Mechanism
 from pentalog.broker.operation import Owner, Quota
 from pentalog.broker.security import Kind, Operation, Principal, Rule
-from pentalog.cli.client import Connection, Failure, explained, parse_server
+from pentalog.cli import user_keys
+from pentalog.cli.client import Connection, parse_server
+from pentalog.cli.client import refuse as _refuse
 from pentalog.cli.output import Refused
-from pentalog.clients.kafka.errors import KafkaFailed
 from pentalog.clients.kafka.messages import ms
+from pentalog.model.kio_schemas import ErrorCode
 
 if TYPE_CHECKING:
     from pentalog.cli.directory import Directory
@@ -72,7 +74,7 @@ class UserView(NamedTuple):
     name: str
     mechanisms: Sequence[str]
     keys: Sequence[KeyView] | None
-    """None: a running broker does not say."""
+    """None: a broker that is no pentalog does not know such."""
 
 
 class Token(NamedTuple):
@@ -131,18 +133,32 @@ class Online:
     def users(self) -> list[UserView]:
         answer = self._connection.ask(_DESCRIBE_SCRAM, {"users": None})
         _refuse("listing users", [answer, *answer.results])
+        mechanisms = {
+            str(found.user): sorted(
+                _MECHANISMS[info.mechanism].value for info in found.credential_infos
+            )
+            for found in answer.results
+        }
+        keys = user_keys.listed(self._connection)
         return [
             UserView(
-                found.user,
-                sorted(_MECHANISMS[info.mechanism].value for info in found.credential_infos),
-                None,
+                name,
+                mechanisms.get(name, []),
+                None if keys is None else [key for key in keys if key.user == name],
             )
-            for found in sorted(answer.results, key=lambda found: str(found.user))
+            for name in sorted({*mechanisms, *(key.user for key in keys or ())})
         ]
 
     def delete_user(self, name: str) -> None:
-        answer = self._connection.ask(_DESCRIBE_SCRAM, {"users": [{"name": name}]})
         doing = f"deleting user {name!r}"
+        keys = [key for key in user_keys.listed(self._connection) or () if key.user == name]
+        for key in keys:
+            user_keys.remove(self._connection, name, key.fingerprint)
+        answer = self._connection.ask(_DESCRIBE_SCRAM, {"users": [{"name": name}]})
+        if keys and all(
+            found.error_code is ErrorCode.resource_not_found for found in answer.results
+        ):
+            return
         _refuse(doing, [answer, *answer.results])
         deletions = [
             {"name": name, "mechanism": info.mechanism}
@@ -153,10 +169,10 @@ class Online:
         _refuse(doing, answer.results)
 
     def add_key(self, name: str, label: str) -> str:
-        raise _offline_only()
+        return user_keys.add(self._connection, name, label)
 
-    def delete_key(self, fingerprint: str) -> None:
-        raise _offline_only()
+    def delete_key(self, name: str, fingerprint: str) -> None:
+        user_keys.remove(self._connection, name, fingerprint)
 
     # Rules
 
@@ -320,18 +336,3 @@ class Online:
 
 def _salted(mechanism: Mechanism, password: str, salt: bytes) -> bytes:
     return hashlib.pbkdf2_hmac(mechanism.digest, password.encode(), salt, _ITERATIONS)
-
-
-def _offline_only() -> Refused:
-    return Refused(
-        "keys are neither made nor removed through a running broker: stop it and name its "
-        "directory with --data; while it runs a token serves as a key, see `pentalog token "
-        "create`, and `pentalog user delete` ends all keys of a user"
-    )
-
-
-def _refuse(doing: str, results: Iterable[Any]) -> None:
-    for result in results:
-        if result.error_code:
-            failure = Failure(result.error_code, getattr(result, "error_message", None) or "")
-            raise Refused(explained(KafkaFailed(f"{doing} was refused: {failure}")))

@@ -19,6 +19,7 @@ R = TypeVar("R")
 
 REFUSED: Final = 1
 MISUSED: Final = 2
+_LINES: Final = "\n\t"
 
 
 class Refused(Exception):
@@ -51,7 +52,7 @@ def reported(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def fail(text: str, code: int) -> NoReturn:
-    typer.echo(f"pentalog: {text}", err=True)
+    typer.echo(f"pentalog: {plain(text, kept=_LINES)}", err=True)
     raise typer.Exit(code)
 
 
@@ -62,8 +63,21 @@ def leave_quietly() -> NoReturn:
     raise typer.Exit(0)
 
 
+def plain(text: str, *, kept: str = "") -> str:
+    """What no terminal takes for an order: a character that cannot be printed is spelled out.
+
+    Names of topics and groups are any text, given by anybody.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() or each in kept else repr(each)[1:-1] for each in text
+    )
+
+
 def show_json(value: object) -> None:
-    typer.echo(json.dumps(value, ensure_ascii=False))
+    text = json.dumps(value, ensure_ascii=False)
+    typer.echo(text if text.isprintable() else json.dumps(value).replace("\x7f", "\\u007f"))
 
 
 def on_terminal() -> bool:
@@ -74,15 +88,16 @@ def show_rows(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title
     """A table on a terminal; in a pipe one line per row, cells separated by tabs."""
     if not on_terminal():
         for row in rows:
-            typer.echo("\t".join(str(cell) for cell in row))
+            typer.echo("\t".join(plain(str(cell)) for cell in row))
         return
     # Imported here: it takes longer to load than most commands take to run.
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(*columns, title=title or None, title_justify="left")
     for row in rows:
-        table.add_row(*(str(cell) for cell in row))
+        table.add_row(*(Text(plain(str(cell))) for cell in row))
     Console().print(table)
 
 
@@ -91,7 +106,7 @@ def show_done(text: str, fields: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         show_json(fields)
     else:
-        typer.echo(text)
+        typer.echo(plain(text, kept=_LINES))
 
 
 def pairs(texts: Sequence[str], option: str) -> dict[str, str]:

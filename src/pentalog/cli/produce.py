@@ -105,7 +105,7 @@ def produce(
         summary = {"topic": topic, "records": writer.written, "offsets": writer.offsets}
         output.show_json(summary)
     elif sys.stderr.isatty():
-        typer.echo(f"{writer.written} records written to {topic}", err=True)
+        typer.echo(f"{writer.written} records written to {output.plain(topic)}", err=True)
 
 
 def _check_keys(key: str | None, separator: str | None, *, as_json: bool) -> None:

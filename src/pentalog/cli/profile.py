@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from pentalog.cli import http as listener
 from pentalog.cli import output, profiles
 from pentalog.cli.client import parse_server
 from pentalog.cli.output import Misused, Refused, reported
@@ -27,7 +28,8 @@ def add(
     name: Name,
     server: Annotated[str, typer.Option(metavar="HOST:PORT", help="Kafka's door.")],
     http: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Its http listener.")
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Its http listener; https://HOST:PORT by TLS."),
     ] = None,
     rustlog: Annotated[str | None, typer.Option(metavar="HOST:PORT")] = None,
     blipmq: Annotated[str | None, typer.Option(metavar="HOST:PORT")] = None,
@@ -45,8 +47,10 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Keep a broker's address, and how to log in there; replaces one of the same name."""
-    for address in filter(None, (server, http, rustlog, blipmq)):
+    for address in filter(None, (server, rustlog, blipmq)):
         parse_server(address)
+    if http is not None:
+        listener.parse(http)
     if mechanism is not None and mechanism not in MECHANISMS:
         raise Misused(f"--mechanism {mechanism!r} is none of {', '.join(MECHANISMS)}")
     if (mechanism or password_file) and not user:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from pentalog.cli.client import explained
 from pentalog.cli.output import Refused
+
+if TYPE_CHECKING:
+    from pentalog.tables.options import SourceOptions
+    from pentalog.tables.pipeline import Pipeline
 
 _LAST_LINE: Final = re.compile(r"^[\w.]*?(\w+): (.+)$", re.MULTILINE)
 _JAVA_CAUSE: Final = re.compile(r"^(?:: |Caused by: )[\w.$]+: (.+)$", re.MULTILINE)
@@ -43,13 +48,30 @@ def refusing() -> Iterator[None]:
         raise Refused(reason(str(error))) from error
 
 
-def refuse_silence(servers: str, data: str, who: str = "") -> None:
-    """Refuse at once what Spark would be started for only to find nobody there."""
-    from pentalog.tables.sources import trouble
+def refuse_early(options: SourceOptions, who: str = "") -> None:
+    """Refuse at once what Spark would be started for in vain: nobody there, or no right to read.
 
-    why = trouble(servers, data)
+    `who` wants to read.
+    """
+    from pentalog.clients.kafka.errors import KafkaFailed
+    from pentalog.tables.sources import check_allowed, trouble
+
+    why = trouble(options.servers, options.data)
     if why:
         raise Refused(who + why)
+    try:
+        check_allowed(options)
+    except KafkaFailed as error:
+        raise Refused(who + explained(error)) from error
+
+
+def refuse_pipelines_early(pipelines: Iterable[Pipeline]) -> None:
+    """The same, of what these would read."""
+    from pentalog.tables.bronze import where
+    from pentalog.tables.options import read_options
+
+    for one in pipelines:
+        refuse_early(read_options(where(one)), f"pipeline {one.name}: ")
 
 
 def _spark_errors() -> tuple[type[Exception], ...]:

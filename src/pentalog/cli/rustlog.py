@@ -10,8 +10,8 @@ from typing import Annotated, Final
 import typer
 
 from pentalog.cli import output
-from pentalog.cli.output import Misused, Refused, reported
-from pentalog.clients.patience import CircuitOpen
+from pentalog.cli.advice import speaking_to
+from pentalog.cli.output import Misused, reported
 from pentalog.clients.rustlog import ConnectionLost, RustLogClient, RustLogError
 
 _DIALECTS: Final = ("binary", "json")
@@ -38,18 +38,11 @@ _SERVER: Final = "127.0.0.1:9192"
 def _client(server: str, dialect: str) -> Iterator[RustLogClient]:
     if dialect not in _DIALECTS:
         raise Misused(f"--dialect {dialect!r} is none of {', '.join(_DIALECTS)}")
-    try:
-        with RustLogClient(server, dialect=dialect) as client:
-            yield client
-    except (ConnectionLost, CircuitOpen) as error:
-        raise Refused(
-            f"cannot reach {server}: {error}; start a broker with `pentalog start` or name "
-            "another one with --server HOST:PORT"
-        ) from error
-    except RustLogError as error:
-        raise Refused(f"{server} refused: {error}") from error
-    except ValueError as error:
-        raise Misused(f"--server {server!r}: {error}") from error
+    with (
+        speaking_to(server, ConnectionLost, RustLogError),
+        RustLogClient(server, dialect=dialect) as client,
+    ):
+        yield client
 
 
 @app.command(epilog="Example: printf 'one\\ntwo\\n' | pentalog rustlog produce orders")

@@ -17,7 +17,7 @@ import typer
 
 from pentalog.cli.client import parse_servers
 from pentalog.cli.output import Misused, Refused, leave_quietly, reported
-from pentalog.cli.refusals import refuse_silence
+from pentalog.cli.refusals import refuse_early
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -25,8 +25,12 @@ if TYPE_CHECKING:
     from pentalog.tables.catalog import Catalog
 
 FORMATS: Final = ("table", "csv", "json", "parquet")
-_OF_TOPICS: Final = re.compile(r"\btopic\s*\.|`topic`", re.IGNORECASE)
+_OF_TOPICS: Final = re.compile(
+    r"(?:\btopic|`topic`)\s*\.\s*(?:`(?P<quoted>[^`]+)`|(?P<plain>\w+))", re.IGNORECASE
+)
 _TEXTS: Final = re.compile(r"'[^']*'|\"[^\"]*\"")
+_TIMEOUT_MS: Final = 30_000
+_CLIENT_ID: Final = "pentalog-sql"
 _SHOWN_MAX: Final = 1000
 """Rows a table shows; more can be read by programs only."""
 
@@ -46,7 +50,8 @@ def sql(
     data: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Topics straight from a data directory.")
     ] = None,
-    format: Annotated[str, typer.Option(help=", ".join(FORMATS))] = "table",
+    format: Annotated[str | None, typer.Option(help=", ".join(FORMATS) + "; table if none")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
     output: Annotated[
         Path | None, typer.Option(metavar="PATH", help="Write there, not to the terminal.")
     ] = None,
@@ -64,19 +69,20 @@ def sql(
 
     Example: pentalog sql "select partition, count(*) from topic.orders group by 1"
     """
-    _check(query, format, output, follow, server, data)
+    form = _form(format, as_json=as_json)
+    _check(query, form, output, follow, server, data)
     with _answering():
         catalog = _catalog(query, config, server, data, master)
         if follow:
-            _follow(catalog, str(query), starting, format)
+            _follow(catalog, str(query), starting, form)
             return
         if query is None and sys.stdin.isatty():
             from pentalog.cli.prompt import converse
 
-            converse(catalog, lambda rows: _show(rows, format, output))
+            converse(catalog, lambda rows: _show(rows, form, output))
             return
         for statement in statements(query if query is not None else sys.stdin.read()):
-            _show(catalog.sql(statement), format, output)
+            _show(catalog.sql(statement), form, output)
 
 
 def statements(text: str) -> Iterator[str]:
@@ -100,6 +106,12 @@ def statements(text: str) -> Iterator[str]:
         position += 1
     if text[start:].strip():
         yield text[start:].strip()
+
+
+def _form(format: str | None, *, as_json: bool) -> str:
+    if as_json and format not in (None, "json"):
+        raise Misused(f"--json and --format {format} exclude each other; give one of them")
+    return "json" if as_json else format or "table"
 
 
 def _check(
@@ -139,16 +151,39 @@ def _catalog(
 
     pipelines = pipeline.load(config) if config is not None else {}
     if server or data or not pipelines:
-        _refuse_silence(query, server or SERVER, data)
+        _refuse_early(query, server or SERVER, data)
     directory = str(data.resolve()) if data is not None else ""
-    places = Places("" if directory else server or "", directory, pipelines)
+    places = Places("" if directory else server or "", directory, pipelines, _login())
     return Catalog(session(master=master, name="pentalog sql", quick=True), places)
 
 
-def _refuse_silence(query: str | None, server: str, data: Path | None) -> None:
-    """A query that reads a topic needs somebody to ask; one of tables alone does not."""
-    if data is not None or (query is not None and _OF_TOPICS.search(_TEXTS.sub("", query))):
-        refuse_silence("" if data else server, str(data or ""))
+def _refuse_early(query: str | None, server: str, data: Path | None) -> None:
+    """A query that reads a topic needs somebody to ask, and the right; one of tables does not."""
+    from pentalog.cli.login import client_options
+    from pentalog.tables.options import SourceOptions
+
+    found = _OF_TOPICS.finditer(_TEXTS.sub("", query or ""))
+    topics = tuple(dict.fromkeys(one["quoted"] or one["plain"] for one in found))
+    if data is not None:
+        refuse_early(SourceOptions(data=str(data)))
+    elif topics:
+        client = client_options(_TIMEOUT_MS, _CLIENT_ID)
+        refuse_early(SourceOptions(servers=server, topics=topics, client=client))
+
+
+def _login() -> dict[str, str]:
+    """Who asks, as the source reads it: what the environment or the profile says."""
+    from pentalog.cli.login import client_options
+
+    said = client_options(_TIMEOUT_MS, _CLIENT_ID)
+    named = {
+        "tls": "true" if said.tls else "",
+        "tlsAuthorities": said.tls_authorities or "",
+        "saslMechanism": said.sasl_mechanism,
+        "username": said.username,
+        "password": said.password,
+    }
+    return {name: value for name, value in named.items() if value}
 
 
 @contextmanager

@@ -19,6 +19,7 @@ def start(
         str,
         typer.Option(envvar="PENTALOG_LOG_LEVEL", metavar="LEVEL", help=", ".join(logs.LEVELS)),
     ] = "info",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON line per event.")] = False,
 ) -> None:
     """Start a broker.  Prints where it listens, then `ready`; SIGTERM or Ctrl-C stops it.
 
@@ -26,4 +27,5 @@ def start(
 
     Example: pentalog start --data /var/lib/pentalog --listen kafka=127.0.0.1:9092
     """
-    raise typer.Exit(broker.run(str(config_file) if config_file else None, flags, log_level))
+    config = str(config_file) if config_file else None
+    raise typer.Exit(broker.run(config, flags, log_level, as_json=as_json))

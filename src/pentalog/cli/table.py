@@ -14,7 +14,7 @@ import typer
 from pentalog.cli import output
 from pentalog.cli.client import parse_servers
 from pentalog.cli.output import Misused, Refused, reported
-from pentalog.cli.refusals import refuse_silence
+from pentalog.cli.refusals import refuse_pipelines_early
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -94,8 +94,9 @@ def run(
         ),
     ):
         from pentalog.cli.pipelines_display import Display
+        from pentalog.tables.announcing import Announcer
 
-        with Display(as_json=as_json) as display:
+        with Display(as_json=as_json) as display, Announcer(pipelines):
 
             def report(progress: Mapping[str, Any]) -> None:
                 counted.take(progress)
@@ -151,7 +152,8 @@ def show_status(file: File, names: Names = None, as_json: AsJson = False) -> Non
         last = one["last_batch"]
         for layer, table in one["tables"].items():
             for at, (start, end) in table["covered"].items() or {"-": (0, 0)}.items():
-                lag = one["lag"].get("by", {}).get(at, "?") if layer == "bronze" else ""
+                behind = one["lag"].get("by", {}).get(at, one["lag"].get("records", "?"))
+                lag = behind if layer == "bronze" else ""
                 rate = last.get("rows_per_second", "") if layer == "bronze" else ""
                 rows.append([one["pipeline"], one["state"], layer, at, start, end, lag, rate])
     columns = ["pipeline", "state", "table", "partition", "from", "to", "lag", "rows/s"]
@@ -322,8 +324,7 @@ def _loaded(file: Path, names: list[str] | None) -> list[Pipeline]:
 
 
 def _answering(pipelines: list[Pipeline]) -> list[Pipeline]:
-    for one in pipelines:
-        refuse_silence(one.servers, one.data, f"pipeline {one.name}: ")
+    refuse_pipelines_early(pipelines)
     return pipelines
 
 
@@ -349,9 +350,10 @@ def _session(
     pipelines: list[Pipeline], master: str | None, jars: str | None, *, quick: bool = True
 ) -> Iterator[tuple[SparkSession, list[Pipeline]]]:
     """Spark for as long as the work takes."""
+    from pentalog.tables.jars import settings as settings_of
     from pentalog.tables.session import session
 
-    settings = {"spark.jars": jars} if jars else None
+    settings = settings_of(pipelines, jars or "")
     spark = session(master=master, name="pentalog table", quick=quick, settings=settings)
     spark.sparkContext.setLogLevel("ERROR")
     try:

@@ -76,7 +76,7 @@ def create(
 def list_topics(server: Server = "127.0.0.1:9092", as_json: AsJson = False) -> None:
     """Show the names of all topics."""
     with Client(server) as client:
-        topics = sorted((topic.name, len(topic.partitions)) for topic in client.topics())
+        topics = sorted((topic.name, len(topic.partitions)) for topic in client.all_topics())
     if as_json:
         output.show_json([{"topic": name, "partitions": count} for name, count in topics])
     else:

@@ -111,8 +111,8 @@ def delete(name: Name, data: Data = None, server: Server = SERVER, as_json: AsJs
 
 
 @app.command(
-    epilog="Example: pentalog user key alice --label laptop --data pentalog-data"
-    "\n\npentalog user key alice --remove 3f2a9c01b7de --data pentalog-data"
+    epilog="Example: pentalog user key alice --label laptop"
+    "\n\npentalog user key alice --remove 3f2a9c01b7de"
 )
 @reported
 def key(
@@ -131,7 +131,7 @@ def key(
     with opened(data, server) as broker:
         if remove:
             _require(broker.users(), name, remove)
-            broker.delete_key(remove)
+            broker.delete_key(name, remove)
             fields = {"user": name, "removed": remove}
             output.show_done(f"removed key {remove} of {name}", fields, as_json=as_json)
             return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -9,7 +11,7 @@ from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
-from typer.main import get_command
+from typer.main import get_command, get_group
 
 from pentalog.cli.output import MISUSED, REFUSED, reported
 from pentalog.cli.profiles import CHOSEN, chosen
@@ -45,6 +47,7 @@ VERBS: Final = {
 # What the parser raises, under whatever name this version of Typer keeps it.
 _USED_WRONGLY: Final[type[Exception]] = typer.BadParameter.__mro__[1]
 _WANTS_HELP: Final = "NoArgsIsHelpError"
+_NO_COMMAND: Final = re.compile(r"No such command '([^']*)'$")
 
 
 class _Verbs(TyperGroup):
@@ -78,11 +81,12 @@ class _Verbs(TyperGroup):
             return None
         module, _, attribute = where.partition(":")
         verb = getattr(import_module(module), attribute)
-        if not isinstance(verb, typer.Typer):
+        if isinstance(verb, typer.Typer):
+            command: Any = get_group(verb)  # a group has no completion of its own
+        else:
             only = typer.Typer(add_completion=False)
             only.command(cmd_name)(verb)
-            verb = only
-        command = get_command(verb)
+            command = get_command(only)
         command.name = cmd_name
         return command
 
@@ -93,7 +97,15 @@ def _explain(error: Any) -> None:
         return
     text = " ".join(error.format_message().split()).rstrip(".")
     where = error.ctx.command_path if error.ctx is not None else "pentalog"
-    typer.echo(f"pentalog: {text}; `{where} --help` shows how", err=True)
+    typer.echo(f"pentalog: {text}{_nearest(error, text)}; `{where} --help` shows how", err=True)
+
+
+def _nearest(error: Any, text: str) -> str:
+    mistyped = _NO_COMMAND.match(text)
+    if mistyped is None or error.ctx is None:
+        return ""
+    near = difflib.get_close_matches(mistyped[1], error.ctx.command.list_commands(error.ctx), 1)
+    return f". Did you mean '{near[0]}'?" if near else ""
 
 
 app = typer.Typer(

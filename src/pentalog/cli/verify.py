@@ -9,7 +9,7 @@ import typer
 
 from pentalog.cli import output
 from pentalog.cli.output import REFUSED, Misused, reported
-from pentalog.cli.refusals import refuse_silence, refusing
+from pentalog.cli.refusals import refuse_pipelines_early, refusing
 
 if TYPE_CHECKING:
     from pentalog.tables.verification import Report
@@ -43,8 +43,7 @@ def verify(
         if name is not None and name not in pipelines:
             raise Misused(f"{file} has no pipeline {name!r}; it has: {', '.join(pipelines)}")
         chosen = [pipelines[name]] if name is not None else list(pipelines.values())
-        for one in chosen:
-            refuse_silence(one.servers, one.data, f"pipeline {one.name}: ")
+        refuse_pipelines_early(chosen)
         spark = session(master=master, name="pentalog verify", quick=True)
         reports = [verification.verify(spark, one) for one in chosen]
     for report in reports:

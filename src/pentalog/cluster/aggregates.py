@@ -126,6 +126,8 @@ class ClusterAggregates:
 
     def move_in(self, tenure: Tenure) -> Steps[None]:
         yield self._transactions.identify(TRANSACTIONAL_ID, timeout_ms=_TIMEOUT_MS)
+        if tenure.over:
+            return
         local = LocalAggregates(
             StableLog(self._log),  # type: ignore[arg-type]  # it is only read from
             tenure,  # type: ignore[arg-type]  # speaks as a state file

@@ -22,7 +22,7 @@ from pentalog.cluster.rosters import ClusterRosters
 from pentalog.cluster.security import ClusterRules, ClusterTokens, ClusterUsers
 from pentalog.cluster.smart_modules import ClusterSmartModules
 from pentalog.cluster.state_topic import ClusterState
-from pentalog.cluster.steps import Steps, begin
+from pentalog.cluster.steps import Steps, begin, first_of
 from pentalog.cluster.subscriptions import ClusterSubscriptions
 from pentalog.cluster.topic_options import ClusterTopicOptions
 from pentalog.cluster.topics import ClusterTopics
@@ -44,6 +44,7 @@ DESCRIBE_INTERVAL_MS: Final = 30_000
 """What others changed of the settings of topics is seen after this time."""
 START_PATIENCE_MS: Final = 10_000
 _PROBE_MS: Final = 5_000
+_LEAVE_MS: Final = 2_000
 
 
 class Engine:
@@ -98,6 +99,7 @@ class Engine:
         self._smart_modules = ClusterSmartModules(self.state, runtime, config or Config())
         self._users = ClusterUsers(self.state, runtime)
         self._tokens = ClusterTokens(self.state, runtime, config or Config())
+        self._users.on_dropped.append(self._tokens.drop_of)
         self._rules = ClusterRules(self.state, config or Config())
         self._timer: Timer | None = None
         self._probing: Later[str] | None = None
@@ -134,6 +136,7 @@ class Engine:
             self._rosters,
             self._transactions,
         )
+        knowledge.kept = self.state
         self._subscriptions.knowledge = knowledge
         return Broker(
             self._topics.cluster_id,
@@ -178,9 +181,16 @@ class Engine:
             probing.fill(flaw and f"the cluster does not answer: {flaw}")
 
     def leave(self) -> Later[None]:
-        """Nobody is here any more; ready when the other gateways know, or after a second."""
+        """Write what is to be kept, and hand over to another gateway; ready soon in any case."""
+        return begin(self._leave())
+
+    def _leave(self) -> Steps[None]:
         self._rosters.close()
-        return self.council.close()
+        self._subscriptions.finish()
+        tenure = self.state.tenure
+        if tenure is not None:
+            yield first_of([tenure.settle(), self._fleet.sleep(_LEAVE_MS)])
+        yield self.council.close()
 
     def close(self) -> None:
         self._closed = True

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Final
 
+from pentalog.cluster.agreement import STATE_TOPIC
 from pentalog.cluster.bounds import Bounds
 from pentalog.cluster.fleet import Fleet
 from pentalog.cluster.log import ClusterLog
@@ -11,6 +13,7 @@ from pentalog.cluster.named_producers import ClusterNamedProducers
 from pentalog.cluster.offsets import ClusterOffsets
 from pentalog.cluster.rosters import ClusterRosters
 from pentalog.cluster.rounds import Rounds
+from pentalog.cluster.state_topic import ClusterState
 from pentalog.cluster.steps import Steps, all_of, begin
 from pentalog.cluster.topics import ClusterTopics
 from pentalog.cluster.transactions import ClusterTransactions
@@ -18,6 +21,11 @@ from pentalog.cluster.writing import Writing
 from pentalog.model.errors import BatchCorrupt, OffsetOutOfRange, PartitionNotFound, TopicNotFound
 from pentalog.model.later import Later
 from pentalog.model.types import Edge, Offset, Partition
+
+_OWNER_TRIES: Final = 100
+_OWNER_PAUSE_MS: Final = 100
+_STATE_TRIES: Final = 300
+_STATE_PAUSE_MS: Final = 10
 
 
 class ClusterKnowledge:
@@ -44,6 +52,7 @@ class ClusterKnowledge:
         self._producers = producers
         self._rosters = rosters
         self._transactions = transactions
+        self.kept: ClusterState | None = None
         self._listing = Rounds(lambda: fleet.persist(topics.refresh))
 
     def topics(self, *, settings: bool = False) -> Later[None]:
@@ -83,6 +92,30 @@ class ClusterKnowledge:
 
     def producer(self, at: Partition, name: bytes, epoch: int, sequence: int) -> Later[None]:
         return self._producers.look_up(at, name, epoch, sequence)
+
+    def owner(self) -> Later[None]:
+        return Later.now(None) if self.kept is None else begin(self._find_owner(self.kept))
+
+    def state(self) -> Later[None]:
+        return Later.now(None) if self.kept is None else begin(self._catch_up(self.kept))
+
+    def _catch_up(self, state: ClusterState) -> Steps[None]:
+        at = Partition(STATE_TOPIC, 0)
+        yield self.topic(at.topic)
+        yield from self._fleet.persist(lambda: self._bounds.refresh([at]))
+        end = self._bounds.marks(at).stable
+        for _ in range(_STATE_TRIES):
+            if state.owned or state.rows.told >= end:
+                return
+            yield self._fleet.sleep(_STATE_PAUSE_MS)
+
+    def _find_owner(self, state: ClusterState) -> Steps[None]:
+        for _ in range(_OWNER_TRIES):
+            owner = state.council.owner
+            if owner is not None and (state.owned or owner != state.council.me):
+                return
+            yield self._fleet.sleep(_OWNER_PAUSE_MS)
+        state.refuse()
 
     def _describe(self, name: str, partition: int) -> Steps[None]:
         if not self._topics.known(name):

@@ -27,6 +27,7 @@ class ClusterUsers(LocalUsers):
         self._keys = {}
         self.open()
         self.version += 1
+        self.logins.end_unless(self._good)
 
 
 class ClusterTokens(LocalTokens):
@@ -40,6 +41,7 @@ class ClusterTokens(LocalTokens):
         self._tokens = {}
         self._by_secret = {}
         self.open()
+        self._end_logins()
 
 
 class ClusterRules(LocalRules):

@@ -32,7 +32,6 @@ from pentalog.model.errors import (
     Overloaded,
     StorageFailed,
     TopicExists,
-    TopicNotFound,
 )
 from pentalog.model.later import Later
 from pentalog.model.types import Horizon, Identity, Offset, Partition, Record
@@ -58,6 +57,8 @@ class Replica:
     def __init__(self, state: ClusterState) -> None:
         self.over = False
         self.position: Offset = 0
+        self.told: Offset = 0
+        """Up to here those who watch have heard of it."""
         self.who: Identity | None = None
         """Under which id and epoch this one writes, if it does."""
         self.before: Identity | None = None
@@ -141,6 +142,11 @@ class Replica:
         self.over = True
         if self._waiting is not None:
             self._waiting.cancel()
+
+    def close(self) -> None:
+        """Nobody reads them any more."""
+        self.end()
+        self._tables.close()
 
 
 class Tenure(Replica):
@@ -280,7 +286,11 @@ class Tenant(Protocol):
     """Somebody who works on the owner's rows while there are any."""
 
     def move_in(self, tenure: Tenure) -> Steps[None]:
-        """Begin; the rows are there, and nobody has asked for anything yet."""
+        """Begin; the rows are there, and nobody has asked for anything yet.
+
+        Whoever waits meanwhile looks afterwards whether the tenure is over: he has been moved out
+        then, and may be at home in another one.
+        """
 
     def move_out(self) -> None:
         """Stop at once, even in the middle of moving in: another gateway may be at work already.
@@ -312,6 +322,7 @@ class ClusterState:
         """Takes the place of `rows` when it has read everything."""
         self._moved_in: list[Tenant] = []
         self._watchers: dict[object, tuple[frozenset[str], Callable[[], None]]] = {}
+        self._complaint = ""
         self._closed = False
         self._stop_watching: Callable[[], None] = lambda: None
 
@@ -339,6 +350,7 @@ class ClusterState:
         self._closed = True
         self._stop_watching()
         self._end()
+        self.rows.close()
 
     def watch(self, tables: Collection[str], run: Callable[[], None]) -> Callable[[], None]:
         """Call `run` when rows of these were changed by others, or `rows` is another object."""
@@ -385,9 +397,15 @@ class ClusterState:
             _ = outcome.value
         except BrokerError as refusal:
             if not replica.over:
-                _log.warning("the gateways' state cannot be used, tried again: %s", told(refusal))
+                self._complain(str(told(refusal)))
                 self._end()
                 self._begin_again()
+
+    def _complain(self, why: str) -> None:
+        """Once, however often it is tried again."""
+        if why != self._complaint:
+            self._complaint = why
+            _log.warning("the gateways' state cannot be used, tried again: %s", why)
 
     def _begin_again(self) -> None:
         def run() -> None:
@@ -400,14 +418,16 @@ class ClusterState:
         for tenant in self._moved_in:
             tenant.move_out()
         self._moved_in = []
-        for replica in (self.rows, self._coming):
-            if replica is not None:
-                replica.end()
-        self._coming = None
+        self.rows.end()
+        if self._coming is not None:
+            self._coming.close()
+            self._coming = None
 
     def _take_place(self, replica: Replica) -> None:
-        self.rows, self._coming = replica, None
+        before, self.rows, self._coming = self.rows, replica, None
+        self._complaint = ""
         self._tell(None)
+        before.close()
 
     def _tell(self, changed: set[str] | None) -> None:
         for tables, run in list(self._watchers.values()):
@@ -426,17 +446,14 @@ class ClusterState:
                     self._take_place(replica)
                 elif changed:
                     self._tell(changed)
+                replica.told = replica.position
                 yield replica.more()
             else:
                 yield self.fleet.sleep(_PAUSE_MS)
                 yield from self.topics.refresh(STATE_TOPIC)
 
     def _exists(self) -> bool:
-        try:
-            self.topics.get(STATE_TOPIC)
-        except TopicNotFound:
-            return False
-        return True
+        return self.topics.known(STATE_TOPIC)
 
     # Owning
 
@@ -450,7 +467,6 @@ class ClusterState:
             self._moved_in.append(tenant)
             yield from tenant.move_in(tenure)
             if tenure.over:
-                tenant.move_out()
                 return
         me = self.council.me
         _log.info("this gateway (number %d) owns the state", me.number if me else 0)

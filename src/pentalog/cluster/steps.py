@@ -46,6 +46,19 @@ def _go_on(steps: Steps[T], result: Later[T], filled: Later[Any] | None) -> None
         filled = awaited
 
 
+def first_of(laters: Sequence[Later[Any]]) -> Later[None]:
+    """Ready when the first of them is, whatever came of it."""
+    result: Later[None] = Later()
+
+    def arrived(_: Later[Any]) -> None:
+        if not result.ready:
+            result.fill(None)
+
+    for later in laters:
+        later.then(arrived)
+    return result
+
+
 def all_of(laters: Sequence[Later[Any]]) -> Later[None]:
     """Ready when the last of them is; refused with what the first of them was refused with."""
     return begin(_each(laters))

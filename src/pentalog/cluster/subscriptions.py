@@ -27,10 +27,12 @@ from pentalog.metrics import Metrics
 from pentalog.model.errors import BrokerError, Overloaded, TopicExists
 from pentalog.model.later import Later
 from pentalog.model.types import Ack, Appended, Horizon, Offset, Partition
-from pentalog.runtime import Runtime
+from pentalog.runtime import Runtime, Timer
 
 _KEPT_MAX: Final = 128
 _KEPT_BYTES_MAX: Final = 64 << 20
+_HOME_MS: Final = 15_000
+"""How long frames wait for an owner: an election after a death takes less."""
 _OURS: Final = "subscription."
 """What the names of settings begin with that no Kafka knows."""
 
@@ -55,11 +57,39 @@ class ClusterSubscriptions:
         self._config = config
         self.knowledge: Knowledge | None = None
         self._kept: LocalSubscriptions | None = None
+        self._waiting: list[Later[None]] = []
+        self._timer: Timer | None = None
+        state.council.watch(self._look_for_home)
         topics.deleted.append(self._topic_deleted)
 
     @property
     def here(self) -> bool:
         return self._kept is not None and self._state.owned
+
+    def homed(self) -> Later[None]:
+        if self._home_known():
+            return Later.now(None)
+        later: Later[None] = Later()
+        self._waiting.append(later)
+        if self._timer is None:
+            self._timer = self._runtime.after(_HOME_MS, self._stop_looking)
+        return later
+
+    def _home_known(self) -> bool:
+        council = self._state.council
+        return self.here or (council.owner is not None and council.owner != council.me)
+
+    def _look_for_home(self) -> None:
+        if self._waiting and self._home_known():
+            self._stop_looking()
+
+    def _stop_looking(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        waiting, self._waiting = self._waiting, []
+        for later in waiting:
+            later.fill(None)
 
     def open(self, topic: str, *, leased: bool) -> Later[int]:
         if self._kept is None or not self.here:
@@ -75,6 +105,11 @@ class ClusterSubscriptions:
 
     def all(self) -> Sequence[SubscriptionView]:
         return self._kept.all() if self._kept is not None and self.here else ()
+
+    def finish(self) -> None:
+        """Write what has changed: this gateway is about to leave."""
+        if self._kept is not None and self.here:
+            self._kept.stop()
 
     def _topic_deleted(self, topic: Topic) -> None:
         if self._kept is not None and self.here:
@@ -97,6 +132,7 @@ class ClusterSubscriptions:
         )
         kept.restore()
         self._kept = kept
+        self._look_for_home()
 
     def move_out(self) -> None:
         kept, self._kept = self._kept, None

@@ -24,6 +24,7 @@ from pentalog.model.errors import (
     TopicExists,
     TopicNotFound,
 )
+from pentalog.model.kafka_names import NAME_CHARACTERS_MAX, is_carried, is_kafka_name
 from pentalog.model.kio_schemas import ErrorCode
 from pentalog.model.later import Later
 from pentalog.model.settings import LogSettings
@@ -70,6 +71,9 @@ class ClusterTopics:
     # What is known
 
     def get(self, name: str) -> Topic:
+        if name == STATE_TOPIC:
+            # It holds what clients must not see: doors read nothing they have not got here.
+            raise TopicNotFound(f"topic {name!r} is the gateways' own: choose another")
         return self._find(name).topic
 
     def by_id(self, topic_id: UUID) -> Topic:
@@ -110,7 +114,7 @@ class ClusterTopics:
     def check_writable(self, name: str) -> None:
         """Raise unless it is there, and clients may write and change it."""
         if self._find(name).internal:
-            raise InvalidTopic(f"topic {name!r} is the cluster's own: it can only be read")
+            raise InvalidTopic(f"topic {name!r} is the cluster's own: clients cannot change it")
 
     def _find(self, name: str) -> Known:
         known = self._known.get(name)
@@ -122,6 +126,8 @@ class ClusterTopics:
 
     def refresh(self, name: str | None = None) -> Steps[None]:
         """Ask once for one topic, or for all; a topic that is not there is forgotten."""
+        if name is not None and not is_carried(name):
+            return  # no topic of Kafka's, and it would hang up
         asked = None if name is None else [{"topic_id": None, "name": name}]
         answer = yield self._fleet.ask_any(
             _METADATA,
@@ -214,9 +220,11 @@ class ClusterTopics:
                 return made
         if spec.name in self._known:
             raise TopicExists(f"topic {spec.name!r} exists already: choose another name")
-        flaw = name_flaw(spec.name)
-        if flaw is not None:
-            raise InvalidTopic(flaw)
+        if not is_kafka_name(spec.name) or name_flaw(spec.name) is not None:
+            raise InvalidTopic(
+                f"topic name {spec.name[:30]!r}: a cluster takes 1 to {NAME_CHARACTERS_MAX} ASCII "
+                "letters, digits, '.', '_' and '-', and no name of its own topics"
+            )
         overrides = topic_settings.tidy(spec.settings)
         assert dry_run, "what the cluster has to make is prepared first"
         return Topic(
@@ -248,7 +256,7 @@ class ClusterTopics:
         yield from self._fleet.persist(lambda: self._see_created(spec.name))
         if len(self._prepared) >= _PREPARED_MAX:
             self._prepared.clear()
-        self._prepared[spec.name] = self.get(spec.name)
+        self._prepared[spec.name] = self._find(spec.name).topic
 
     def _ask_to_create(self, spec: TopicSpec) -> Steps[None]:
         configs = [{"name": name, "value": value} for name, value in spec.settings.items()]

@@ -37,10 +37,13 @@ def main() -> int:
         pipelines=tuple(given.pipelines or ()),
         login=given.login,
         tls=given.tls,
+        http_tls=given.http_tls,
         tls_authorities=given.tls_authorities,
+        tls_certificate=given.tls_certificate,
     )
     try:
-        serve(place, given.listen, with_parent=given.with_parent)
+        keys = (given.certificate, given.key) if given.certificate else None
+        serve(place, given.listen, keys, with_parent=given.with_parent)
     except ListenRefused as error:
         print(f"pentalog console: {error}", file=sys.stderr)
         return 2
@@ -62,7 +65,13 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--login", action="store_true", help="the Kafka door demands SASL")
     parser.add_argument("--tls", action="store_true", help="the Kafka door speaks TLS")
+    parser.add_argument("--http-tls", action="store_true", help="its http listener does so too")
     parser.add_argument("--tls-authorities", metavar="FILE", help="certificates to trust")
+    parser.add_argument(
+        "--tls-certificate", metavar="FILE", help="the broker's own, to trust it and no other"
+    )
+    parser.add_argument("--certificate", metavar="FILE", help="serve by HTTPS, with this one")
+    parser.add_argument("--key", metavar="FILE", help="its key, unless it is in the same file")
     parser.add_argument(
         "--with-parent", action="store_true", help="end when standard input is closed"
     )

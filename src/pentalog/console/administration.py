@@ -89,7 +89,7 @@ class Group:
 
 
 def topics(cluster: Cluster) -> list[TopicLine]:
-    found = cluster.topics()
+    found = cluster.all_topics()
     places = [Partition(topic.name, index) for topic in found for index in topic.partitions]
     starts, ends = bounds(cluster, places)
     sizes = partition_bytes(cluster, None)

@@ -24,7 +24,7 @@ class Console:
     def __init__(self, place: Place) -> None:
         self.place = place
         self.sessions = Sessions(place)
-        self.observed = Observed(place.http, place.http_key)
+        self.observed = Observed(place)
         self.history = History()
         self.replayed: dict[tuple[Partition, Offset], Offset] = {}
         """Dead letters sent back since the start, and which offsets they got."""

@@ -13,13 +13,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from pentalog.clients.kafka import LATEST, ClientOptions, Cluster, KafkaFailed, Refused
-from pentalog.clients.kafka.fetch import read_answer, request_body
+from pentalog.clients.kafka import ClientOptions, Cluster, KafkaFailed
+from pentalog.clients.kafka.rights import check_readable
 from pentalog.console.observed import NotTold
 from pentalog.console.place import Place
 from pentalog.console.rights import check_operator
 from pentalog.log.reader import DirectoryUnreadable
-from pentalog.model.types import Partition
 from pentalog.tables.options import SourceOptions
 from pentalog.tables.origins import ClusterOrigin, Origin
 from pentalog.tables.segments import DirectoryOrigin
@@ -29,8 +28,6 @@ T = TypeVar("T")
 CLIENT_ID: Final = "pentalog-console"
 TIMEOUT_MS: Final = 5_000
 SESSIONS_MAX: Final = 1_000
-
-_FETCH: Final = 1
 
 
 class Session:
@@ -67,7 +64,11 @@ class Session:
 
     def cluster(self) -> Cluster:
         """Connections of their own, for what takes longer."""
-        return Cluster(self.place.servers, self._options)
+        return Cluster(self.place.servers, self._present(self._options))
+
+    def _present(self, options: ClientOptions) -> ClientOptions:
+        """With the broker's certificate of today: it may have been replaced."""
+        return replace(options, tls_certificate=self.place.certificate())
 
     def origin(self, topic: str) -> Origin:
         """Where records of a topic can be read fastest; raises what the broker refuses.
@@ -76,7 +77,9 @@ class Session:
         """
         if self.place.data is None:
             options = SourceOptions(
-                servers=self.place.servers, topics=(topic,), client=self._options
+                servers=self.place.servers,
+                topics=(topic,),
+                client=self._present(self._options),
             )
             return ClusterOrigin(options)
         self._ask(lambda cluster: check_readable(cluster, topic))
@@ -93,7 +96,7 @@ class Session:
     async def log_in(self, user: str, password: str, mechanism: str) -> None:
         """Become a user of the broker; raises `KafkaFailed` if it does not let us."""
         options = replace(self._options, sasl_mechanism=mechanism, username=user, password=password)
-        cluster = Cluster(self.place.servers, options)
+        cluster = Cluster(self.place.servers, self._present(options))
         try:
             await asyncio.to_thread(cluster.topics, [])
         except BaseException:
@@ -130,21 +133,6 @@ class Sessions:
                 self._sessions.popitem(last=False)[1].log_out()
         self._sessions.move_to_end(browser)
         return session
-
-
-def check_readable(cluster: Cluster, topic: str) -> None:
-    """Raise what the broker refuses to this user: reads nothing, at the end of one partition."""
-    at = Partition(topic, min(cluster.topic(topic).partitions))
-
-    def once() -> None:
-        end = cluster.offsets({at: LATEST})[at]
-        connection = cluster.leader(at)
-        asked = connection.send_raw(_FETCH, request_body(at, end, 1, 0))
-        code = read_answer(connection.receive(asked)).code
-        if code:
-            raise Refused(f"reading {topic!r}", code)
-
-    cluster.retried(f"reading {topic!r}", once)
 
 
 def explain(error: BaseException) -> str:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+import ssl
 from collections.abc import AsyncIterator
 from typing import Any, Final, NamedTuple
 
 import httpx
 import msgspec
+
+from pentalog.clients import trust
+from pentalog.console.place import Place
 
 _TIMEOUT_S: Final = 5.0
 _SAMPLE: Final = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)")
@@ -28,10 +32,10 @@ class Sample(NamedTuple):
 
 
 class Observed:
-    def __init__(self, address: str, key: str = "") -> None:
-        """An empty address: the broker has no http listener, or none we know of."""
-        self.address = address
-        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+    def __init__(self, place: Place) -> None:
+        """Where it names no address, the broker has no http listener, or none we know of."""
+        self.address = place.http
+        self._place = place
         self._client: httpx.AsyncClient | None = None
 
     def check(self) -> None:
@@ -45,11 +49,15 @@ class Observed:
     def _open(self) -> httpx.AsyncClient:
         self.check()
         if self._client is None:
+            place = self._place
+            scheme = "https" if place.http_tls else "http"
+            key = place.http_key
             self._client = httpx.AsyncClient(
-                base_url=f"http://{self.address}",
-                headers=self._headers,
+                base_url=f"{scheme}://{self.address}",
+                headers={"Authorization": f"Bearer {key}"} if key else {},
                 timeout=_TIMEOUT_S,
                 trust_env=False,
+                verify=_trusted(place),
             )
         return self._client
 
@@ -90,6 +98,7 @@ class Observed:
         try:
             answer = await self._open().get(path)
         except httpx.HTTPError as error:
+            await self.close()  # the certificate that is trusted may have been replaced
             raise NotTold(
                 f"the broker's http listener at {self.address} does not answer: "
                 f"{error or type(error).__name__}"
@@ -101,8 +110,21 @@ class Observed:
         return answer
 
     async def close(self) -> None:
-        if self._client is not None:
-            await self._client.aclose()
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+
+def _trusted(place: Place) -> ssl.SSLContext | bool:
+    if not place.http_tls:
+        return True
+    try:
+        certificate = place.certificate()
+        if certificate is not None:
+            return trust.only(certificate)
+        return ssl.create_default_context(cafile=place.tls_authorities)
+    except OSError as error:
+        raise NotTold(f"the broker's certificate cannot be read: {error}") from error
 
 
 def parse_metrics(text: str) -> list[Sample]:

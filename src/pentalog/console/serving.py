@@ -6,10 +6,12 @@ import asyncio
 import logging
 import secrets
 import socket
+import ssl
 import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Final
 
 import uvicorn
@@ -26,6 +28,7 @@ from pentalog.console.place import Place
 _log: Final = logging.getLogger("pentalog.console")
 
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1", "[::1]")
+_LOOK_INTERVAL_S: Final = 5.0
 _ICON: Final = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32"><rect width="32" height="32"'
     ' rx="7" fill="#3b5bdb"/><g fill="#fff"><rect x="7" y="7" width="18" height="2.4" rx="1.2"/>'
@@ -40,28 +43,81 @@ class ListenRefused(Exception):
     """The address cannot be served; the text says why and what to do."""
 
 
-def serve(place: Place, listen: str, *, with_parent: bool = False) -> None:
-    """Serve pages until a signal, or until standard input ends if told so."""
+def serve(
+    place: Place,
+    listen: str,
+    keys: tuple[str, str | None] | None = None,
+    *,
+    with_parent: bool = False,
+) -> None:
+    """Serve pages until a signal, or until standard input ends if told so.
+
+    By HTTPS with `keys`, the files of a certificate and of its key.
+    """
+    identity = None if keys is None else Certificate(*keys)
     listening = _bound(listen)
     host, port = listening.getsockname()[:2]
-    application = _application(Console(place), host, port)
+    application = _application(Console(place), host, port, identity)
     config = uvicorn.Config(
         application, log_config=None, log_level="warning", access_log=False, ws_max_size=16 << 20
     )
+    if identity is not None:
+        config.load()
+        config.ssl = identity.context
     server = uvicorn.Server(config)
     if with_parent:
         threading.Thread(target=_end_with_parent, args=(server,), daemon=True).start()
     shown = f"[{host}]" if ":" in host else host
-    print(f"console listening on http://{shown}:{port}", flush=True)
+    scheme = "http" if identity is None else "https"
+    print(f"console listening on {scheme}://{shown}:{port}", flush=True)
     asyncio.run(server.serve(sockets=[listening]))
 
 
-def _application(console: Console, host: str, port: int) -> FastAPI:
+class Certificate:
+    """What browsers are shown; read again when the file has changed."""
+
+    def __init__(self, file: str, key: str | None) -> None:
+        """Raises `ListenRefused` if the files cannot be used."""
+        self._files = (file, key)
+        self._stamp = self._look()
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            self.context.load_cert_chain(*self._files)
+        except (OSError, ssl.SSLError) as error:
+            raise ListenRefused(
+                f"the certificate {file} cannot be used: {error}; name PEM files of a certificate "
+                "and its key"
+            ) from error
+
+    async def keep(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_INTERVAL_S)
+            stamp = self._look()
+            if stamp is None or stamp == self._stamp:
+                continue
+            self._stamp = stamp
+            try:
+                self.context.load_cert_chain(*self._files)
+            except (OSError, ssl.SSLError) as error:
+                _log.error("the console goes on with the certificate it had: %s", error)
+
+    def _look(self) -> int | None:
+        try:
+            return Path(self._files[0]).stat().st_mtime_ns
+        except OSError:
+            return None
+
+
+def _application(console: Console, host: str, port: int, identity: Certificate | None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        measuring = asyncio.create_task(console.measure())
+        tasks = [asyncio.create_task(console.measure())]
+        if identity is not None:
+            tasks.append(asyncio.create_task(identity.keep()))
         yield
-        measuring.cancel()
+        for task in tasks:
+            task.cancel()
         await console.observed.close()
 
     application = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
@@ -76,7 +132,11 @@ def _application(console: Console, host: str, port: int) -> FastAPI:
         dark=None,
         storage_secret=secrets.token_urlsafe(32),
         # Cookies know nothing of ports, and there may be two brokers on one machine.
-        session_middleware_kwargs={"same_site": "strict", "session_cookie": f"pentalog-{port}"},
+        session_middleware_kwargs={
+            "same_site": "strict",
+            "session_cookie": f"pentalog-{port}",
+            "https_only": identity is not None,
+        },
         show_welcome_message=False,
         reconnect_timeout=10.0,
         binding_refresh_interval=0.5,

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from pentalog.kernels import crc32c
-from pentalog.log.checkpoints import read_text, read_topic, spell_topic
+from pentalog.log.checkpoints import Names, read_text, spell_topic
 from pentalog.log.files import Files
 from pentalog.log.partition import PartitionLog
 from pentalog.model.types import Offset, Partition
@@ -82,16 +82,22 @@ class MarksFile:
         return line
 
 
-def read_marks(files: Files, directory: Path) -> dict[Partition, PublishedMarks] | None:
+def read_marks(
+    files: Files, directory: Path, names: Names | None = None
+) -> dict[Partition, PublishedMarks] | None:
     """None if there is no file, or none that can be believed."""
+    names = Names(files, directory) if names is None else names
     first, _, body = read_text(files, directory / FILE_NAME).partition("\n")
     words = first.split()
     if len(words) != 3 or words[0] != "1" or words[2] != str(crc32c(body.encode())):
         return None
     found: dict[Partition, PublishedMarks] = {}
     for line in body.splitlines():
-        topic, index, topic_id, start, stable, durable = line.split(" ")
-        found[Partition(read_topic(topic), int(index))] = PublishedMarks(
+        spelled, index, topic_id, start, stable, durable = line.split(" ")
+        topic = names.read(spelled, int(index))
+        if topic is None:
+            continue  # deleted since the file was written
+        found[Partition(topic, int(index))] = PublishedMarks(
             UUID(hex=topic_id), int(start), int(stable), int(durable)
         )
     return found

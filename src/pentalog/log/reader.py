@@ -57,6 +57,7 @@ class DirectoryReader:
     def __init__(self, directory: Path, files: Files | None = None) -> None:
         self.directory = directory
         self.files = files if files is not None else RealFiles()
+        self._names = checkpoints.Names(self.files, directory)
         text = checkpoints.read_text(self.files, directory / "pentalog.format").strip()
         if text != str(FORMAT):
             raise DirectoryUnreadable(
@@ -68,7 +69,7 @@ class DirectoryReader:
     def marks(self) -> dict[Partition, PublishedMarks]:
         """How far each partition may be read at present."""
         for _ in range(_LISTINGS_MAX):
-            found = read_marks(self.files, self.directory)
+            found = read_marks(self.files, self.directory, self._names)
             if found is not None:
                 return found
         raise DirectoryUnreadable(
@@ -77,11 +78,10 @@ class DirectoryReader:
         )
 
     def partition(self, at: Partition) -> PartitionReader:
-        compacted = checkpoints.read_offsets(
-            self.files, self.directory / checkpoints.CLEANED_OFFSETS
-        )
-        directory = self.directory / checkpoints.spell(at)
-        return PartitionReader(self, at, directory, compacted=at in compacted)
+        name = checkpoints.spell(at)
+        path = self.directory / checkpoints.CLEANED_OFFSETS
+        compacted = name in checkpoints.read_spelled(self.files, path)
+        return PartitionReader(self, at, self.directory / name, compacted=compacted)
 
 
 class PartitionReader:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from bisect import bisect_left
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -40,8 +41,11 @@ class CleanStop(NamedTuple):
 
 def open_partition(
     partition: PartitionLog, stop: CleanStop | None, *, recovery_point: int, start_offset: int
-) -> None:
-    """Attach what lies in the partition's directory; `open_producers` is the second half."""
+) -> Iterator[None]:
+    """Attach what lies in the partition's directory; `open_producers` is the second half.
+
+    Yields after every segment that had to be read.
+    """
     names = swap.tidy(partition.files, partition.directory)
     bases = [int(match[1]) for name in names if (match := _SEGMENT_NAME.fullmatch(name))]
     segments = [_segment(partition, base) for base in bases]
@@ -55,7 +59,7 @@ def open_partition(
     partition.start_offset = max(start_offset, bases[0] if bases else 0)
     partition.attach(segments)
     if segments:
-        _open_active(partition, stop, recovery_point)
+        yield from _open_active(partition, stop, recovery_point)
     end = partition.end
     partition.durable = end
     if stop is not None or not segments:
@@ -73,7 +77,9 @@ def _segment(partition: PartitionLog, base: int) -> Segment:
     return Segment(partition.files, partition.directory, base, partition.residents, size=size)
 
 
-def _open_active(partition: PartitionLog, stop: CleanStop | None, recovery_point: int) -> None:
+def _open_active(
+    partition: PartitionLog, stop: CleanStop | None, recovery_point: int
+) -> Iterator[None]:
     active = partition.active
     if stop is not None and (stop.active_base, stop.active_size) == (
         active.base_offset,
@@ -88,6 +94,7 @@ def _open_active(partition: PartitionLog, stop: CleanStop | None, recovery_point
     for segment in partition.segments:
         if segment.active or segment.next_offset > recovery_point:
             _recover(partition, segment, recovery_point, known_end)
+            yield
 
 
 def _recover(

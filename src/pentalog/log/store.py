@@ -10,6 +10,7 @@ pentalog.marks                     see marks.py
 cleaner-offset-checkpoint          up to where partitions have been compacted
 TOPIC-N/                           one partition: segments, indexes, producers' snapshot
 TOPIC-N/partition.metadata         the topic's id, as Kafka writes it
+TOPIC-N/name                       the topic's name, where TOPIC is only its digest
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from pentalog.config import Config
@@ -61,6 +62,13 @@ class StoreError(Exception):
 class Locked(StoreError): ...
 
 
+class Opening(NamedTuple):
+    """How far the opening of a directory is."""
+
+    done: int
+    partitions: int
+
+
 class Store:
     def __init__(
         self, directory: Path, files: Files, runtime: Runtime, metrics: Metrics, config: Config
@@ -85,6 +93,7 @@ class Store:
         """Did the life before this one leave everything as it should be?"""
         self.left_alone: set[str] = set()
         """Topics of which an Apache Kafka's directories lie here; they are not ours to touch."""
+        self._names = checkpoints.Names(files, directory)
         self._marks = MarksFile(directory, files)
         self._marks_timer: Timer | None = None
         self._residents = Residents()
@@ -98,6 +107,44 @@ class Store:
     # Opening and closing
 
     def open(self) -> None:
+        for _ in self.opening():
+            pass
+
+    def opening(self) -> Iterator[Opening]:
+        """Open step by step, so that others get their turn; nothing is usable before the end.
+
+        The directory is locked before the first step.
+        """
+        files, directory = self.files, self.directory
+        self._lock_directory()
+        stops = checkpoints.read_clean_stop(files, directory / checkpoints.CLEAN_STOP)
+        points = self._read_offsets(checkpoints.RECOVERY_POINTS)
+        self._starts = self._read_offsets(checkpoints.LOG_STARTS)
+        self.cleaned_offsets = self._read_offsets(checkpoints.CLEANED_OFFSETS)
+        if stops:
+            files.remove(directory / checkpoints.CLEAN_STOP)
+            files.sync_directory(directory)
+            self.stopped_cleanly = True
+        found = list(self._partition_directories())
+        yield Opening(0, len(found))
+        for done, (at, name) in enumerate(found):
+            for _ in self._open_partition(at, name, stops.get(name), points.get(at, 0)):
+                yield Opening(done, len(found))
+            yield Opening(done + 1, len(found))
+        self._replay()
+        for partition in self._partitions.values():
+            open_producers(partition)
+            yield Opening(len(found), len(found))
+        for at, partition in self._partitions.items():
+            self._sync_recovered(partition, clean=spell(at) in stops)
+            yield Opening(len(found), len(found))
+        if not any(partition.failed for partition in self._partitions.values()):
+            self.journal.start()
+        self._opened = True
+        self._checkpoint_timer = self.runtime.after(_CHECKPOINT_INTERVAL_MS, self._checkpoint_due)
+        self._publish_due()
+
+    def _lock_directory(self) -> None:
         files, directory = self.files, self.directory
         try:
             files.make_directory(directory)
@@ -111,28 +158,10 @@ class Store:
                 f"cannot use {directory} as data directory: {error.strerror}; choose another --data"
             ) from error
         self._check_format()
-        stops = checkpoints.read_clean_stop(files, directory / checkpoints.CLEAN_STOP)
-        points = self._read_offsets(checkpoints.RECOVERY_POINTS)
-        self._starts = self._read_offsets(checkpoints.LOG_STARTS)
-        self.cleaned_offsets = self._read_offsets(checkpoints.CLEANED_OFFSETS)
-        if stops:
-            files.remove(directory / checkpoints.CLEAN_STOP)
-            files.sync_directory(directory)
-            self.stopped_cleanly = True
-        for at, name in self._partition_directories():
-            self._open_partition(at, name, stops.get(name), points.get(at, 0))
-        self._replay()
-        for partition in self._partitions.values():
-            open_producers(partition)
-        self._sync_recovered(stops)
-        if not any(partition.failed for partition in self._partitions.values()):
-            self.journal.start()
-        self._opened = True
-        self._checkpoint_timer = self.runtime.after(_CHECKPOINT_INTERVAL_MS, self._checkpoint_due)
-        self._publish_due()
 
     def _read_offsets(self, name: str) -> dict[Partition, int]:
-        return checkpoints.read_offsets(self.files, self.directory / name, self._note_damage)
+        path = self.directory / name
+        return checkpoints.read_offsets(self.files, path, self._note_damage, self._names)
 
     def _note_damage(self, checkpoint: Path) -> None:
         self.metrics.damaged_checkpoints += 1
@@ -157,7 +186,10 @@ class Store:
             match = _PARTITION_NAME.fullmatch(name)
             if match is None:
                 continue
-            topic = checkpoints.read_topic(match[1])
+            topic = self._names.read(match[1], int(match[2]))
+            if topic is None:
+                self._check_nameless(match[1], name)
+                continue
             if topic in _KAFKA_INTERNAL and not self._is_ours(topic, name):
                 log.warning("leaving %s alone: Kafka's own bookkeeping is not taken over", name)
                 self.left_alone.add(topic)
@@ -166,6 +198,17 @@ class Store:
             if spell(at) == name:
                 yield at, name
 
+    def _check_nameless(self, spelled: str, name: str) -> None:
+        """A directory whose name was not written yet is as good as none: it is made again."""
+        directory = self.directory / name
+        if checkpoints.needs_name_file(spelled) and any(
+            file.endswith(".log") for file in self.files.list(directory)
+        ):
+            raise StoreError(
+                f"{directory / checkpoints.NAME_FILE} is missing or damaged: it must hold the name "
+                f"of the topic whose records lie there; bring it back, or move {name} away"
+            )
+
     def _is_ours(self, topic: str, name: str) -> bool:
         return topic == OFFSETS_TOPIC and (
             self._topic_id(self.directory / name) == OFFSETS_TOPIC_ID
@@ -173,11 +216,11 @@ class Store:
 
     def _open_partition(
         self, at: Partition, name: str, stop: CleanStop | None, recovery_point: int
-    ) -> None:
+    ) -> Iterator[None]:
         directory = self.directory / name
         partition = self._partition(at, self._topic_id(directory), directory, LogSettings())
         partition.gaps = at in self.cleaned_offsets
-        open_partition(
+        yield from open_partition(
             partition,
             stop,
             recovery_point=recovery_point,
@@ -219,17 +262,16 @@ class Store:
             if partition is not None:
                 partition.restore(memoryview(bytearray(entry.payload)), entry.segment_base)
 
-    def _sync_recovered(self, stops: Mapping[str, CleanStop]) -> None:
+    def _sync_recovered(self, partition: PartitionLog, *, clean: bool) -> None:
         """What was found may be in the page cache only; readers take it for durable."""
-        for at, partition in self._partitions.items():
-            partition.durable = partition.end
-            for damage in (d for segment in partition.segments for d in segment.damages):
-                partition.report(damage)
-            if spell(at) not in stops:
-                try:
-                    partition.sync_all()
-                except OSError as error:
-                    partition.fail(error)
+        partition.durable = partition.end
+        for damage in (d for segment in partition.segments for d in segment.damages):
+            partition.report(damage)
+        if not clean:
+            try:
+                partition.sync_all()
+            except OSError as error:
+                partition.fail(error)
 
     def close(self) -> None:
         """Sync everything and say so, so that the next start need not look."""
@@ -368,8 +410,12 @@ class Store:
 
     def create(self, at: Partition, topic_id: UUID, settings: LogSettings) -> None:
         assert at not in self._partitions
-        directory = self.directory / spell(at)
+        name = spell(at)
+        directory = self.directory / name
         self.files.make_directory(directory)
+        if checkpoints.needs_name_file(name):
+            # Synced, and before the first segment: no record may lie where nobody finds it.
+            self.files.replace_text(directory / checkpoints.NAME_FILE, at.topic)
         self._write_topic_id(directory, topic_id)
         partition = self._partition(at, topic_id, directory, settings)
         partition.attach([])

@@ -6,8 +6,8 @@ task: a session asks `ready` first and otherwise leaves its place in the reply q
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
 
 from pentalog.model.errors import BrokerError
 
@@ -69,3 +69,28 @@ class Later(Generic[T]):
                 mistakes.append(mistake)
         if mistakes:
             raise mistakes[0]
+
+
+def all_of(asked: Sequence[Later[Any]]) -> Later[None]:
+    """Ready when all of them are; refused with what one of them was refused with."""
+    if not asked:
+        return Later.now(None)
+    left = len(asked)
+    result: Later[None] = Later()
+
+    def arrived(_: Later[Any]) -> None:
+        nonlocal left
+        left -= 1
+        if left:
+            return
+        try:
+            for later in asked:
+                later.value  # noqa: B018  # raises what went wrong
+        except BrokerError as refusal:
+            result.refuse(refusal)
+        else:
+            result.fill(None)
+
+    for later in asked:
+        later.then(arrived)
+    return result

@@ -8,10 +8,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 Offset: TypeAlias = int
 """Always the next offset to read; never the last one read."""
+
+
+_SHOWN_CHARACTERS_MAX: Final = 260
+
+
+def shown(name: str) -> str:
+    """A name of any text as it may stand in a line for people: printable, and not endless."""
+    if len(name) > _SHOWN_CHARACTERS_MAX:
+        return f"{name[:_SHOWN_CHARACTERS_MAX]!r}..."
+    return name if name.isprintable() and name else repr(name)
 
 
 class Partition(NamedTuple):
@@ -21,7 +31,8 @@ class Partition(NamedTuple):
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody asks of a name
 
     def __str__(self) -> str:
-        return f"{self.topic}-{self.index}"
+        """As people see it, in one line whatever the topic is called."""
+        return f"{shown(self.topic)}-{self.index}"
 
 
 class Ack(IntEnum):

@@ -80,6 +80,12 @@ def watch_signals(loop: Loop) -> asyncio.Event:
     return stopped
 
 
+async def turns(count: int) -> None:
+    """Let the loop do what is due, so many times."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
 async def arrival(later: Later[T]) -> T:
     """Wait for a value of the broker; raises the refusal, if that is what comes."""
     arrived = asyncio.Event()

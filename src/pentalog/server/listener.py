@@ -7,6 +7,8 @@ import contextlib
 import errno
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from types import MappingProxyType
 from typing import Final
 
 from pentalog.broker.attempts import LocalAttempts
@@ -72,18 +74,22 @@ class Listeners:
         """The broker's settings have changed."""
         self._limits.reconfigure(config)
 
-    async def open(self, listen: Sequence[tuple[Listen, Endpoint]]) -> None:
-        """Open all of them or none."""
+    async def open(
+        self,
+        listen: Sequence[tuple[Listen, Endpoint]],
+        bound_before: Mapping[str, Sequence[socket.socket]] = MappingProxyType({}),
+    ) -> None:
+        """Open all of them or none; some may have their sockets already, by name."""
         opened: list[tuple[Listen, Endpoint, socket.socket]] = []
         try:
             for wish, endpoint in listen:
-                sockets = _bind(wish)
+                sockets = bound_before.get(wish.name) or bind(wish)
                 opened.extend((wish, endpoint, bound) for bound in sockets)
                 port = sockets[0].getsockname()[1]
                 self._addresses[wish.name] = Address(wish.host, port)
                 self._listen.append(wish)
         except ListenFailed:
-            for _, _, bound in opened:
+            for bound in (*(one for _, _, one in opened), *chain(*bound_before.values())):
                 bound.close()
             raise
         for wish, endpoint, bound in opened:
@@ -122,6 +128,7 @@ class Listeners:
         for connection in tuple(self._connections):
             connection.abort()
         await self._until(self._empty, self._loop.time() + _FAREWELL_S)
+        self._audit.close()
 
     async def abandon(self) -> None:
         """Cut everybody off, unanswered."""
@@ -187,7 +194,7 @@ class Listeners:
         return (same or of_door)[0].name
 
 
-def _bind(wish: Listen) -> list[socket.socket]:
+def bind(wish: Listen) -> list[socket.socket]:
     """A socket for every address the host has; all on one port."""
     port = wish.port
     bound: list[socket.socket] = []

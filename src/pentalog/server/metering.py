@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from pentalog.broker.operation import Meter
+from pentalog.model.errors import Overloaded
 from pentalog.model.types import FilePiece, Piece
 from pentalog.session import Context, Endpoint, Place, Replies, Session
 
@@ -20,17 +21,20 @@ def metered(endpoint: Endpoint) -> Endpoint:
     def open_metered(context: Context, replies: Replies) -> Session:
         allowance = Allowance(context, replies, endpoint.name)
         counted = CountedReplies(replies, allowance)
-        return MeteredSession(endpoint.open(context, counted), allowance)
+        opened = endpoint.open(replace(context, usage=allowance), counted)
+        return MeteredSession(opened, allowance)
 
     return replace(endpoint, open=open_metered)
 
 
 class Allowance:
-    """What one connection may use; the name of its door stands for the client's."""
+    """What one connection may use; the name of its door stands for a client's that has none."""
 
     __slots__ = (
         "_access",
         "_client",
+        "_door",
+        "_known",
         "_meter",
         "_quotas",
         "_replies",
@@ -38,11 +42,14 @@ class Allowance:
         "_totals",
         "_user",
         "_version",
+        "serving",
     )
 
-    def __init__(self, context: Context, replies: Replies, client: str) -> None:
+    def __init__(self, context: Context, replies: Replies, door: str) -> None:
         self._access = context.access
-        self._client = client
+        self._client = door
+        self._door = door
+        self._known = context.known
         self._quotas = context.broker.quotas
         self._replies = replies
         self._runtime = context.runtime
@@ -50,6 +57,8 @@ class Allowance:
         self._meter: Meter | None = None
         self._user = ""
         self._version = -1
+        self.serving = False
+        """Something that was received is served, and not counted yet."""
 
     @property
     def active(self) -> bool:
@@ -75,16 +84,42 @@ class Allowance:
         if delay_ms:
             self._mute(delay_ms)
 
+    def check_change(self) -> None:
+        delay_ms = self._current().change_delay_ms if self.active else 0
+        if delay_ms:
+            raise Overloaded(
+                f"the quota of partitions made and deleted is used up: try again in {delay_ms} ms"
+            )
+
+    def changed(self, partitions: int) -> None:
+        if self.active:
+            self._current().changed(partitions)
+
+    def write_delay_ms(self, size_bytes: int) -> int:
+        if not self.active:
+            return 0
+        # What is answered after its read was served has been counted with it.
+        return self._current().write_delay_ms(size_bytes if self.serving else 0)
+
+    def read_delay_ms(self, size_bytes: int) -> int:
+        return self._current().read_delay_ms(size_bytes) if self.active else 0
+
     def _mute(self, delay_ms: int) -> None:
         self._totals.throttles += 1
         self._replies.mute(delay_ms)
 
     def _current(self) -> Meter:
-        user = self._access.who.name
-        if self._meter is None or self._version != self._quotas.version or self._user != user:
-            self._meter = self._quotas.meter(user, self._client)
+        user, client = self._access.who.name, self._known.client or self._door
+        if (
+            self._meter is None
+            or self._version != self._quotas.version
+            or self._user != user
+            or self._client != client
+        ):
+            self._meter = self._quotas.meter(user, client)
             self._version = self._quotas.version
             self._user = user
+            self._client = client
         return self._meter
 
 
@@ -101,7 +136,11 @@ class MeteredSession:
         if not allowance.active:
             return self.inner.receive(data)
         started_s = allowance.now_s()
-        used = self.inner.receive(data)
+        allowance.serving = True
+        try:
+            used = self.inner.receive(data)
+        finally:
+            allowance.serving = False
         allowance.received(used, started_s)
         return used
 

@@ -123,15 +123,22 @@ def _name(program: Path) -> str:
 
 
 def _log_option(directory: Path) -> str:
-    path = directory / f"log4j2-{hashlib.sha256(_QUIET.encode()).hexdigest()[:12]}.properties"
-    if not path.exists():
-        _replace(path, _QUIET.encode())
+    path = kept(directory, "log4j2", ".properties", _QUIET.encode())
     return f"-Dlog4j2.configurationFile={path.as_uri()}"
 
 
-def _replace(path: Path, content: bytes) -> None:
+def kept(directory: Path, name: str, suffix: str, content: bytes, *, mode: int = 0o644) -> Path:
+    """A file of the cache with exactly this content, which is part of its name."""
+    path = directory / f"{name}-{hashlib.sha256(content).hexdigest()[:12]}{suffix}"
+    if not path.exists():
+        _replace(path, content, mode=mode)
+    return path
+
+
+def _replace(path: Path, content: bytes, *, mode: int = 0o644) -> None:
     fresh = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
     fresh.write_bytes(content)
+    fresh.chmod(mode)
     os.replace(fresh, path)
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pentalog.clients.kafka.cluster import Cluster
 from pentalog.log.reader import DirectoryReader
+from pentalog.tables.options import client_options
 from pentalog.tables.pipeline import Pipeline
 from pentalog.tables.rows import COLUMNS
 from pentalog.tables.sinks import open_table
@@ -61,12 +62,14 @@ class Places:
     servers: str = ""
     data: str = ""
     pipelines: Mapping[str, Pipeline] = field(default_factory=dict)
+    login: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The source's options that say who reads, and whom to trust."""
 
     def options(self, topic: str) -> dict[str, str]:
         """What the source needs to read a topic."""
         if self.data:
             return {"data": self.data, "topics": topic}
-        return {"servers": self.servers or SERVER, "topics": topic}
+        return {**self.login, "servers": self.servers or SERVER, "topics": topic}
 
     def of_topic(self, topic: str) -> Places:
         """Where one topic is: as given, else where the pipeline that reads it finds it."""
@@ -75,7 +78,7 @@ class Places:
         known = list(self.pipelines.values())
         reading = [one for one in known if topic in one.topics] or known
         if not reading:
-            return Places(SERVER)
+            return Places(SERVER, login=self.login)
         return Places(reading[0].servers, reading[0].data)
 
     def topics(self) -> list[str]:
@@ -85,8 +88,8 @@ class Places:
             if data:
                 found |= {at.topic for at in DirectoryReader(Path(data)).marks()}
             else:
-                with Cluster(servers) as cluster:
-                    found |= {topic.name for topic in cluster.topics()}
+                with Cluster(servers, client_options(self.login)) as cluster:
+                    found |= {topic.name for topic in cluster.all_topics()}
         return sorted(found)
 
     def _sources(self) -> Iterator[tuple[str, str]]:

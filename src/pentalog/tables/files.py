@@ -9,7 +9,8 @@ from __future__ import annotations
 import datetime
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -87,6 +88,19 @@ class FileSet:
         """Remove whatever was written, after a failure."""
         names = [file.path for file in self.close()]
         self._storage.remove(names)
+
+    @contextmanager
+    def discarding(self, failure: type[Exception]) -> Iterator[None]:
+        """Remove what was written after such a failure.
+
+        Around a commit that is only one which says that nothing was committed: after any other
+        the files may be part of the table.
+        """
+        try:
+            yield
+        except failure:
+            self.discard()
+            raise
 
     def _write(self, values: tuple[str | None, ...], rows: pa.Table) -> None:
         writer = self._open.get(values)

@@ -12,18 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 FORMATS: Final = ("json", "avro", "csv", "text", "raw")
-SINKS: Final = ("delta", "parquet", "iceberg")
-_BY_JAR: Final = {
-    "delta-jar": (
-        "Delta's own jar runs on Spark 4.2 and older (io.delta:delta-spark_4.2_2.13 writes on 4.3"
-        " but cannot read); sink = 'delta' writes the same tables with pip's deltalake, no jar"
-    ),
-    "iceberg-jar": (
-        "Iceberg's own jar runs on Spark 4.1 and older; sink = 'iceberg' writes such tables with"
-        " pip's pyiceberg, no jar"
-    ),
-}
-"""Kinds of tables that a user may ask for and that no jar of today can give."""
+SINKS: Final = ("delta", "parquet", "iceberg", "delta-jar", "iceberg-jar")
 ACTIONS: Final = ("drop", "dead-letter", "stop")
 LAYERS: Final = ("bronze", "silver", "dead_letters")
 TIME_PARTITIONS: Final = ("day", "hour")
@@ -139,7 +128,8 @@ class Pipeline:
     )
     key: tuple[str, ...] = _key((), text="columns that identify a row: later rows replace earlier")
     transforms: str = _key("", text="a Python file of functions on DataFrames, beside this file")
-    sink: str = _key("delta", text="`delta`, `parquet` or `iceberg`")
+    sink: str = _key("delta", text="see [kinds of tables](#kinds-of-tables)")
+    spark: Mapping[str, str] = _key({}, text="settings of the session, such as `spark.jars`")
     storage_options: Mapping[str, str] = _key({}, text="access to an object store")
     fsync: bool = _key(True, text="local tables: sync files before they are committed")
     file_bytes: int = _key(134_217_728, text="size of files that writing and compaction aim at")
@@ -269,8 +259,6 @@ def _check(where: str, pipeline: Pipeline) -> None:
         raise PipelineError(f"{where}: give either topics = ['NAME'] or pattern = 'REGEX'")
     if not pipeline.into:
         raise PipelineError(f"{where}.into: is empty; give a directory or s3://BUCKET/PATH")
-    if pipeline.sink in _BY_JAR:
-        raise PipelineError(f"{where}.sink: {_BY_JAR[pipeline.sink]}")
     _one_of(f"{where}.sink", pipeline.sink, SINKS)
     for key in ("file_bytes", "batch_rows_max"):
         if getattr(pipeline, key) < 1:
@@ -283,13 +271,6 @@ def _check(where: str, pipeline: Pipeline) -> None:
             raise PipelineError(
                 f"{where}.{key}.{column}: a column is letters, digits and '_', a letter first"
             )
-    if pipeline.key and pipeline.sink != "delta":
-        raise PipelineError(f"{where}.key: only Delta tables replace rows; set sink = 'delta'")
-    if pipeline.compact_every and pipeline.sink == "iceberg":
-        raise PipelineError(
-            f"{where}.compact_every: pyiceberg cannot compact; leave it out and let Spark's Iceberg"
-            " runtime do so (rewrite_data_files), or set sink = 'delta' or 'parquet'"
-        )
     if pipeline.key and pipeline.retention:
         raise PipelineError(f"{where}.retention: a table with a key keeps the last row of each key")
     if pipeline.decode.format == "json" and not pipeline.decode.schema:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from pentalog.tables import archive, masters
+from pentalog.tables import archive, interpreter, masters
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,10 +81,11 @@ def session(
 
 def _starting(master: str, *, quick: bool, given: dict[str, str]) -> dict[str, str]:
     """Settings for a new session; also the environment its processes inherit."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    local = masters.is_local(master)
+    os.environ.setdefault("PYSPARK_PYTHON", interpreter.lean() if local else sys.executable)
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", " ".join((*_QUICK, "-Xshare:auto")))
     chosen = {**_STARTING, "spark.master": master}
-    if masters.is_local(master):
+    if local:
         os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
         chosen["spark.driver.host"] = chosen["spark.driver.bindAddress"] = _LOOPBACK
         chosen["spark.sql.shuffle.partitions"] = str(_cores(master))

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 from pentalog.clients.kafka import KafkaFailed
 from pentalog.log.reader import DirectoryUnreadable
 from pentalog.tables import bronze, checkpoint, group, sources
 from pentalog.tables.checkpoint import INGEST, Checkpoint
 from pentalog.tables.options import OptionRefused
-from pentalog.tables.pipeline import LAYERS, Pipeline
+from pentalog.tables.pipeline import LAYERS, Pipeline, PipelineError
 from pentalog.tables.sinks import open_table
 from pentalog.tables.sinks.state import name_of
+from pentalog.tables.storage import StorageError
+
+TROUBLES: Final = (PipelineError, StorageError, OptionRefused, OSError, ValueError)
+"""What may come of looking at tables."""
+_ENTRIES_SHOWN: Final = 50
 
 
 def state_of(pipeline: Pipeline) -> str:
@@ -55,6 +61,42 @@ def describe(pipeline: Pipeline) -> dict[str, Any]:
         "group": _group(pipeline, why),
         "last_batch": Checkpoint(pipeline.checkpoint, INGEST).progress(),
     }
+
+
+def describe_whole(pipeline: Pipeline) -> dict[str, Any]:
+    """The same with its topics, its dead letters and the newest entries of its ledger."""
+    found = describe(pipeline)
+    found["topics"] = list(pipeline.topics) or [pipeline.pattern]
+    ledger = ledger_of(pipeline)
+    found["dead_letters"] = sum(
+        entry["rows"] for entry in ledger if entry["layer"] == "dead_letters"
+    )
+    found["ledger"] = ledger[:_ENTRIES_SHOWN]
+    return found
+
+
+def ledger_of(pipeline: Pipeline) -> list[Mapping[str, Any]]:
+    """The commits of every layer that its tables remember, newest first."""
+    found: list[dict[str, Any]] = []
+    for layer in LAYERS:
+        sink = open_table(pipeline.table(layer))
+        if not sink.exists():
+            continue
+        for entry in sink.ledger():
+            ranges = ", ".join(
+                f"{name_of(at)} {one.start}..{one.end}" for at, one in sorted(entry.ranges.items())
+            )
+            found.append(
+                {
+                    "layer": layer,
+                    "time_ms": entry.time_ms,
+                    "batch": entry.batch,
+                    "rows": entry.rows,
+                    "ranges": ranges,
+                }
+            )
+    found.sort(key=lambda one: one["time_ms"], reverse=True)
+    return list(found)
 
 
 def _lag(pipeline: Pipeline, reached: dict[Any, int]) -> dict[str, Any]:

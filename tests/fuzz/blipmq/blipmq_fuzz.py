@@ -16,7 +16,7 @@ from tests.support.blipmq_world import AUTH, HELLO, BlipBroker, Connection
 
 TOPICS_MAX = 100
 """More than this, and the brokers are made anew: mutated frames create topics."""
-_NAMES = (b"a", b"b", b"demo", "grüße".encode())
+_NAMES = (b"a", b"b", b"demo", "grüße".encode(), b"a/b", b"..", b"\0\n", b"x" * 300)
 _EDGES = (
     0,
     1,

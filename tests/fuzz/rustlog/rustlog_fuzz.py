@@ -57,7 +57,7 @@ _WORDS = (b"null", b"true", b"-1", b"1.5", b"1e9", b'""', b"[]", b"{}", b'"eA=="
 def corpus(dice: random.Random) -> list[bytes]:
     """Sound frames of every request in both dialects."""
     found = [PING, LIST, METRICS, *DEADLY]
-    for topic in ("demo", "other", "nope"):
+    for topic in ("demo", "other", "nope", "", "a/../\0é", "x" * 300):
         for partition in (0, 1, 9):
             sizes = dice.choices((0, 1, 20, 300), k=dice.randrange(4))
             values = [dice.randbytes(size) for size in sizes]

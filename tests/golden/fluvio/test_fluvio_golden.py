@@ -11,6 +11,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "protocols" / "fluvio"))
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "cluster"))
+
+from fluvio_gateway import FluvioGateway
 from fluvio_world import Client, FluvioBroker
 
 RECORDED_MS = 0x6AF9FE40 * 1000
@@ -52,7 +55,7 @@ def broker(tmp_path: Path) -> Iterator[FluvioBroker]:
 class Replay:
     """The connections of the conversation, opened when they first say something."""
 
-    def __init__(self, broker: FluvioBroker) -> None:
+    def __init__(self, broker: FluvioBroker | FluvioGateway) -> None:
         self._broker = broker
         self._clients: dict[str, Client] = {}
 
@@ -82,6 +85,41 @@ def test_the_real_clients_conversation(broker: FluvioBroker) -> None:
     replay = Replay(broker)
     for exchange in CONVERSATION:
         assert replay.say(exchange).hex() == exchange.answers.hex()
+
+
+PARTITION = b"\0\x06demo-0\0\0\x13\x89"
+"""The name of the conversation's one partition, and who leads it."""
+
+
+DATED = (RECORDED_MS // 1000).to_bytes(8, "big")
+
+
+def of_a_cluster(exchange: Exchange) -> bytes:
+    """The same answers without what only the local engine knows: sizes, and when was committed."""
+    out = bytearray(exchange.answers)
+    position = out.find(PARTITION)
+    while position >= 0:
+        start = position + len(PARTITION)
+        if out[position - 1 : position] == b"\x01" and out[position - 2 : position - 1] == b"\x01":
+            out[start + 19 : start + 35] = bytes(16)
+            out[start + 43 : start + 51] = bytes(8)
+        else:
+            out[start + 43 : start + 51] = (-2).to_bytes(8, "big", signed=True)
+        position = out.find(PARTITION, start)
+    if out.endswith(DATED):
+        out[-8:] = bytes(8)
+    return bytes(out)
+
+
+@pytest.mark.parametrize("size", [1, 1 << 20])
+def test_the_same_in_front_of_a_cluster(tmp_path: Path, size: int) -> None:
+    gateway = FluvioGateway(tmp_path / "data", owner=False)
+    gateway.runtime.time_ms = RECORDED_MS
+    replay = Replay(gateway)
+    for exchange in CONVERSATION:
+        cuts = range(size, len(exchange.request), size)
+        assert replay.say(exchange, *cuts).hex() == of_a_cluster(exchange).hex()
+    gateway.close()
 
 
 def test_byte_for_byte(broker: FluvioBroker) -> None:

@@ -56,13 +56,6 @@ def watermarks(*ends: int) -> bytes:
 ORIGINAL = {number: answer for number, _, answer in exchanges()}
 METRICS = 39
 OURS: dict[int, bytes] = {
-    7: failed(12, "Invalid topic name: a topic's name cannot be empty"),
-    8: failed(
-        12,
-        "Invalid topic name: topic name 'a b/../é' has a slash: use a dot, a dash or an "
-        "underscore instead",
-    ),
-    9: framed(b"\x06" + struct.pack(">IH", 1, 4) + b"demo" + struct.pack(">I", 2)),
     14: framed(b"\x01" + struct.pack(">QI", 5, 0)),
     25: ORIGINAL[17],
     26: ORIGINAL[23],

@@ -424,6 +424,16 @@ def _cluster_operations() -> Iterator[Asked]:
     yield Asked("50 DescribeUserScramCredentials", _CLUSTER_READ, _asking(50, 0, {"users": None}))
     gone = {"deletions": [{"name": "nobody", "mechanism": 1}], "upsertions": []}
     yield Asked("51 AlterUserScramCredentials", _CLUSTER_ALTER, _asking(51, 0, gone))
+    keys = {"resource_type": 64, "resource_name": ""}
+    asked = {"include_synonyms": False, "include_documentation": False}
+    described = {"resources": [{**keys, "configuration_keys": None}], **asked}
+    yield Asked("32 DescribeConfigs: keys", _CLUSTER_READ, _asking(32, 4, described))
+    keys["resource_name"] = "nobody"
+    gone = {"name": "key.0", "config_operation": 1, "value": None}
+    changes = {"resources": [{**keys, "configs": [gone]}], "validate_only": False}
+    yield Asked("44 IncrementalAlterConfigs: keys", _CLUSTER_ALTER, _asking(44, 1, changes))
+    changes = {"resources": [{**keys, "configs": []}], "validate_only": False}
+    yield Asked("33 AlterConfigs: keys", _CLUSTER_ALTER, _asking(33, 2, changes))
     changes = {"timeout": ms(1000), "feature_updates": [], "validate_only": True}
     yield Asked("57 UpdateFeatures", _CLUSTER_ALTER, _asking(57, 1, changes))
     yield Asked("60 DescribeCluster", _CLUSTER_READ, _describe_cluster)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -184,10 +185,13 @@ def test_a_connection_asks_once_until_the_rules_change(rules: LocalRules) -> Non
             denied.append((access.who, access.host, *about))
 
     access = Access(rules, ALICE, "h", audit=Noted())
-    for _ in range(3):
-        assert not access.allows(Operation.READ, Kind.TOPIC, "orders")
+    with patch.object(rules, "judge", wraps=rules.judge) as judge:
+        for _ in range(3):
+            assert not access.allows(Operation.READ, Kind.TOPIC, "orders")
+    assert judge.call_count == 1
     verdict = Verdict(False, "no rule allows it")
-    assert denied == [(ALICE, "h", Operation.READ, Kind.TOPIC, "orders", verdict)]
+    # Each is told, and counted where it is written down.
+    assert denied == [(ALICE, "h", Operation.READ, Kind.TOPIC, "orders", verdict)] * 3
     rules.add([rule()])
     access.check(Operation.READ, Kind.TOPIC, "orders")
     assert access.sees(Kind.TOPIC, "orders")

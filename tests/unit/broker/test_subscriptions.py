@@ -209,6 +209,29 @@ def test_third_attempt_goes_to_the_dead_letters(broker: BlipBroker) -> None:
     assert broker.subscriptions.all()[0].unsettled == 0
 
 
+@pytest.mark.parametrize("topic", ["a/b", "..", "\0\n", "x" * 300], ids=ascii)
+def test_topics_of_any_name_have_dead_letters(broker: BlipBroker, topic: str) -> None:
+    broker.topic(topic)
+    subscription = subscribe(broker, topic)
+    broker.append(Partition(topic, 0), b"bad")
+    for _ in range(6):
+        take(broker, subscription, 1)
+        broker.runtime.advance(1_000)
+    ((value, headers),) = letters(broker, topic)
+    assert (value, headers["dead.topic"]) == (b"bad", topic.encode())
+
+
+def test_a_name_without_room_for_dead_letters_has_none(broker: BlipBroker) -> None:
+    topic = "x" * 65_532
+    broker.topic(topic)
+    subscription = subscribe(broker, topic)
+    broker.append(Partition(topic, 0), b"kept")
+    for _ in range(6):
+        while not take(broker, subscription, 1):
+            broker.runtime.advance(200)
+    assert letters(broker, topic) == []
+
+
 def test_dead_letters_do_not_die_again(broker: BlipBroker) -> None:
     broker.topic("t.dlq")
     subscription = subscribe(broker, "t.dlq")

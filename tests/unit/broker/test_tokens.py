@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import hmac
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from scramp import ScramClient, ScramMechanism
 from step_runtime import StepRuntime
 
 from pentalog.broker.credentials import Mechanism
+from pentalog.broker.logins import TOKEN, Proof
 from pentalog.broker.security import Principal
 from pentalog.broker.state import State
 from pentalog.broker.tokens import LocalTokens
@@ -49,6 +51,31 @@ def test_a_token_is_good_for_a_while_and_may_be_prolonged(
     assert tokens.get(made.token_id) is None
     with pytest.raises(UserNotFound):
         tokens.prolong(made.token_id, -1)
+
+
+def test_logins_end_when_their_tokens_expire(open_state: Open, runtime: StepRuntime) -> None:
+    tokens = opened(open_state(), runtime)
+    ended: list[str] = []
+    long, short, brief = (tokens.create(ALICE, ALICE, [], each) for each in (-1, -1, 300))
+    for name, token in (("long", long), ("short", short), ("brief", brief)):
+        tokens.logins.enter(Proof(TOKEN, token.token_id), partial(ended.append, name))
+    tokens.logins.enter(Proof(TOKEN, brief.token_id), partial(ended.append, "left"))()
+    runtime.advance(299)
+    assert ended == []
+    runtime.advance(5)
+    assert ended == ["brief"]
+    for _ in range(1000):
+        tokens.prolong(long.token_id, 3_000)
+    tokens.prolong(short.token_id, 100)
+    runtime.advance(150)
+    assert ended == ["brief", "short"]
+    runtime.advance(2_000)
+    assert len(tokens.logins) == 1
+    tokens.drop_of("bob")
+    assert len(tokens.logins) == 1
+    tokens.drop_of("alice")
+    assert ended == ["brief", "short", "long"]
+    assert tokens.all() == []
 
 
 def test_tokens_outlive_a_restart_without_their_secrets(

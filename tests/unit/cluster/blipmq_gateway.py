@@ -33,7 +33,11 @@ class BlipConnection(Connection):
         self.feed(b"")
         return True
 
-    def ask(self, data: bytes) -> bytes:
+    def ask_in_part(self, data: bytes) -> bytes:
+        """What is answered, though the last frame may not be whole."""
+        return self.ask(data, whole=False)
+
+    def ask(self, data: bytes, *, whole: bool = True) -> bytes:
         runtime = self.broker.runtime
         self.feed(data)
         out = bytearray(self.take())
@@ -44,7 +48,8 @@ class BlipConnection(Connection):
             self._again = self._again or bool(taken)
             if self.pump():
                 continue
-            if not (self._left or self._line) or self.ended:
+            left = self._left if whole or self.full else b""
+            if not (left or self._line) or self.ended:
                 return bytes(out)
             runtime.advance(10)  # type: ignore[call-arg]
         raise AssertionError(f"no answer; {len(self._left)} bytes and {self._line} are left")
@@ -105,9 +110,9 @@ class MemoryUpstream:
             buffer = self._caller.buffer()
             size = min(len(buffer), len(answer))
             buffer[:size] = answer[:size]
-            buffer.release()
             answer = answer[size:]
             self._caller.received(size)
+            del buffer  # held until now, as a loop does
             if self.paused:
                 self._server._line.insert(0, answer)
                 break

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -10,12 +11,16 @@ from unittest.mock import patch
 sys.path.insert(0, str(Path(__file__).parents[1] / "protocols" / "fluvio"))
 
 import fluvio_world
-from cluster_world import ClusterWorld, SecondGateway
+from cluster_world import ClusterWorld
+from council_world import Gateway
 from fluvio_world import SPU_ADDRESS, Client
 
+from pentalog.broker.upstream import Downstream
 from pentalog.protocols.fluvio.sc import ScSession
 from pentalog.protocols.fluvio.spu import SpuSession
 from pentalog.session import Context
+
+_LISTENERS = {"ScSession": "fluvio-sc", "SpuSession": "fluvio-spu"}
 
 
 class HeldLine(fluvio_world.Line):
@@ -51,11 +56,17 @@ class GatewayClient(Client):
 
     def _run(self) -> None:
         super().run()
-        while self.line.released:
-            self.line.released = False
-            self.line.make_room()
-            self.feed(b"")
+        while self.go_on():
             super().run()
+
+    def go_on(self) -> bool:
+        """Serve what waited while the line was held."""
+        if not self.line.released:
+            return False
+        self.line.released = False
+        self.line.make_room()
+        self.feed(b"")
+        return True
 
 
 class FluvioDoor:
@@ -72,7 +83,7 @@ class FluvioDoor:
             config=self._gateway.config,
             metrics=self._gateway.metrics,
             peer="test",
-            listener=listener,
+            listener=_LISTENERS[listener],
             advertised=lambda endpoint: SPU_ADDRESS,
         )
 
@@ -89,7 +100,8 @@ class FluvioGateway(FluvioDoor):
     dates_commits = False
     """Kafka's coordinators do not tell when."""
 
-    def __init__(self, directory: Path, **settings: Any) -> None:
+    def __init__(self, directory: Path, *, owner: bool = True, **settings: Any) -> None:
+        """Not an `owner`: it takes no part in the gateways' council."""
         directory.mkdir(exist_ok=True)
         settings.setdefault("flush_interval_ms", 50)
         self.world = ClusterWorld(directory, **settings)
@@ -97,6 +109,10 @@ class FluvioGateway(FluvioDoor):
         disk = self.world.disk
         self.broker, self.topics, self.groups = disk.broker, disk.topics, disk.groups
         self.smart_modules = self.world.broker.smart_modules
+        if owner:
+            self._own()
+
+    def _own(self) -> None:
         council = self.world.engine.council
         council.open("one", {"fluvio-sc": ("one", 1), "fluvio-spu": ("one", 2)})
         for _ in range(100):
@@ -104,8 +120,76 @@ class FluvioGateway(FluvioDoor):
                 break
             self.runtime.advance(50)
 
-    def second(self) -> FluvioDoor:
-        return FluvioDoor(SecondGateway(self.world))
-
     def close(self) -> None:
         self.world.close()
+
+
+class MemoryUpstream:
+    """A connection of one gateway to the controller's port of another."""
+
+    def __init__(self, gateway: FluvioPeer, caller: Downstream) -> None:
+        self.gateway = gateway
+        self._caller: Downstream | None = caller
+        self._coming = b""
+        self._carried = 0
+        self._server = gateway.sc()
+        gateway.world.runtime.soon(self._open)
+
+    def _open(self) -> None:
+        if self._caller is not None:
+            self._caller.opened()
+
+    def send(self, pieces: Sequence[bytes | bytearray | memoryview]) -> None:
+        self._coming += b"".join(pieces)
+
+    def pause(self) -> None:
+        raise AssertionError("answers are small")
+
+    def resume(self) -> None:
+        raise AssertionError("answers are small")
+
+    def close(self) -> None:
+        self._caller = None
+
+    def lose(self) -> None:
+        caller, self._caller = self._caller, None
+        if caller is not None:
+            caller.lost("the wire was cut")
+
+    def pump(self) -> bool:
+        if self._caller is None:
+            return False
+        coming, self._coming = self._coming, b""
+        moved = self._server.go_on() or bool(coming)
+        if coming:
+            self._server.feed(coming)
+        sent = self._server.line.sent
+        while self._carried < len(sent) and self._caller is not None:
+            moved = True
+            buffer = self._caller.buffer()
+            size = min(len(buffer), len(sent) - self._carried)
+            buffer[:size] = sent[self._carried : self._carried + size]
+            self._carried += size
+            self._caller.received(size)
+        return moved
+
+
+class FluvioPeer(Gateway):
+    """One of several gateways, with Fluvio's ports."""
+
+    def __init__(self, world: ClusterWorld, name: str, fleet: dict[str, FluvioPeer]) -> None:
+        host = f"{name}.example"
+        super().__init__(world, name, **{"fluvio-sc": (host, 9003), "fluvio-spu": (host, 9010)})
+        self._fleet = fleet
+        fleet[host] = self
+        self.council.caller = self
+        door = FluvioDoor(self)
+        self.context, self.sc, self.spu = door.context, door.sc, door.spu
+        self.upstreams: list[MemoryUpstream] = []
+
+    def call(self, listener: str, host: str, port: int, caller: Downstream) -> MemoryUpstream:
+        assert (listener, port) == ("fluvio-sc", 9003)
+        made = MemoryUpstream(self._fleet[host], caller)
+        self.upstreams.append(made)
+        self.world.wires.append(made)  # type: ignore[arg-type]
+        return made

@@ -21,6 +21,9 @@ from pentalog.protocols.blipmq.forwarding import FORWARDED
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "protocols" / "blipmq"))
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "golden" / "blipmq"))
+
+from test_blipmq_golden import ORIGINAL
 from test_blipmq_session import ack, frame, frames_of, nack, poll, publish
 
 PING = frame(7, 77)
@@ -54,6 +57,26 @@ def subscribe(connection: BlipConnection, topic: bytes = b"demo", qos: int = 1) 
 def messages(answers: bytes) -> list[bytes]:
     """What was delivered, in order."""
     return [each[20:] for each in frames_of(answers) if each[4] == 3]
+
+
+@pytest.mark.parametrize("at", [0, 1], ids=["owner", "other"])
+@pytest.mark.parametrize("size", [1, 7, 1 << 20])
+def test_captured_conversation(fleet: list[BlipGateway], at: int, size: int) -> None:
+    """With the original, byte for byte, in pieces; whoever keeps the subscriptions."""
+    peer = BlipConnection(fleet[at])
+    for exchange in ORIGINAL:
+        answer = b""
+        for start in range(0, len(exchange.sent), size):
+            assert answer == b"", exchange.title
+            answer = peer.ask_in_part(exchange.sent[start : start + size])
+        assert answer.hex() == exchange.answer.hex(), exchange.title
+
+
+@pytest.mark.parametrize("at", [0, 1], ids=["owner", "other"])
+def test_the_whole_conversation_at_once(fleet: list[BlipGateway], at: int) -> None:
+    sent = b"".join(exchange.sent for exchange in ORIGINAL)
+    answers = b"".join(exchange.answer for exchange in ORIGINAL)
+    assert BlipConnection(fleet[at]).ask(sent).hex() == answers.hex()
 
 
 def delivered(peer: BlipConnection, number: int, count: int) -> list[bytes]:
@@ -99,7 +122,7 @@ def test_large_answers_pass_in_portions(fleet: list[BlipGateway]) -> None:
     slow = BlipConnection(other, full_bytes=150_000)
     slow.ask(HELLO + AUTH)
     number = subscribe(slow)
-    bodies = [bytes([each]) * (each * 1_000) for each in range(60)] + [bytes(1 << 20)]
+    bodies = [bytes([each]) * (each * 300) for each in range(60)] + [bytes(400_000)]
     writer = owner.client()
     for body in bodies:
         writer.ask(publish(body))
@@ -142,6 +165,18 @@ def test_a_new_owner_delivers_again_what_was_not_acknowledged(
     assert subscribe(peer) > number
 
 
+def test_an_owner_that_stops_forgets_nothing(world: ClusterWorld, fleet: list[BlipGateway]) -> None:
+    owner, heir = fleet
+    peer = heir.client()
+    number = subscribe(peer)
+    peer.ask(publish(b"a") + publish(b"b") + PING)
+    assert messages(peer.ask(poll(number) * 2 + PING)) == [b"a", b"b"]
+    assert peer.ask(ack(number, 1) + PING) == PONG
+    world.until(owner.engine.leave())
+    pass_time(world, fleet, lambda: heir.broker.subscriptions.here)
+    assert messages(peer.ask(poll(number) * 2 + PING)) == [b"b"]
+
+
 def test_no_owner_no_deliveries(world: ClusterWorld, fleet: list[BlipGateway]) -> None:
     owner, other = fleet
     number = subscribe(owner.client())
@@ -153,6 +188,13 @@ def test_no_owner_no_deliveries(world: ClusterWorld, fleet: list[BlipGateway]) -
     answer = peer.ask(poll(number, 5))
     assert answer.startswith(nack(5, 500, "")[4:15], 4)
     assert b"no gateway owns them" in answer
+
+
+def test_frames_wait_for_an_owner(world: ClusterWorld) -> None:
+    """A client that comes before the gateways have met need not try again."""
+    known: dict[str, BlipGateway] = {}
+    gateways = [BlipGateway(world, name, known) for name in ("one", "two")]
+    assert [subscribe(each.client()) for each in gateways] == [2, 3]
 
 
 def test_nothing_is_forwarded_twice(world: ClusterWorld, fleet: list[BlipGateway]) -> None:

@@ -39,15 +39,25 @@ from test_rustlog_golden import (
     talk,
 )
 
+
+def unnameable(name: str) -> bytes:
+    accepted = "a cluster takes 1 to 249 ASCII letters, digits, '.', '_' and '-'"
+    said = f"Invalid topic name: topic name {name!r}: {accepted}, and no name of its own topics"
+    return failed(12, said)
+
+
 CLUSTER = {
     **ORIGINAL,
     **OURS,
+    7: unnameable(""),
+    8: unnameable("a b/../é"),
+    9: framed(b"\x06" + struct.pack(">IH", 1, 4) + b"demo" + struct.pack(">I", 2)),
     30: failed(
         5, "Offset commit failed: topic 'nope' does not exist in the cluster: create it first"
     ),
     31: framed(b"\x04\0"),
 }
-"""A cluster keeps no offsets of topics that are not there."""
+"""A cluster has topics with Kafka's names only, and keeps no offsets of others."""
 
 
 class GatewayWorld(ClusterWorld):

@@ -11,6 +11,7 @@ import pytest
 from cluster_world import ClusterWorld, is_produce
 from council_world import Gateway, pass_time
 
+from pentalog.broker.logins import PASSWORD, Proof
 from pentalog.broker.security import ANY, Kind, Operation, Principal, Rule
 from pentalog.cluster import state_topic, state_writing
 from pentalog.cluster.refusals import Refused
@@ -268,7 +269,7 @@ def test_users_and_rules_are_known_to_all(world: ClusterWorld) -> None:
     world.until(owner.broker.users.set_password("ann", "secret"))
     key = owner.broker.users.add_key("ann", "laptop")
     world.until(owner.broker.users.settle())
-    pass_time(world, gateways, lambda: follower.broker.users.owner_of_key(key.encode()) == "ann")
+    pass_time(world, gateways, lambda: follower.broker.users.by_key(key.encode()) is not None)
     assert world.until(follower.broker.users.verify("ann", "secret"))
     assert not world.until(follower.broker.users.verify("ann", "guess"))
     who, operation, kind = asked
@@ -276,6 +277,11 @@ def test_users_and_rules_are_known_to_all(world: ClusterWorld) -> None:
         verdict = follower.broker.rules.judge(Principal("User", who), "", operation, kind, name)
         assert verdict.allowed is allowed
     assert follower.broker.rules.version > version, "answers given before are not good any more"
+    ended: list[str] = []
+    follower.broker.users.logins.enter(Proof(PASSWORD, "ann"), lambda: ended.append("ann"))
+    owner.broker.users.drop("ann")
+    world.until(owner.broker.users.settle())
+    pass_time(world, gateways, lambda: ended == ["ann"])
 
 
 def test_rows_become_records_and_rows_again() -> None:

@@ -6,13 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_world import ClusterWorld, SecondGateway, values_of
+from cluster_world import ClusterWorld, HeldLine, SecondGateway, values_of
 
 from pentalog.broker.port import Committed
 from pentalog.cluster import polling
 from pentalog.model.errors import InvalidConfig, InvalidPartitions, TopicNotFound
 from pentalog.model.later import Later
 from pentalog.model.types import Edge, Horizon, Partition
+from pentalog.observation import DoorView
+from pentalog.protocols.http.session import HttpSession
+from pentalog.session import Address, Context
 
 AT = Partition("events", 0)
 OTHER = Partition("events", 1)
@@ -248,3 +251,39 @@ def test_copies_are_the_clusters_own_business(world: ClusterWorld) -> None:
     topic = world.broker.topics.get("events")
     assert topic.overrides["min.insync.replicas"] == "2"
     assert topic.settings.insync_replicas_min == 1
+
+
+def test_what_is_observed_of_a_cluster(world: ClusterWorld) -> None:
+    world.until(world.append(AT, b"a", b"b", b"c"))
+    world.until(world.broker.groups.offsets.commit("readers", {AT: Committed(1)}))
+    other = SecondGateway(world)
+    line = HeldLine()
+    context = Context(
+        broker=other.broker,
+        runtime=world.runtime,
+        config=world.config,
+        metrics=world.metrics,
+        peer="test",
+        listener="http",
+        advertised=lambda endpoint: Address("localhost", 1),
+        observation=NothingToSee(),  # type: ignore[arg-type]
+    )
+    session = HttpSession(context, line)
+    session.receive(memoryview(bytearray(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")))
+    for _ in range(20):
+        world.runtime.advance(50)
+    told = line.sent().decode()
+    assert 'pentalog_topic_records_total{topic="events"} 3' in told
+    assert 'pentalog_group_lag_records{group="readers",topic="events",partition="0"} 2' in told
+    assert "__pentalog_state" not in told
+
+
+class NothingToSee:
+    """An `Observation` of a server without connections."""
+
+    started_ms = 0
+    ready = True
+    console_key = "secret"
+
+    def doors(self) -> list[DoorView]:
+        return []

@@ -141,7 +141,7 @@ def test_the_console_is_told_where_the_broker_is() -> None:
         "kafka+sasl+tls": Address("0.0.0.0", 2),
         "http": Address("::", 3),
     }
-    words = command(config, addresses, "kafka+sasl+tls")
+    words = command(config, addresses, "kafka+sasl+tls", "http")
     assert words[words.index("--servers") + 1] == "127.0.0.1:2"
     assert words[words.index("--http") + 1] == "[::1]:3"
     assert words[words.index("--pipelines") + 1] == "/a.toml"

@@ -13,7 +13,9 @@ from uuid import UUID
 
 from pentalog.clients.kafka import messages
 from pentalog.clients.kafka.connection import ClientOptions, Connection, checked, parse_servers
-from pentalog.clients.kafka.errors import KafkaFailed, Refused, Unreachable
+from pentalog.clients.kafka.errors import Incompatible, KafkaFailed, Refused, Unreachable
+from pentalog.clients.kafka.resources import unlisted
+from pentalog.model.internal import INTERNAL
 from pentalog.model.kio_schemas import ErrorCode
 from pentalog.model.types import Offset, Partition
 
@@ -95,6 +97,16 @@ class Cluster:
             if names is not None or not topic.is_internal:
                 found.append(Topic(topic.name, leaders, getattr(topic, "topic_id", None)))
         return found
+
+    def all_topics(self) -> list[Topic]:
+        """As `topics`, and those whose names Kafka's own tools are not told of."""
+        listed = self.topics()
+        names = [topic.name for topic in listed]
+        try:
+            others = self.retried("asking for names", lambda: unlisted(self._any().ask, names))
+        except Incompatible:
+            return listed
+        return [*listed, *(topic for topic in self.topics(others) if topic.name not in INTERNAL)]
 
     def topic(self, name: str, *, create: bool = False) -> Topic:
         """One topic with all partitions led."""

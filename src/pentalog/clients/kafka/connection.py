@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pentalog.clients import trust
 from pentalog.clients.kafka import messages
 from pentalog.clients.kafka.authentication import MECHANISMS, authenticate
 from pentalog.clients.kafka.errors import Incompatible, KafkaFailed, Refused, Unreachable
@@ -30,6 +31,8 @@ class ClientOptions:
     tls: bool = False
     tls_authorities: str | None = None
     """A file of certificates to trust; None: those of the system."""
+    tls_certificate: str | None = None
+    """In PEM, the one certificate to trust instead, whatever name it is for."""
     sasl_mechanism: str = ""
     """One of `MECHANISMS`; empty: none."""
     username: str = ""
@@ -69,7 +72,11 @@ class Connection:
             self._socket = socket.create_connection((host, port), timeout=options.timeout_ms / 1000)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if options.tls:
-                context = ssl.create_default_context(cafile=options.tls_authorities)
+                context = (
+                    trust.only(options.tls_certificate)
+                    if options.tls_certificate
+                    else ssl.create_default_context(cafile=options.tls_authorities)
+                )
                 self._socket = context.wrap_socket(self._socket, server_hostname=host)
         except OSError as error:
             raise Unreachable(

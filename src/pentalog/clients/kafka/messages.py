@@ -66,6 +66,7 @@ VERSIONS: Final[Mapping[int, tuple[int, int]]] = {
     65: (0, 0),
     68: (1, 1),
     69: (0, 1),
+    74: (1, 1),
 }
 NAMES: Final[Mapping[int, str]] = {
     0: "Produce",
@@ -113,6 +114,7 @@ NAMES: Final[Mapping[int, str]] = {
     65: "DescribeTransactions",
     68: "ConsumerGroupHeartbeat",
     69: "ConsumerGroupDescribe",
+    74: "ListConfigResources",
 }
 
 API_VERSIONS: Final = 18

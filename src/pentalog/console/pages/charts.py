@@ -11,32 +11,45 @@ _GREY: Final = "#8a93a6"
 _PALETTE: Final = (
     "#4c7dff", "#20b486", "#f59f00", "#d6459b", "#8e6cf0", "#0ea5b7", "#e8590c", "#74808f",
 )  # fmt: skip
+_SPAN_MS_MIN: Final = 60_000
 _UNITS: Final = ("", "k", "M", "G", "T", "P")
 
 Points = Iterable[tuple[float, float]]
 
 
-def lines(series: Mapping[str, Points], title: str, *, tall: bool = False) -> ui.echart:
-    """A chart of values by time in milliseconds."""
+def lines(series: Mapping[str, Points], title: str, *, whole: bool = False) -> ui.echart:
+    """A chart of values by time in milliseconds; of whole numbers, if so."""
     chart = ui.echart(
         {
             "animation": False,
             "color": list(_PALETTE),
             "textStyle": {"color": _GREY},
-            "grid": {"left": 8, "right": 16, "top": 34, "bottom": 8, "containLabel": True},
+            "grid": {"left": 16, "right": 32, "top": 34, "bottom": 8, "containLabel": True},
+            "title": {
+                "show": True,
+                "text": "nothing measured yet",
+                "left": "center",
+                "top": "middle",
+                "textStyle": {"color": _GREY, "fontSize": 13, "fontWeight": "normal"},
+            },
             "legend": {"top": 0, "type": "scroll", "textStyle": {"color": _GREY}},
             "tooltip": {"trigger": "axis", "confine": True},
-            "xAxis": {"type": "time", "axisLabel": {"color": _GREY, "hideOverlap": True}},
+            "xAxis": {
+                "type": "time",
+                "show": False,
+                "axisLabel": {"color": _GREY, "hideOverlap": True},
+            },
             "yAxis": {
                 "type": "value",
                 "min": 0,
+                "minInterval": 1 if whole else 0,
                 "axisLabel": {"color": _GREY},
                 "splitLine": {"lineStyle": {"color": "rgba(128,128,140,.2)"}},
             },
             "series": shaped(series),
         }
     )
-    chart.classes("w-full").style(f"height: {320 if tall else 220}px")
+    chart.classes("w-full").style("height: 220px")
     chart.props("role=img")
     chart.props["aria-label"] = title  # may hold anything: a group's name, quotes
     return chart
@@ -48,16 +61,24 @@ def shaped(series: Mapping[str, Points]) -> list[dict[str, Any]]:
         {
             "name": name,
             "type": "line",
-            "showSymbol": False,
+            "showSymbol": len(points) < 2,
             "lineStyle": {"width": 2},
             "data": [[time_ms, round(value, 2)] for time_ms, value in points],
         }
-        for name, points in series.items()
+        for name, points in ((name, list(several)) for name, several in series.items())
     ]
 
 
 def redraw(chart: ui.echart, series: Mapping[str, Points]) -> None:
-    chart.options["series"] = shaped(series)
+    shown = shaped(series)
+    chart.options["series"] = shown
+    times = [point[0] for one in shown for point in one["data"]]
+    if times:
+        # One point alone would be drawn in the middle of a day or two.
+        chart.options["xAxis"]["show"] = True
+        chart.options["title"]["show"] = False
+        chart.options["xAxis"]["min"] = min(*times, max(times) - _SPAN_MS_MIN)
+        chart.options["xAxis"]["max"] = max(times)
     chart.update()
 
 

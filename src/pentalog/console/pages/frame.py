@@ -59,6 +59,8 @@ a:focus-visible, button:focus-visible, [tabindex]:focus-visible { outline: 2px s
   outline-offset: 2px; }
 .q-table th { font-weight: 600; }
 .q-table__card { box-shadow: none; border: 1px solid var(--pl-line); border-radius: 10px; }
+.q-table__bottom--nodata { color: var(--pl-soft); }
+.q-table__bottom--nodata .q-icon { display: none; }
 .nicegui-content { padding: 0; }
 @media (max-width: 599px) { .pl-cell { max-width: 14rem; } .pl-hide-phone { display: none; } }
 """
@@ -212,6 +214,9 @@ def heading(text: str) -> ui.element:
 
 
 def topic_address(topic: str) -> str:
+    # Browsers take these for steps on a path, and the end of a line ends a path for the router.
+    if topic in ("", ".", "..") or not topic.isprintable():
+        return f"/topics/?called={quote(topic, safe='')}"
     return f"/topics/{quote(topic, safe='')}"
 
 

@@ -118,7 +118,7 @@ class _Group:
             self._count = charts.figure("Members", "member-count")
         with ui.card().classes("pl-card"):
             ui.label("Lag over time").classes("text-subtitle2")
-            self._chart = charts.lines({}, f"Lag of {self._name} over time")
+            self._chart = charts.lines({}, f"Lag of {self._name} over time", whole=True)
         heading("Offsets")
         self._table = ui.table(
             rows=[], columns=charts.columns(_POSITIONS, right=_NUMBERS),

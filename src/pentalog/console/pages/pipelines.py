@@ -7,13 +7,20 @@ from typing import Any, Final
 
 from nicegui import ui
 
+from pentalog.clients.kafka import KafkaFailed
 from pentalog.console.application import Console, now_ms
+from pentalog.console.identity import Session
 from pentalog.console.pages import charts
 from pentalog.console.pages.frame import BUILD_TIMEOUT_S, every, failure, frame, guarded, note
-from pentalog.console.pipelines import PipelinesNotShown, describe
+from pentalog.console.pipelines import PipelinesNotShown, announced, describe
 from pentalog.console.records import time_text
 
 _REFRESH_S: Final = 3.0
+_NONE: Final = (
+    "No pipeline has told this broker of itself yet: `pentalog table run pipeline.toml` does while"
+    " it runs, and `pentalog table init pipeline.toml` writes one to begin with. Pipelines that"
+    " never ran are shown too if their files are named by --console-pipelines pipeline.toml."
+)
 _COLOURS: Final = {"running": "positive", "paused": "warning"}
 _COVERED: Final = (
     ("layer", "Table"),
@@ -37,12 +44,13 @@ def register(console: Console) -> None:
     async def page() -> None:
         with frame(console, "Pipelines", "/pipelines") as session:
             await session.check_operator()
-            await _Pipelines(console).build()
+            await _Pipelines(console, session).build()
 
 
 class _Pipelines:
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, session: Session) -> None:
         self._console = console
+        self._session = session
         self._shown: dict[str, _Pipeline] = {}
 
     async def build(self) -> None:
@@ -52,17 +60,27 @@ class _Pipelines:
         every(_REFRESH_S, self._refresh)
 
     async def _refresh(self) -> None:
+        files = self._console.place.pipelines
         try:
-            found = await asyncio.to_thread(describe, self._console.place.pipelines)
-        except PipelinesNotShown as error:
+            found = await asyncio.to_thread(describe, files) if files else []
+            told = await self._session.ask(announced)
+        except (PipelinesNotShown, KafkaFailed) as error:
             self._note.set_text(str(error))
             return
+        # A file tells more than a pipeline that tells of itself.
+        by_file = {one["pipeline"] for one in found}
+        found += [one for one in told if one["pipeline"] not in by_file]
+        self._note.set_text("" if found else _NONE)
         for one in found:
             name = str(one["pipeline"])
             if name not in self._shown:
                 with self._whole:
                     self._shown[name] = _Pipeline(self._console, name)
-            self._shown[name].show(one)
+            try:
+                self._shown[name].show(one)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                # What is told is told by somebody else; the others are shown all the same.
+                self._shown[name].show({"failure": f"it tells nonsense of itself: {error!r}"})
 
 
 class _Pipeline:
@@ -82,7 +100,7 @@ class _Pipeline:
                 self._rate = charts.figure("Rows per second", "pipeline-rate")
                 self._last = charts.figure("Last batch", "pipeline-batch")
                 self._dead = charts.figure("Dead letters", "pipeline-dead")
-            self._chart = charts.lines({}, f"Lag of {name} over time")
+            self._chart = charts.lines({}, f"Lag of {name} over time", whole=True)
             with ui.expansion("Tables and ledger", value=True).classes("w-full"):
                 right = ("start", "end", "lag")
                 self._covered = ui.table(

@@ -82,7 +82,7 @@ class _Part(Generic[T]):
         self._table.add_slot("body-cell-remove", _REMOVE_CELL)
         self._table.on("remove", lambda event: self._remove(int(event.args["id"])))
         with (
-            ui.expansion(f"Add to {name}", icon="add")
+            ui.expansion(f"Add a {name.removesuffix('s')}", icon="add")
             .classes("w-full pl-card")
             .props(f'data-test="adding-{name}"'),
             ui.element("form")

@@ -27,7 +27,8 @@ _SEGMENTS_MAX: Final = 5_000
 def register(console: Console) -> None:
     @ui.page("/topics/{name:path}", response_timeout=BUILD_TIMEOUT_S)
     @guarded(console)
-    async def topic(name: str, view: str = "messages") -> None:
+    async def topic(name: str, view: str = "messages", called: str = "") -> None:
+        name = name or called
         with frame(console, name, "/topics") as session:
             await _Topic(session, name).build(view if view in _VIEWS else _VIEWS[0])
 

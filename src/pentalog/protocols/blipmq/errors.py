@@ -18,7 +18,7 @@ ERROR_CODES: Final[Mapping[type[errors.BrokerError], int]] = {
     errors.InvalidPartitions: 400,
     errors.InvalidConfig: 400,
     errors.OffsetOutOfRange: 400,
-    errors.RecordTooLarge: 400,
+    errors.RecordTooLarge: 500,
     errors.BatchCorrupt: 400,
     errors.InvalidRecord: 400,
     errors.InvalidTimestamp: 400,

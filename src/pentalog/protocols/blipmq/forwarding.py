@@ -7,7 +7,6 @@ the client is served meanwhile.
 
 from __future__ import annotations
 
-import math
 import struct
 import uuid
 from collections.abc import Callable
@@ -28,9 +27,6 @@ _PORTION_BYTES: Final = 64 << 10
 """Answers are passed on when so much has come, or all of them."""
 _TIMEOUT_MS: Final = 40_000
 """Longer than anything the other gateway waits for."""
-_OWNERLESS_MS: Final = 15_000
-"""How long a client waits for an owner: an election after a death takes less."""
-_LOOK_MS: Final = 50
 _LENGTH: Final = struct.Struct(">I")
 _HEAD: Final = struct.Struct(">IB8s")
 _HELLO: Final = struct.Struct(">IB8sH")
@@ -56,24 +52,8 @@ class Forwarding:
         self._pong = b""
         self._release: Callable[[], None] | None = None
         self._timer: Timer | None = None
-        self._ownerless_s = self._looked_s = -math.inf
-        """Since when there has been nobody to forward to, and when that was seen last."""
-        self._incoming = bytearray(_PORTION_BYTES)
+        self._incoming = bytearray()
         self._filled = 0
-
-    def must_wait(self) -> bool:
-        """Is nobody the owner just now, or this gateway about to be?  Then frames come again."""
-        council, runtime = self._context.broker.council, self._context.runtime
-        if council.owner is not None and council.owner != council.me:
-            return False
-        now_s = runtime.monotonic()
-        if now_s - self._looked_s > 1:
-            self._ownerless_s = now_s
-        self._looked_s = now_s
-        if now_s - self._ownerless_s >= _OWNERLESS_MS / 1000:
-            return False
-        runtime.after(_LOOK_MS, self._replies.hold())
-        return True
 
     def forward(self, data: bytes, correlations: bytes, key: bytes) -> None:
         """Take whole frames to the owner; `served` says when they are done with."""
@@ -149,6 +129,7 @@ class Forwarding:
                 return None
             self._hang_up()
         self._peer = owner
+        self._incoming = bytearray(_PORTION_BYTES)
         self._wire = council.call(owner, self._context.listener, self)
         if self._wire is None:
             return f"gateway {owner.number}, which keeps them, has no listener for this door"
@@ -207,7 +188,7 @@ class Forwarding:
             self._relay(end)
             self._look_for_room()
         elif following > len(self._incoming):
-            self._incoming.extend(bytes(following - len(self._incoming)))
+            self._make_room(0, following)
 
     def _relay(self, size: int) -> None:
         if size:
@@ -215,9 +196,16 @@ class Forwarding:
             self._drop(size)
 
     def _drop(self, size: int) -> None:
-        """What is left moves to the front; a new buffer, since views of the old one may be held."""
-        left = self._incoming[size : self._filled]
-        self._incoming = bytearray(len(left) + _PORTION_BYTES)
+        """What is left moves to the front."""
+        self._make_room(size, self._filled - size + _PORTION_BYTES)
+
+    def _make_room(self, start: int, size: int) -> None:
+        """What has come from `start` on in a buffer of this size.
+
+        A new one, since whoever fills the old one may hold a view of it.
+        """
+        left = self._incoming[start : self._filled]
+        self._incoming = bytearray(size)
         self._incoming[: len(left)] = left
         self._filled = len(left)
 
@@ -261,4 +249,5 @@ class Forwarding:
         self._opened = False
         self._greetings = 0
         self._waiting = []
+        self._incoming = bytearray()
         self._filled = 0

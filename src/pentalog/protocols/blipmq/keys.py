@@ -10,6 +10,7 @@ import hmac
 import ipaddress
 from typing import Final, NamedTuple
 
+from pentalog.broker.logins import KEY, Proof
 from pentalog.broker.port import Broker
 from pentalog.broker.security import ANONYMOUS, Principal
 from pentalog.config import Config
@@ -26,6 +27,8 @@ class Owner(NamedTuple):
     who: Principal
     token_id: str = ""
     """The delegation token it is the secret of, if it is one: good for a while only."""
+    proof: Proof | None = None
+    """The user's key, if it is one."""
 
 
 def owner(key: str, context: Context) -> Owner | None:
@@ -41,9 +44,9 @@ def owner(key: str, context: Context) -> Owner | None:
 
 
 def _of_user(key: str, broker: Broker) -> Owner | None:
-    name = broker.users.owner_of_key(key.encode())
-    if name is not None:
-        return Owner(Principal("User", name))
+    found = broker.users.by_key(key.encode())
+    if found is not None:
+        return Owner(Principal("User", found.user), proof=Proof(KEY, found.fingerprint))
     if not broker.tokens.enabled:
         return None
     try:

@@ -35,6 +35,7 @@ class _Stage(Enum):
     TOPIC = auto()
     MADE = auto()
     MARKS = auto()
+    HOME = auto()
 
 
 class Asking:
@@ -62,7 +63,7 @@ class Asking:
         if isinstance(item, Frame):
             return self._subscribe(item, stage) if item.kind is FrameType.SUBSCRIBE else Next.SERVE
         if not self._broker.subscriptions.here:
-            return Next.FORWARD
+            return self._elsewhere(stage)
         if item.kind == FrameType.POLL and stage is not _Stage.MARKS:
             return self._poll(item)
         return Next.SERVE
@@ -97,12 +98,22 @@ class Asking:
         except (Nack, BrokerError):
             return Next.SERVE  # and is refused for that
         if not self._broker.subscriptions.here:
-            return Next.FORWARD
+            return self._elsewhere(stage)
+        if stage is _Stage.HOME:
+            stage = None
         if stage is _Stage.MARKS:
             return Next.SERVE
         if self._topic(asked.topic, stage) is Next.AGAIN:
             return Next.AGAIN
         return self._ask(_Stage.MARKS, [self._broker.knowledge.partitions(asked.topic)])
+
+    def _elsewhere(self, stage: _Stage | None) -> Next:
+        if (
+            stage is not _Stage.HOME
+            and self._ask(_Stage.HOME, [self._broker.subscriptions.homed()]) is Next.AGAIN
+        ):
+            return Next.AGAIN
+        return Next.FORWARD
 
     def _poll(self, run: NumberRun) -> Next:
         subscription = self._broker.subscriptions.get(run.subscription)

@@ -5,16 +5,19 @@ from __future__ import annotations
 from typing import Final
 
 from pentalog.broker.port import Topics, TopicSpec
-from pentalog.broker.security import Access, Kind, Operation
+from pentalog.broker.security import Access
 from pentalog.model.errors import TopicNotFound
 from pentalog.model.types import Partition
 from pentalog.protocols.blipmq import rights
 from pentalog.protocols.blipmq.frames import FRAME_BYTES_MAX, FrameType
 from pentalog.protocols.blipmq.messages import Nack
+from pentalog.session import Usage
 
 BATCH_BYTES_MAX: Final = 1_000_000
 """Publishes are joined up to this size; just below what a topic takes unless it is told to."""
 _ROUTES_MAX: Final = 1_000
+_KEPT_NAME_BYTES_MAX: Final = 1_000
+"""Routes by longer names are found anew: remembered, they could take much room."""
 _OVERHEAD_BYTES: Final = 100
 TOPIC_SETTINGS: Final = {"max.message.bytes": str(FRAME_BYTES_MAX + _OVERHEAD_BYTES)}
 """Topics made here take any message a frame can carry."""
@@ -23,13 +26,20 @@ TOPIC_SETTINGS: Final = {"max.message.bytes": str(FRAME_BYTES_MAX + _OVERHEAD_BY
 class Routes:
     """Topics as one connection names them; it keeps to one partition of each, so order holds."""
 
-    def __init__(self, topics: Topics, access: Access, *, create: bool, number: int) -> None:
+    def __init__(
+        self, topics: Topics, access: Access, usage: Usage, *, create: bool, number: int
+    ) -> None:
         self._topics = topics
         self._access = access
+        self._usage = usage
         self._create = create
         self._number = number
         self._version = topics.version
         self._known: dict[bytes, Partition] = {}
+
+    def knows(self, name: bytes) -> bool:
+        """Has it been written to, with topics as they are?"""
+        return name in self._known and self._version == self._topics.version
 
     def find(self, name: bytes) -> Partition:
         """Where to write what is published; refuses what may not be written."""
@@ -38,9 +48,7 @@ class Routes:
             self._version = self._topics.version
         at = self._known.get(name)
         if at is not None:
-            # Asked for every run, so without a look at the table unless it may not.
-            if not self._access.allows(Operation.WRITE, Kind.TOPIC, at.topic):
-                rights.check(self._access, FrameType.PUBLISH, at.topic)
+            rights.check(self._access, FrameType.PUBLISH, at.topic)
         else:
             try:
                 topic = str(name, "utf-8")
@@ -49,9 +57,10 @@ class Routes:
             rights.check(self._access, FrameType.PUBLISH, topic)
             partitions = self.require(topic)
             at = Partition(topic, self._number % partitions)
-            if len(self._known) >= _ROUTES_MAX:
-                self._known.clear()
-            self._known[name] = at
+            if len(name) <= _KEPT_NAME_BYTES_MAX:
+                if len(self._known) >= _ROUTES_MAX:
+                    self._known.clear()
+                self._known[name] = at
             self._version = self._topics.version
         return at
 
@@ -64,7 +73,9 @@ class Routes:
                 raise
         rights.check_creation(self._access, topic)
         spec = TopicSpec(name=topic, settings=TOPIC_SETTINGS)
+        self._usage.check_change()
         partitions = self._topics.create(spec).partitions
+        self._usage.changed(partitions)
         self._access.record("create topic", topic)
         return partitions
 

@@ -36,7 +36,7 @@ NEEDS: Final[Mapping[FrameType, Callable[[str], tuple[Need, ...]]]] = {
 def check(access: Access, kind: FrameType, topic: str) -> None:
     """Raise `Unauthorized` unless it may be done.  Asked before anything is looked up."""
     if access.guarded:
-        rights.check(access, NEEDS[kind](topic))
+        rights.check_for(access, NEEDS[kind], topic)
 
 
 def check_creation(access: Access, topic: str) -> None:

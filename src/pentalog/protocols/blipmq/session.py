@@ -75,6 +75,7 @@ class BlipmqSession:
         self._routes = Routes(
             context.broker.topics,
             context.access,
+            context.usage,
             create=context.config.auto_create_topics,
             number=next(door_of(context.broker).numbers),
         )
@@ -83,6 +84,8 @@ class BlipmqSession:
         self._authenticated = False
         self._token_id = ""
         """The delegation token it logged in by."""
+        self._leave: Callable[[], None] | None = None
+        """Takes back that this login ends with the key it was made by."""
         self._ended = False
         self._asking: Asking | None = None
         """Where the broker does not know everything by itself."""
@@ -158,6 +161,8 @@ class BlipmqSession:
     def close(self) -> None:
         self._ended = True
         self._waiting_for_login.cancel()
+        if self._leave is not None:
+            self._leave()
         self._forwarding.close()
         for parked in self._parked:
             if parked.waiting is not None:
@@ -170,6 +175,8 @@ class BlipmqSession:
         """May this be served now?  None: it comes again.  False: it has been answered."""
         if self._asking is None or not self._authenticated:
             return True
+        if isinstance(item, PublishRun) and self._routes.knows(item.topic):
+            return True
         try:
             found = self._asking.next(item)
         except BrokerError as refusal:
@@ -177,8 +184,6 @@ class BlipmqSession:
             return False
         if found is not Next.FORWARD:
             return None if found is Next.AGAIN else True
-        if self._forwarding.must_wait():
-            return None
         if self._by_gateway:
             self._refuse(correlations, 500, "this gateway keeps no subscriptions: try again")
             return False
@@ -233,6 +238,8 @@ class BlipmqSession:
             self._authenticated = True
             self._key = key.encode()
             self._token_id = owner.token_id
+            if owner.proof is not None:
+                self._leave = self._context.broker.users.logins.enter(owner.proof, self._shut)
             self._waiting_for_login.cancel()
             access.become(owner.who, "API key", by_token=bool(owner.token_id))
             self._replies.send(frames.ack(correlation, 0))
@@ -248,6 +255,14 @@ class BlipmqSession:
             self._authenticated = False
             _log.info("%s: its token has expired; the connection is closed", self._context.peer)
         return not self._authenticated
+
+    def _shut(self) -> None:
+        """The key it logged in by was taken back."""
+        self._leave = None
+        self._authenticated = False
+        self._context.access.shut()
+        _log.info("%s: its key was taken back; the connection is closed", self._context.peer)
+        self._give_up()
 
     def _give_up(self) -> None:
         """Nobody has logged in here in time, or for as long."""
@@ -306,13 +321,14 @@ class BlipmqSession:
         except BrokerError as refusal:
             self._publish_refused(run.correlations, refusal, run.qos)
             return
-        if run.qos == 0:
-            if self._asking is not None:
-                self._written[at] = log.settle(appended, Ack.WRITTEN)
+        if run.qos == 0 and self._asking is None:
             return
         settled = log.settle(appended, Ack.DURABLE)
         if self._asking is not None:
+            # Where others keep the records, only what all have is seen by polls.
             self._written[at] = settled
+            if run.qos == 0:
+                return
         if not settled.ready:
             place, correlations = self._replies.place(), run.correlations
             settled.then(lambda later: place.fill(*self._published(correlations, later)))

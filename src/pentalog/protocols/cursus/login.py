@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import hmac
 import re
 from collections.abc import Callable
 from typing import Final
 
+from pentalog.broker.logins import KEY, PASSWORD, TOKEN, Proof
 from pentalog.broker.security import ANONYMOUS, Principal
 from pentalog.model.later import Later
 from pentalog.protocols.cursus.calls import Call
@@ -33,6 +35,8 @@ class Login:
         self._give_up: Callable[[], None] | None = None
         self._token_id = ""
         """The delegation token by which somebody logged in."""
+        self._leave: Callable[[], None] | None = None
+        """Takes back that this login ends with the password or key it was made by."""
 
     def await_login(self, give_up: Callable[[], None]) -> None:
         """Give up unless somebody has logged in in time, where somebody must."""
@@ -44,15 +48,23 @@ class Login:
     def close(self) -> None:
         if self._waiting is not None:
             self._waiting.cancel()
+        if self._leave is not None:
+            self._leave()
+            self._leave = None
 
     def refresh(self) -> None:
         """A connection whose token has expired is nobody's, until somebody logs in again."""
         if self._token_id and self._context.broker.tokens.get(self._token_id) is None:
-            self._token_id = ""
-            self._proved = None
-            self._context.access.leave()
-            if self._give_up is not None:
-                self.await_login(self._give_up)
+            self._lapse()
+
+    def _lapse(self) -> None:
+        """What somebody logged in by is good no more."""
+        self._token_id = ""
+        self._leave = None
+        self._proved = None
+        self._context.access.leave()
+        if self._give_up is not None:
+            self.await_login(self._give_up)
 
     def authenticate(self, call: Call) -> None:
         """AUTH."""
@@ -94,7 +106,11 @@ class Login:
         return self._context.access.guarded or "auth" in self._context.demands
 
     def _known(self, name: str, token: str) -> bool:
-        return self._proved == (_digest(name, token), self._context.broker.users.version)
+        if self._proved is None:
+            return False
+        digest, version = self._proved
+        same = hmac.compare_digest(digest, _digest(name, token))
+        return same and version == self._context.broker.users.version
 
     def _prove(self, call: Call, name: str, token: str, proved: Callable[[], None]) -> None:
         delay_ms = self._context.access.login_delay_ms
@@ -103,15 +119,15 @@ class Login:
     def _look(self, call: Call, name: str, token: str, proved: Callable[[], None]) -> None:
         found = self._by_key(name, token)
         if found is not None:
-            who, token_id = found
-            self._accept(who, name, token, token_id)
+            who, proof = found
+            self._accept(who, name, token, proof)
             proved()
             return
         later = self._context.broker.users.verify(name, token)
 
         def verified(right: Later[bool]) -> None:
             if right.value:
-                self._accept(Principal("User", name), name, token)
+                self._accept(Principal("User", name), name, token, Proof(PASSWORD, name))
                 proved()
             else:
                 self._refuse(call, name)
@@ -130,11 +146,12 @@ class Login:
 
         later.then(arrived)
 
-    def _by_key(self, name: str, token: str) -> tuple[Principal, str] | None:
-        """Whose key or token it is, and the id of the token."""
+    def _by_key(self, name: str, token: str) -> tuple[Principal, Proof] | None:
+        """Whose key or token it is, and which."""
         broker = self._context.broker
-        if broker.users.owner_of_key(token.encode("utf-8", "surrogateescape")) == name:
-            return Principal("User", name), ""
+        key = broker.users.by_key(token.encode("utf-8", "surrogateescape"))
+        if key is not None and key.user == name:
+            return Principal("User", name), Proof(KEY, key.fingerprint)
         if not broker.tokens.enabled:
             return None
         try:
@@ -146,18 +163,23 @@ class Login:
             return None
         if name not in (found.owner.name, found.token_id):
             return None
-        return found.owner, found.token_id
+        return found.owner, Proof(TOKEN, found.token_id)
 
-    def _accept(self, who: Principal, name: str, token: str, token_id: str = "") -> None:
-        self._proved = (_digest(name, token), self._context.broker.users.version)
-        self._token_id = token_id
+    def _accept(self, who: Principal, name: str, token: str, proof: Proof) -> None:
+        users = self._context.broker.users
+        by_token = proof.kind == TOKEN
+        self._proved = (_digest(name, token), users.version)
+        self._token_id = proof.name if by_token else ""
         self.close()
-        self._context.access.become(who, "AUTH", by_token=bool(token_id))
+        if not by_token:
+            self._leave = users.logins.enter(proof, self._lapse)
+        self._context.access.become(who, "AUTH", by_token=by_token)
 
     def _refuse(self, call: Call, name: str) -> None:
         # Whoever fails to be somebody else is nobody.
         self._proved = None
         self._token_id = ""
+        self.close()
         access = self._context.access
         delay_ms = access.turned_away("AUTH", name[:100], "wrong token")
         access.leave()

@@ -73,8 +73,13 @@ class Wish:
     event_sourcing: bool
 
 
+def is_name(topic: str) -> bool:
+    """Can a command name it, and a list?"""
+    return _NAME.fullmatch(topic) is not None and topic not in (".", "..")
+
+
 def check_name(topic: str) -> None:
-    if _NAME.fullmatch(topic) is None or topic in (".", ".."):
+    if not is_name(topic):
         reason = f'topic name "{topic[:260]}" contains unsupported characters'
         if len(topic) > 249:
             reason = "topic name is longer than 249 bytes"

@@ -16,6 +16,7 @@ from pentalog.protocols.cursus.calls import Call
 from pentalog.protocols.cursus.errors import Refused, quoted, shown
 from pentalog.protocols.cursus.frames import REPLY_BYTES_MAX
 from pentalog.protocols.cursus.messages import Command, encoded, whole_number
+from pentalog.protocols.cursus.options import is_name
 
 MESSAGES_MAX: Final = 8192
 PAGE_BYTES_MAX: Final = 8 << 20
@@ -132,7 +133,8 @@ def topic_named(call: Call, name: str) -> str:
 def matching(broker: Broker, name: str) -> list[str]:
     """The topics that a pattern means."""
     pattern = re.compile(fnmatch.translate(name[:249].replace("[", "[[]")))
-    return [topic.name for topic in broker.topics.all() if pattern.match(topic.name)]
+    every = (topic.name for topic in broker.topics.all())
+    return [topic for topic in every if is_name(topic) and pattern.match(topic)]
 
 
 def check_range(reading: Reading, marks: Marks) -> None:

@@ -175,8 +175,11 @@ def check(call: Call) -> None:
     verb = call.command.verb
     _check_login(call, verb)
     if context.access.guarded:
-        # A name that is missing is refused for that.
-        _check(call, verb, tuple(need for need in NEEDS[verb](call) if need.name))
+        needs = NEEDS[verb](call)
+        if "" in [need.name for need in needs]:
+            # A name that is missing is refused for that.
+            needs = tuple(need for need in needs if need.name)
+        _check(call, verb, needs)
 
 
 def check_batch(call: Call, topic: bytes) -> None:

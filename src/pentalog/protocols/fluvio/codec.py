@@ -22,6 +22,7 @@ from pentalog.kernels import Buffer
 
 T = TypeVar("T")
 
+TEXT_BYTES_MAX: Final = 32_767
 _I16: Final = struct.Struct(">h")
 _U16: Final = struct.Struct(">H")
 _I32: Final = struct.Struct(">i")
@@ -140,6 +141,11 @@ class Reader:
             raise Undecodable(f"{self.left} bytes behind the end of the request")
 
 
+def is_told(text: str) -> bool:
+    """Does a text arrive as it is?"""
+    return 0 < len(text) <= TEXT_BYTES_MAX and len(text.encode()) <= TEXT_BYTES_MAX
+
+
 class Writer:
     """Builds one answer at one version."""
 
@@ -187,7 +193,7 @@ class Writer:
 
     def text(self, text: str) -> Writer:
         # A reader takes the length for a signed one, so longer texts would be nothing to it.
-        data = text.encode("utf-8", "replace")[:32_767]
+        data = text.encode("utf-8", "replace")[:TEXT_BYTES_MAX]
         self.out += _U16.pack(len(data))
         self.out += data
         return self

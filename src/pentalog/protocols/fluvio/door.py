@@ -19,7 +19,7 @@ from pentalog.broker.transformation import SmartModule, SmartModules
 from pentalog.model.errors import BrokerError, UnsupportedVersion
 from pentalog.model.types import Marks, Partition
 from pentalog.protocols.fluvio import objects
-from pentalog.protocols.fluvio.codec import Writer
+from pentalog.protocols.fluvio.codec import Writer, is_told
 from pentalog.protocols.fluvio.spus import Spu, Spus
 
 Objects = Mapping[str, Any]
@@ -66,7 +66,7 @@ class Door:
         self._told: dict[str, _Told] = {}
         self._epochs = dict.fromkeys(objects.LABELS, 1)
         self._epoch = 1
-        self._known: Objects = {topic.name: topic for topic in topics.all()}
+        self._known: Objects = _tellable(topics)
         self._modules: Objects = {module.name: module for module in smart_modules.all()}
         topics.watch(self._topics_changed)
         smart_modules.watch(self._modules_changed)
@@ -174,7 +174,7 @@ class Door:
             return marks, objects.SIZE_UNKNOWN
 
     def _topics_changed(self) -> None:
-        before, after = self._known, {topic.name: topic for topic in self._topics.all()}
+        before, after = self._known, _tellable(self._topics)
         for name, topic in after.items():
             if name in before and objects.alike(before[name], topic):
                 after[name] = before[name]
@@ -196,10 +196,10 @@ class Door:
         self._tell(objects.SMART_MODULE)
 
     def _spus_changed(self) -> None:
-        self._tell(objects.SPU)
         if self.spus.changed():
+            self._tell(objects.SPU)
             # Others lead now: as new objects, all of them are told once more.
-            self._know({topic.name: replace(topic) for topic in self._topics.all()})
+            self._know({name: replace(topic) for name, topic in _tellable(self._topics).items()})
 
     def _tell(self, label: str) -> None:
         self._epoch += 1
@@ -214,6 +214,16 @@ _SPLIT: Final = (objects.PARTITION, objects.TOPIC)
 """Both are made from topics, and told in this order."""
 _NOTHING: Final[Objects] = {}
 _DOORS: Final[WeakKeyDictionary[Broker, Door]] = WeakKeyDictionary()
+
+
+def _tellable(topics: Topics) -> dict[str, Topic]:
+    """The topics clients can be told of; a partition's key is a text that holds the name."""
+    every = topics.all()
+    return {
+        topic.name: topic
+        for topic in every
+        if topic.name and is_told(f"{topic.name}-{topic.partitions}")
+    }
 
 
 def _indexes(label: str, found: object) -> range:

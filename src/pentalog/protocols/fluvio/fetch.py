@@ -45,13 +45,14 @@ class Reading:
 
     def _behind(self) -> dict[Partition, Offset] | None:
         """Where to wait; None if some partition can be answered as it is."""
-        log = self._call.context.broker.log
+        broker = self._call.context.broker
         positions: dict[Partition, Offset] = {}
         for part in self._parts:
             at = Partition(part.topic, part.partition)
             try:
                 rights.check(self._call, rights.SPU, part.topic)
-                if part.offset != log.marks(at).at(self._horizon):
+                broker.topics.get(part.topic)
+                if part.offset != broker.log.marks(at).at(self._horizon):
                     return None
             except BrokerError:
                 return None
@@ -86,6 +87,7 @@ class Reading:
             bytes_max = max(1, min(part.bytes_max, self._bytes_left))
             try:
                 rights.check(self._call, rights.SPU, part.topic)
+                self._call.context.broker.topics.get(part.topic)
                 opened = self._call.context.broker.log.open(
                     at, part.offset, bytes_max=bytes_max, horizon=self._horizon
                 )
@@ -148,7 +150,9 @@ class Reading:
         self._bodies.append(bytes(body.out + _LENGTH.pack(len(record_set)) + record_set))
 
     def _finish(self) -> None:
-        body = self._call.writer().i32(0).i16(errors.NONE).i32(0)
+        size_bytes = sum(len(body or b"") for body in self._bodies)
+        delay_ms = self._call.context.usage.read_delay_ms(size_bytes)
+        body = self._call.writer().i32(delay_ms).i16(errors.NONE).i32(0)
         bodies = iter(self._bodies)
         body.u32(len(self._wish.topics))
         for name, parts in self._wish.topics:
@@ -197,6 +201,7 @@ def _write_marks(body: Writer, call: Call, at: Partition, consumer_id: str | Non
     broker = call.context.broker
     try:
         rights.check(call, rights.SPU, at.topic)
+        broker.topics.get(at.topic)
         marks = broker.log.marks(at)
     except Unauthorized:
         body.i16(errors.PERMISSION_DENIED).u32(at.index).i64(0).i64(0)

@@ -10,8 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from pentalog.broker.knowledge import Knowledge
 from pentalog.broker.port import Broker
-from pentalog.model.errors import BrokerError
-from pentalog.model.later import Later
+from pentalog.model.later import Later, all_of
 from pentalog.session import Replies
 
 Look = Callable[[Knowledge], Iterable[Later[None]]]
@@ -65,26 +64,3 @@ class Asking:
 def marks(known: Knowledge, indexes: Mapping[str, Collection[int]]) -> Iterable[Later[None]]:
     """Where these partitions begin and end."""
     return [known.partitions(topic, chosen) for topic, chosen in indexes.items() if chosen]
-
-
-def all_of(asked: Sequence[Later[None]]) -> Later[None]:
-    """Ready when all of them are; refused with what one of them was refused with."""
-    left = len(asked)
-    result: Later[None] = Later()
-
-    def arrived(_: Later[None]) -> None:
-        nonlocal left
-        left -= 1
-        if left:
-            return
-        try:
-            for later in asked:
-                later.value  # noqa: B018  # raises what went wrong
-        except BrokerError as refusal:
-            result.refuse(refusal)
-        else:
-            result.fill(None)
-
-    for later in asked:
-        later.then(arrived)
-    return result

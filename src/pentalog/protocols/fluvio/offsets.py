@@ -14,7 +14,7 @@ from pentalog.model.errors import BrokerError, Unauthorized
 from pentalog.model.later import Later
 from pentalog.model.types import Offset, Partition
 from pentalog.protocols.fluvio import errors, rights
-from pentalog.protocols.fluvio.codec import Writer
+from pentalog.protocols.fluvio.codec import Writer, is_told
 from pentalog.protocols.fluvio.errors import WireError
 from pentalog.protocols.fluvio.session import Answer, Call
 
@@ -32,14 +32,14 @@ def fetch(call: Call) -> None:
     reader.finish()
     call.know(lambda known: [known.topics(), *(() if consumer_id else [known.groups()])])
     broker = call.context.broker
-    sizes = {topic.name: topic.partitions for topic in broker.topics.all()}
+    sizes = {topic.name: topic.partitions for topic in broker.topics.all() if is_told(topic.name)}
     offsets = broker.groups.offsets
     groups = sorted(offsets.groups()) if consumer_id is None else [consumer_id]
     call.know(lambda known: [known.offsets(group, at and [at]) for group in groups])
     access = call.context.access
     found: list[tuple[str, Partition, Committed]] = []
     for group in groups:
-        if not access.sees(Kind.GROUP, group):
+        if not is_told(group) or not access.sees(Kind.GROUP, group):
             continue
         for where, kept in offsets.committed(group, None if at is None else [at]).items():
             known = where.index < sizes.get(where.topic, 0)

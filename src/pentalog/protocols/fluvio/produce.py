@@ -46,9 +46,10 @@ class Entry:
 class Writing:
     """A request whose answer waits for the disk, for SmartModules or for its time to be up."""
 
-    def __init__(self, call: Call, wish: Produce) -> None:
+    def __init__(self, call: Call, wish: Produce, size_bytes: int) -> None:
         self.call = call
         self.wish = wish
+        self._size_bytes = size_bytes
         self.entries: list[list[Entry]] = []
         self.waiting = 0
         self._answer: Answer | None = None
@@ -135,7 +136,7 @@ class Writing:
             for entry in entries:
                 self._write_entry(body, entry)
         if body.version >= 1:
-            body.i32(0)
+            body.i32(self.call.context.usage.write_delay_ms(self._size_bytes))
         return body
 
     def _write_entry(self, body: Writer, entry: Entry) -> None:
@@ -150,10 +151,11 @@ class Writing:
 
 
 def serve(call: Call) -> None:
+    size_bytes = call.reader.end - call.reader.at
     wish = messages.read_produce(call.reader)
     at = [(topic.name, part.index) for topic in wish.topics for part in topic.partitions]
     call.know(lambda known: [known.topic(*where) for where in at])
-    writing = Writing(call, wish)
+    writing = Writing(call, wish, size_bytes)
     if wish.links:
         Transforming(writing).start()
         writing.conclude()

@@ -76,7 +76,7 @@ def check(call: Call, table: Mapping[int, Needs], first: str, second: str = "") 
     """Raise `Unauthorized` unless it may be served.  Asked before anything is looked up."""
     access = call.context.access
     if access.guarded:
-        rights.check(access, table[call.head.key](first, second))
+        rights.check_for(access, table[call.head.key], first, second)
 
 
 def visible(access: Access, label: str, found: Objects) -> Objects:

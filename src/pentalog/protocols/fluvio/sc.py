@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import ClassVar, Final
 
 from pentalog.broker.port import TopicSpec
@@ -13,6 +14,7 @@ from pentalog.model.later import Later
 from pentalog.protocols.fluvio import errors, objects, rights
 from pentalog.protocols.fluvio.codec import Reader, Undecodable, Writer
 from pentalog.protocols.fluvio.errors import WireError
+from pentalog.protocols.fluvio.forwarding import FORWARDED, Errand
 from pentalog.protocols.fluvio.session import Answer, Api, Call, FluvioSession
 from pentalog.protocols.fluvio.watches import WATCHES_MAX, Watch
 from pentalog.session import Context, Replies
@@ -24,6 +26,8 @@ _LIST_VERSION_MIN: Final = 15
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _RETENTION_S_MIN: Final = 10
 _SEGMENT_BYTES_MIN: Final = 1024
+_KAFKA_SEGMENT_BYTES_MIN: Final = 1 << 20
+"""A cluster keeps none that are smaller."""
 _PARTITION_BYTES_MIN: Final = 2048
 _SPU_NOT_FOUND: Final = WireError(1003)
 _MISSING: Final[Mapping[str, WireError]] = {
@@ -99,7 +103,25 @@ def _error_of(refusal: BrokerError, name: str) -> WireError:
     return errors.error_of(refusal)
 
 
+def _carry_out_at_owner(
+    call: Call, start: int, name: str, act: Callable[[], Later[None] | None]
+) -> None:
+    """Do it here if this gateway owns what is kept; else let the one that does."""
+    try:
+        rights.check(call, rights.SC, objects.SMART_MODULE, name)
+        call.know(lambda known: [known.owner()])
+    except BrokerError as refusal:
+        call.answer(_status(call, name, errors.error_of(refusal), str(refusal)))
+        return
+    if call.context.broker.council.owned or call.head.client_id == FORWARDED:
+        _carry_out(call, name, act)
+        return
+    body = bytes(call.reader.data[start : call.reader.end])
+    Errand(call, body, lambda why: _status(call, name, errors.other(why), why)).start()
+
+
 def create(call: Call) -> None:
+    start = call.reader.at
     label, reader = _unwrap(call.reader)
     name, dry_run = reader.text(), reader.boolean()
     reader.option(reader.u32)
@@ -110,7 +132,8 @@ def create(call: Call) -> None:
     elif label == objects.SMART_MODULE:
         module = objects.read_module(reader)
         reader.finish()
-        _carry_out(call, name, lambda: _create_module(call, name, module, dry_run=dry_run))
+        make = partial(_create_module, call, name, module, dry_run=dry_run)
+        _carry_out_at_owner(call, start, name, make)
     else:
         _carry_out(call, name, lambda: _make_nothing(call, label, name))
 
@@ -141,19 +164,22 @@ def _create_topic(
     if wish.retention_s is not None:
         settings["retention.ms"] = str(wish.retention_s * 1000)
     if wish.segment_bytes is not None:
-        settings["segment.bytes"] = str(min(wish.segment_bytes, (1 << 31) - 1))
+        least = 0 if call.context.broker.knowledge.current else _KAFKA_SEGMENT_BYTES_MIN
+        settings["segment.bytes"] = str(max(least, min(wish.segment_bytes, (1 << 31) - 1)))
     if wish.partition_bytes_max is not None:
         settings["retention.bytes"] = str(min(wish.partition_bytes_max, (1 << 63) - 1))
     if wish.compression != "producer":
         settings["compression.type"] = wish.compression
     topics = call.context.broker.topics
     spec = TopicSpec(name=name, partitions=wish.partitions, settings=settings)
+    call.context.usage.check_change()
     call.know(lambda known: [known.topics()])
     if dry_run:
         topics.create(spec, dry_run=True)
         return None
     call.know(lambda _: [topics.prepare(spec)])
     topics.create(spec)
+    call.context.usage.changed(wish.partitions)
     call.context.access.record("create topic", name)
     return topics.settle()
 
@@ -197,6 +223,7 @@ def _check_topic(name: str, wish: objects.TopicWish) -> None:
 
 
 def delete(call: Call) -> None:
+    start = call.reader.at
     label, reader = _unwrap(call.reader)
     if label == objects.CUSTOM_SPU:
         kind = reader.text()
@@ -206,7 +233,11 @@ def delete(call: Call) -> None:
     if reader.version >= 13:
         reader.boolean()
     reader.finish()
-    _carry_out(call, name, lambda: _delete(call, label, name))
+    drop = partial(_delete, call, label, name)
+    if label == objects.SMART_MODULE:
+        _carry_out_at_owner(call, start, name, drop)
+    else:
+        _carry_out(call, name, drop)
 
 
 def _delete(call: Call, label: str, name: str) -> Later[None] | None:
@@ -221,8 +252,11 @@ def _delete(call: Call, label: str, name: str) -> Later[None] | None:
             raise Refused(
                 errors.texts(errors.SYSTEM_DELETION, "topic", name), f"{name} is a system topic"
             )
+        call.context.usage.check_change()
         call.know(lambda known: [known.topics()])
+        partitions = broker.topics.get(name).partitions
         broker.topics.delete(name)
+        call.context.usage.changed(partitions)
         call.context.access.record("delete topic", name)
         return broker.topics.settle()
     if label == objects.PARTITION:
@@ -311,8 +345,10 @@ def _grow(call: Call, name: str, action: int, count: int) -> Later[None]:
     if action != 0:
         text = "mirrors are not kept here; accepted is adding partitions"
         raise Refused(errors.other(text), text)
+    call.context.usage.check_change()
     call.know(lambda known: [known.topics()])
     topics.grow(name, topics.get(name).partitions + count)
+    call.context.usage.changed(count)
     call.context.access.record("add partitions", name)
     return topics.settle()
 

@@ -36,12 +36,14 @@ class Spus:
 
     def __init__(self, council: Council) -> None:
         self._council = council
+        self._fleet = tuple(council.fleet)
         self._ids = self._led()
 
     def changed(self) -> bool:
-        """Has anybody come or gone since this was last asked?"""
-        before, self._ids = self._ids, self._led()
-        return before != self._ids
+        """Has anybody come, gone or moved since this was last asked?"""
+        before, self._fleet = self._fleet, tuple(self._council.fleet)
+        self._ids = self._led()
+        return before != self._fleet
 
     def leader(self, topic: str, index: int) -> int:
         """The same at every gateway."""

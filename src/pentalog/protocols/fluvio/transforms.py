@@ -11,9 +11,9 @@ from pentalog.broker.port import Opened
 from pentalog.broker.transformation import Chain, Failure, Link, Section
 from pentalog.kernels import Buffer
 from pentalog.model.errors import BrokerError, SmartModuleInvalid, SmartModuleNotFound
-from pentalog.model.later import Later
+from pentalog.model.later import Later, all_of
 from pentalog.model.types import Partition
-from pentalog.protocols.fluvio import errors, lookups, records
+from pentalog.protocols.fluvio import errors, records
 from pentalog.protocols.fluvio.codec import Writer
 from pentalog.protocols.fluvio.errors import WireError
 from pentalog.protocols.fluvio.messages import BATCH_HEADER_BYTES
@@ -137,5 +137,5 @@ def looked_back(
         except BrokerError as refusal:
             looked.refuse(refusal)
 
-    lookups.all_of(asked).then(look)
+    all_of(asked).then(look)
     return looked

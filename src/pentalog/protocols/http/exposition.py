@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from pentalog.metrics import Histogram, Metrics
+from pentalog.metrics import LABEL_CHARACTERS_MAX, Histogram, Metrics, label_value
 from pentalog.model.errors import BrokerError
 from pentalog.model.types import Partition
 from pentalog.observation import DoorView, Observation
@@ -14,6 +14,8 @@ from pentalog.session import Context
 TOPICS_MAX: Final = 200
 PARTITIONS_MAX: Final = 2000
 """Topics are told of one by one until there have been as many of them, or of their partitions."""
+GROUPS_MAX: Final = 200
+"""Groups of a cluster that are asked for at once: each takes a request."""
 LAGS_MAX: Final = 1000
 """Group, topic and partition, told of one by one."""
 
@@ -144,7 +146,8 @@ FAMILIES: Final[tuple[Family, ...]] = (
 )  # fmt: skip
 
 
-def text(context: Context, observation: Observation) -> str:
+def text(context: Context, observation: Observation, *, surveyed: bool = True) -> str:
+    """Topics and groups are left out if they could not be asked for."""
     lines: list[str] = []
     metrics = context.totals
     for field, family in COUNTERS.items():
@@ -154,8 +157,7 @@ def text(context: Context, observation: Observation) -> str:
     lines += _histograms(metrics)
     lines += _family(START, [((), observation.started_ms / 1000)])
     lines += _family(READY, [((), int(observation.ready))])
-    if context.broker.knowledge.current:
-        # Another engine's topics and disks are told of by those who keep them.
+    if surveyed:
         lines += _disk(context)
         lines += _owned(context)
     return "\n".join(lines) + "\n"
@@ -191,8 +193,10 @@ def _disk(context: Context) -> Iterator[str]:
 def _owned(context: Context) -> Iterator[str]:
     """What is not counted but asked of its owners now."""
     log = context.broker.log
-    topics = sorted(context.broker.topics.all(), key=lambda topic: topic.name)
-    yield from _family(TOPICS, [((), len(topics))])
+    every = context.broker.topics.all()
+    told = (topic for topic in every if len(topic.name) <= LABEL_CHARACTERS_MAX)
+    topics = sorted(told, key=lambda topic: topic.name)
+    yield from _family(TOPICS, [((), len(every))])
     records, appended, sizes = [], [], []
     partitions_left = PARTITIONS_MAX
     shown = 0
@@ -213,7 +217,7 @@ def _owned(context: Context) -> Iterator[str]:
     yield from _family(TOPIC_SIZE, sizes)
     lags, groups_left = _lags(context)
     yield from _family(LAG, lags)
-    left = [(("topics",), len(topics) - shown), (("groups",), groups_left)]
+    left = [(("topics",), len(every) - shown), (("groups",), groups_left)]
     yield from _family(LEFT_OUT, left)
 
 
@@ -222,11 +226,19 @@ def _lags(context: Context) -> tuple[list[tuple[tuple[str, ...], int]], int]:
     log, offsets = context.broker.log, context.broker.groups.offsets
     lags: list[tuple[tuple[str, ...], int]] = []
     groups = sorted(offsets.groups())
+    all_known = context.broker.knowledge.current
+    known = {topic.name for topic in context.broker.topics.all()[:TOPICS_MAX]}
     for number, group in enumerate(groups):
-        committed = offsets.committed(group)
-        if len(lags) + len(committed) > LAGS_MAX:
+        committed = {
+            at: place
+            for at, place in offsets.committed(group).items()
+            if len(group) + len(at.topic) <= LABEL_CHARACTERS_MAX
+        }
+        if len(lags) + len(committed) > LAGS_MAX or (number == GROUPS_MAX and not all_known):
             return lags, len(groups) - number
         for at, place in sorted(committed.items()):
+            if at.topic not in known and not all_known:
+                continue  # where it ends was not asked for
             try:
                 end = log.marks(at).end
             except BrokerError:
@@ -239,7 +251,8 @@ def _family(family: Family, values: Iterable[tuple[tuple[str, ...], int | float]
     yield from _opening(family)
     for labels, value in values:
         named = ",".join(
-            f'{name}="{_escaped(label)}"' for name, label in zip(family.labels, labels, strict=True)
+            f'{name}="{label_value(label)}"'
+            for name, label in zip(family.labels, labels, strict=True)
         )
         yield f"{family.name}{{{named}}} {value}" if named else f"{family.name} {value}"
 
@@ -247,7 +260,3 @@ def _family(family: Family, values: Iterable[tuple[tuple[str, ...], int | float]
 def _opening(family: Family) -> Iterator[str]:
     yield f"# HELP {family.name} {family.meaning}"
     yield f"# TYPE {family.name} {family.kind}"
-
-
-def _escaped(label: str) -> str:
-    return label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -8,17 +8,20 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable, Mapping
 from ipaddress import ip_address
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import quote
 
 from pentalog.broker.security import Kind, Operation
-from pentalog.observation import NotInspected, Observation
-from pentalog.protocols.http import exposition, frames, messages
+from pentalog.model.later import Later
+from pentalog.observation import Health, NotInspected, Observation
+from pentalog.protocols.http import exposition, frames, lookups, messages
 from pentalog.protocols.http.frames import HEAD_BYTES_MAX, Bad, Request
 from pentalog.protocols.http.messages import Answer
 from pentalog.protocols.http.streams import FrameStream
 from pentalog.protocols.http.views import connection_view, door_view, subscription_view
 from pentalog.session import Context, Replies
+
+T = TypeVar("T")
 
 _CLIENT_MAX: Final = 100
 _CONNECTIONS_MAX: Final = 1000
@@ -117,16 +120,18 @@ class HttpSession:
                 f"{request.host[:200]!r} is not a name of this broker; use its address, or start "
                 "it with --advertise http=HOST:PORT",
             )
-        if request.path in _GUARDED or request.path.startswith("/api/"):
-            access = self._context.access
-            may = self._is_console(request) or access.allows(Operation.DESCRIBE, Kind.CLUSTER)
-            if not may:
-                return messages.text(
-                    403,
-                    f"{access.who} may not describe the cluster: allow it by a rule, or say who "
-                    "comes through this listener with --listener-principals http=User:NAME",
-                )
+        guarded = request.path in _GUARDED or request.path.startswith("/api/")
+        if guarded and not self._may_look(request):
+            return messages.text(
+                403,
+                f"{self._context.access.who} may not describe the cluster: allow it by a rule, or "
+                "say who comes through this listener with --listener-principals http=User:NAME",
+            )
         return None
+
+    def _may_look(self, request: Request) -> bool:
+        allowed = self._context.access.allows
+        return self._is_console(request) or allowed(Operation.DESCRIBE, Kind.CLUSTER)
 
     def _is_console(self, request: Request) -> bool:
         """It asks its own users who they are, and shows this to those only who may see it."""
@@ -152,22 +157,36 @@ class HttpSession:
         return True
 
     def _metrics(self, request: Request) -> None:
-        body = exposition.text(self._context, self._observation).encode()
-        self._answer(request, Answer(200, body, messages.METRICS))
+        def told(surveyed: bool) -> Answer:
+            body = exposition.text(self._context, self._observation, surveyed=surveyed)
+            return Answer(200, body.encode(), messages.METRICS)
+
+        if self._context.broker.knowledge.current:
+            self._answer(request, told(surveyed=True))
+        else:
+            context = self._context
+            self._answer_later(request, lookups.surveyed(context.broker, context.runtime), told)
 
     def _health(self, request: Request) -> None:
+        def told(health: Health) -> Answer:
+            flaw = health.flaw
+            return messages.text(503, flaw) if flaw else messages.text(200, "healthy")
+
+        self._answer_later(request, self._observation.health(), told)
+
+    def _answer_later(
+        self, request: Request, later: Later[T], answer: Callable[[T], Answer]
+    ) -> None:
         place = self._replies.place()
         ends = not request.keep_alive
 
-        def fill() -> None:
-            flaw = health.value.flaw
-            answer = messages.text(503, flaw) if flaw else messages.text(200, "healthy")
-            place.fill(
-                messages.encode(answer, keep_alive=not ends, bodiless=request.method == "HEAD")
+        def fill(filled: Later[T]) -> None:
+            encoded = messages.encode(
+                answer(filled.value), keep_alive=not ends, bodiless=request.method == "HEAD"
             )
+            place.fill(encoded)
 
-        health = self._observation.health()
-        health.then(lambda _: fill())
+        later.then(fill)
         if ends:
             self._hang_up()
 
@@ -206,7 +225,9 @@ class HttpSession:
             self._send(request, head)
             return
         try:
-            stream = FrameStream(self._context, self._replies, request)
+            stream = FrameStream(
+                self._context, self._replies, request, lambda: self._may_look(request)
+            )
             stream.open(self._observation, int(word))
         except Bad as flaw:
             self._refuse(request, messages.text(flaw.status, flaw.text))
@@ -218,7 +239,7 @@ class HttpSession:
     def _elsewhere(self, request: Request) -> None:
         console = self._observation.console_url
         if console is not None:
-            location = console.rstrip("/") + quote(request.path)
+            location = _reached(console, _host_only(request.host)) + quote(request.path)
             self._answer(request, messages.text(307, f"see {location}", location=location))
         elif request.path == "/":
             self._answer(request, Answer(200, _PATHS.encode()))
@@ -243,6 +264,19 @@ class HttpSession:
     def _hang_up(self) -> None:
         self._ended = True
         self._replies.hang_up()
+
+
+def _reached(console: str, host: str) -> str:
+    """The console's address, with the name this machine was called by where it has any of them.
+
+    A certificate is good for names, not for addresses, and 0.0.0.0 leads nowhere from elsewhere.
+    """
+    scheme, _, rest = console.rstrip("/").partition("://")
+    own = ip_address(_host_only(rest))
+    if host and (own.is_unspecified or (own.is_loopback and host.lower() == "localhost")):
+        shown = f"[{host}]" if ":" in host else host
+        return f"{scheme}://{shown}:{rest.rpartition(':')[2]}"
+    return f"{scheme}://{rest}"
 
 
 def _host_only(host: str) -> str:

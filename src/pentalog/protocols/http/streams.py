@@ -19,8 +19,12 @@ _HEX_BYTES: Final = 64
 class FrameStream:
     """`observation.Watching` that writes an answer without an end."""
 
-    def __init__(self, context: Context, replies: Replies, request: Request) -> None:
+    def __init__(
+        self, context: Context, replies: Replies, request: Request, may: Callable[[], bool]
+    ) -> None:
+        """`may`: is its reader still allowed to see this?  Asked whenever something is shown."""
         self.over = False
+        self._may = may
         self._replies = replies
         self._soon = context.runtime.soon
         self._request = request
@@ -56,11 +60,16 @@ class FrameStream:
         if not self.over:
             self._lines.append(messages.line({"ended": "the connection is closed"}))
             self._flush()
-            self.close()
-            if self._request.chunks:
-                self._replies.send(messages.LAST_CHUNK)
-            if not self._request.keep_alive or not self._request.chunks:
-                self._replies.hang_up()
+            self._conclude()
+
+    def _conclude(self) -> None:
+        if self.over:
+            return
+        self.close()
+        if self._request.chunks:
+            self._replies.send(messages.LAST_CHUNK)
+        if not self._request.keep_alive or not self._request.chunks:
+            self._replies.hang_up()
 
     def close(self) -> None:
         self.over = True
@@ -83,12 +92,18 @@ class FrameStream:
             self._scheduled = True
             return
         lines, self._lines = self._lines, []
+        allowed = self._may()
+        if not allowed:
+            lines = [messages.line({"ended": "the right to see it was taken away"})]
+            self._dropped = 0
         if self._dropped:
             lines.append(messages.line({"dropped": self._dropped}))
             self._dropped = 0
         if lines:
             data = b"".join(lines)
             self._replies.send(messages.chunk(data) if self._request.chunks else data)
+        if not allowed:
+            self._conclude()
 
 
 def _hex_bytes(request: Request) -> int:

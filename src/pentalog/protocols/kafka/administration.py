@@ -13,13 +13,15 @@ from pentalog.protocols.kafka.errors import code_of
 from pentalog.protocols.kafka.messages import Call
 
 OPERATIONS_NOT_ASKED: Final = -(1 << 31)
+_TEXT_CHARACTERS_MAX: Final = 8_000
+"""A refusal may name what has a long name; a text has 32,767 bytes at most."""
 
 
 def error_fields(flaw: Exception | None) -> dict[str, Any]:
     """The two fields by which an answer tells one part's error."""
     if flaw is None:
         return {"error_code": 0, "error_message": None}
-    return {"error_code": code_of(flaw), "error_message": str(flaw)}
+    return {"error_code": code_of(flaw), "error_message": str(flaw)[:_TEXT_CHARACTERS_MAX]}
 
 
 def repeated(names: Iterable[object]) -> set[object]:

@@ -23,6 +23,8 @@ class Resource(IntEnum):
     TOPIC = 2
     BROKER = 4
     GROUP = 32
+    USER = 64
+    """Ours: a user's keys."""
 
 
 class Source(IntEnum):
@@ -33,6 +35,12 @@ class Source(IntEnum):
     DEFAULT = 5
     DYNAMIC_GROUP = 8
 
+
+_ABOUT_USERS: Final = {
+    Operation.DESCRIBE_SETTINGS: Operation.DESCRIBE,
+    Operation.ALTER_SETTINGS: Operation.ALTER,
+}
+"""What is needed of the cluster: the same as for their passwords."""
 
 SOURCES: Final = {
     Layer.BROKER: Source.DYNAMIC_BROKER,
@@ -144,6 +152,8 @@ def demand_settings(call: Call, resource: Any, operation: Operation) -> None:
         demand(call.access, operation, Kind.TOPIC, name)
     elif kind == Resource.GROUP:
         demand(call.access, operation, Kind.GROUP, name)
+    elif kind == Resource.USER:
+        demand(call.access, _ABOUT_USERS[operation], Kind.CLUSTER)
     else:
         demand(call.access, operation, Kind.CLUSTER)
 
@@ -174,8 +184,8 @@ def alter(call: Call, alter_one: Callable[[Call, Any], None]) -> None:
 
 def unknown_resource(kind: int) -> str:
     return (
-        f"resources of type {kind} have no settings here: ask for topics (2), brokers (4) or "
-        "groups (32)"
+        f"resources of type {kind} have no settings here: ask for topics (2), brokers (4), "
+        "groups (32) or users (64)"
     )
 
 

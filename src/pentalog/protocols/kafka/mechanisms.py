@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from scramp import ScramException, ScramMechanism  # type: ignore[import-untyped]
 
 from pentalog.broker.credentials import Bearer, Mechanism, TicketStep, Verifier
+from pentalog.broker.logins import PASSWORD, TOKEN, Proof
 from pentalog.broker.port import Broker
 from pentalog.broker.security import Principal
 from pentalog.model.errors import BrokerError, Unauthorized
@@ -39,7 +40,12 @@ class Known(NamedTuple):
     who: Principal
     expires_ms: int = -1
     """When what he showed is good no more, in ms since 1970; -1: never."""
-    by_token: bool = False
+    proof: Proof | None = None
+    """What he showed, if it can be taken back here."""
+
+    @property
+    def by_token(self) -> bool:
+        return self.proof is not None and self.proof.kind == TOKEN
 
 
 class Step(NamedTuple):
@@ -84,7 +90,7 @@ class Plain:
 
         def verified(right: Later[bool]) -> None:
             if right.value:
-                later.fill(Step(b"", Known(Principal("User", name))))
+                later.fill(Step(b"", Known(Principal("User", name), proof=Proof(PASSWORD, name))))
             else:
                 later.refuse(Unauthorized("the name or the password is wrong"))
 
@@ -99,6 +105,8 @@ class Scram:
         self._mechanism = mechanism
         self._server: Any = None
         self._known: Known | None = None
+        self._verifier: Verifier | None = None
+        """What is proved, of a user."""
 
     def hear(self, message: bytes) -> Later[Step]:
         try:
@@ -128,7 +136,8 @@ class Scram:
         if found is None:
             # Somebody who does not exist is asked for a proof like everybody else.
             return users.decoy(name, self._mechanism)
-        self._known = Known(Principal("User", name))
+        self._known = Known(Principal("User", name), proof=Proof(self._mechanism.value, name))
+        self._verifier = found
         return found
 
     def _token_found(
@@ -143,7 +152,7 @@ class Scram:
         if verifier is None or token is None:
             verifier = self._broker.users.decoy(token_id, self._mechanism)
         else:
-            self._known = Known(token.owner, token.expires_ms, by_token=True)
+            self._known = Known(token.owner, token.expires_ms, Proof(TOKEN, token_id))
         challenged = self._challenge(text, plain, lambda _: verifier)
         challenged.then(partial(_pass_on, later))
 
@@ -175,9 +184,16 @@ class Scram:
             answer: str = self._server.get_server_final()
         except ScramException:
             return refused("the name or the password is wrong")
-        if self._known is None:
+        if self._known is None or not self._still_good(self._known.proof):
             return refused("the name or the password is wrong")
         return Later.now(Step(answer.encode(), self._known))
+
+    def _still_good(self, proof: Proof | None) -> bool:
+        """It may have been taken back between the two messages."""
+        assert proof is not None, "nobody is known by SCRAM without one"
+        if proof.kind == TOKEN:
+            return self._broker.tokens.get(proof.name) is not None
+        return self._broker.users.verifier(proof.name, self._mechanism) == self._verifier
 
 
 class OAuthBearer:

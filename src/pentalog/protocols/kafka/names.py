@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from typing import Final
-
-NAME_CHARACTERS_MAX: Final = 249
-_LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+\Z")
+from pentalog.model.kafka_names import NAME_CHARACTERS_MAX, is_kafka_name
 
 
 def kafka_name_flaw(name: str) -> str | None:
@@ -20,6 +16,6 @@ def kafka_name_flaw(name: str) -> str | None:
             f"topic name {name[:30]!r}... has {len(name)} characters: "
             f"{NAME_CHARACTERS_MAX} are accepted"
         )
-    if _LEGAL.match(name) is None:
+    if not is_kafka_name(name):
         return f"topic name {name!r} is not made of ASCII letters, digits, '.', '_' and '-' alone"
     return None

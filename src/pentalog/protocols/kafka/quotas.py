@@ -87,6 +87,17 @@ def count_change(call: Call, partitions: int) -> None:
         call.throttle(delay_ms)
 
 
+def count_implicit_change(call: Call, partitions: int) -> bool:
+    """The same for a request that did not ask for them by name; False if they must not be made."""
+    if call.allowance is None:
+        return True
+    meter = call.allowance.meter
+    if meter.change_delay_ms:
+        return False
+    meter.changed(partitions)
+    return True
+
+
 def wire_entity(owner: Owner) -> list[dict[str, str | None]]:
     return [
         {"entity_type": _WIRE_ENTITIES[kind], "entity_name": name}

@@ -7,6 +7,7 @@ everything else is decoded, looked up in the registry and served.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from pentalog import kernels
@@ -23,6 +24,7 @@ from pentalog.protocols.kafka.login import Login
 from pentalog.protocols.kafka.login import Session as LoggedIn
 from pentalog.protocols.kafka.messages import Call, Line
 from pentalog.protocols.kafka.throttling import Allowance, ThrottledLine
+from pentalog.runtime import Timer
 from pentalog.session import Context, Place, Replies
 
 _log: Final = logging.getLogger(__name__)
@@ -31,6 +33,9 @@ _QUEUE_BYTES_MAX: Final = 64 << 10
 """Answers gathered before they are handed on: enough to join those of a read, no more."""
 _DECODED_BYTES_MAX: Final = 4 << 20
 """Largest request that is turned into objects; only Produce may be larger."""
+
+_FAREWELL_MS: Final = 250
+"""For the last answer to leave, before a connection is closed whose login was taken back."""
 
 
 class KafkaSession:
@@ -50,6 +55,9 @@ class KafkaSession:
         # What was already split but not served, positions counted from the next read's start:
         # runs are moved together in the buffer, so it cannot be split a second time.
         self._left: Frames | None = None
+        self._leave: Callable[[], None] | None = None
+        """Takes back that this login ends with what it was made by."""
+        self._farewell: Timer | None = None
         self._login: Login | None = None
         self._logged_in: LoggedIn | None = None
         self._expires_s = 0.0
@@ -102,6 +110,10 @@ class KafkaSession:
         self._left = None
         if self._login is not None:
             self._login.close()
+        if self._leave is not None:
+            self._leave()
+        if self._farewell is not None:
+            self._farewell.cancel()
         waits = list(self.waits)
         self.waits.clear()
         for waiting in waits:
@@ -257,8 +269,15 @@ class KafkaSession:
 
     def _known(self, session: LoggedIn) -> None:
         """A login went well: from now on everything is served."""
-        who = session.known.who
+        who, proof = session.known.who, session.known.proof
         self._login = None
+        if self._leave is not None:
+            self._leave()
+        self._leave = None
+        if proof is not None:
+            broker = self._context.broker
+            logins = broker.tokens.logins if session.known.by_token else broker.users.logins
+            self._leave = logins.enter(proof, self._shut)
         self._logged_in = session
         self._context.access.become(who, session.mechanism, by_token=session.known.by_token)
         self._allowance.become(who.name)
@@ -277,6 +296,18 @@ class KafkaSession:
             return True
         self._violation("its login is good no more")
         return False
+
+    def _shut(self) -> None:
+        """What it logged in by was taken back; what waits is refused when it looks again.
+
+        Nothing more is heard, but whoever took it back himself gets his answer.
+        """
+        self._leave = None
+        self._ended = True
+        context = self._context
+        context.access.shut()
+        _log.info("%s: its login was taken back; the connection is closed", context.peer)
+        self._farewell = context.runtime.after(_FAREWELL_MS, self._replies.hang_up)
 
     def _violation(self, text: str) -> None:
         self._context.metrics.request_errors += 1

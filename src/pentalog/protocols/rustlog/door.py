@@ -19,6 +19,8 @@ RUN_BYTES_MAX: Final = 1 << 20
 
 _GROWTH_MAX: Final = 3
 _ROUTES_MAX: Final = 65_536
+_KEPT_NAME_MAX: Final = 1_000
+"""Routes by longer names are found anew: remembered, they could take much room."""
 _SAMPLES_MAX: Final = 2048
 _HEAD: Final = struct.Struct(">IBH")
 _INDEX_BYTES: Final = 4
@@ -82,9 +84,10 @@ class Routes:
         return self._known
 
     def _keep(self, key: bytes | tuple[str, int], route: Route) -> Route:
-        if len(self._known) >= _ROUTES_MAX:
-            self._known.clear()
-        self._known[key] = route
+        if len(route.at.topic) <= _KEPT_NAME_MAX:
+            if len(self._known) >= _ROUTES_MAX:
+                self._known.clear()
+            self._known[key] = route
         return route
 
 

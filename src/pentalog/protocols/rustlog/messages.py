@@ -16,7 +16,8 @@ from pentalog.protocols.rustlog.errors import Invalid, NotJson
 RECORDS_MAX: Final = 1000
 """Records of one Produce in JSON, by the document."""
 PARTITIONS_MAX: Final = 1000
-TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,249}", re.ASCII)
+NAME_CHARACTERS_MAX: Final = 255
+TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,255}", re.ASCII)
 _U64_MAX: Final = (1 << 64) - 1
 
 Unsigned32: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
@@ -132,6 +133,9 @@ def _check(request: Request) -> None:
     elif isinstance(request, Fetch):
         if request.offset > _U64_MAX or request.max_bytes > _U64_MAX:
             raise Invalid(f"offset and max_bytes are whole numbers from 0 to {_U64_MAX}")
+    elif isinstance(request, OffsetCommit):
+        if request.offset > _U64_MAX:
+            raise Invalid(f"offset is a whole number from 0 to {_U64_MAX}")
     elif isinstance(request, CreateTopic):
         if TOPIC_NAME.fullmatch(request.topic) is None:
             raise Invalid(name_flaw(request.topic))
@@ -144,5 +148,5 @@ def _check(request: Request) -> None:
 def name_flaw(topic: str) -> str:
     """What is wrong with a name the document does not know as one of a topic."""
     return (
-        f"topic name {topic[:260]!r}; 1 to 249 letters, digits, underscores and dashes are accepted"
+        f"topic name {topic[:260]!r}; 1 to 255 letters, digits, underscores and dashes are accepted"
     )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from pentalog.broker.security import Kind
-from pentalog.metrics import Metrics
+from pentalog.metrics import LABEL_CHARACTERS_MAX, Metrics, label_value
 from pentalog.model.errors import BrokerError
 from pentalog.protocols.rustlog.door import Door
 from pentalog.session import Context
@@ -73,6 +73,8 @@ def _lags(context: Context) -> Iterator[str]:
         if not access.sees(Kind.GROUP, group):
             continue
         for at, committed in sorted(broker.groups.offsets.committed(group).items()):
+            if len(group) + len(at.topic) > LABEL_CHARACTERS_MAX:
+                continue
             if not access.sees(Kind.TOPIC, at.topic):
                 continue
             try:
@@ -83,11 +85,6 @@ def _lags(context: Context) -> Iterator[str]:
                 yield f"# more than {_LAGS_MAX} are not shown"
                 return
             left -= 1
-            labels = (
-                f'topic="{_escaped(at.topic)}",partition="{at.index}",group="{_escaped(group)}"'
-            )
+            topic, name = label_value(at.topic), label_value(group)
+            labels = f'topic="{topic}",partition="{at.index}",group="{name}"'
             yield f"consumer_lag{{{labels}}} {max(0, end - committed.offset)}"
-
-
-def _escaped(label: str) -> str:
-    return label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

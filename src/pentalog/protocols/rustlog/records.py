@@ -59,8 +59,7 @@ class Writing:
         route = line.door.routes.peek(data, start, end)
         if route is None:
             return start
-        access = line.context.access
-        if access.guarded and not rights.may_write(access, route.at.topic):
+        if not rights.may_write(line.context.access, route.at.topic):
             return start
         run = kernels.rustlog_run(
             data,
@@ -235,8 +234,8 @@ class Fetching:
                     start=marks.start,
                     end=marks.end,
                 )
-            # The original knows no error for this; a client that goes on there misses no more.
-            self._answer(self._dialect.nothing(marks.start))
+            # The original knows no error for this, and repeats what it was asked for.
+            self._answer(self._dialect.nothing(offset))
             return True
         if offset >= min(marks.stable, self._end_offset) or bytes_max == 0:
             self._answer(self._dialect.nothing(offset))

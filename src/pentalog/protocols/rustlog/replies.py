@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import msgspec
@@ -24,6 +25,7 @@ from pentalog.protocols.rustlog import errors
 from pentalog.protocols.rustlog.errors import Invalid, NotJson
 from pentalog.protocols.rustlog.frames import FRAME_BYTES_MAX, LENGTH, Undecodable
 from pentalog.protocols.rustlog.messages import (
+    NAME_CHARACTERS_MAX,
     TOPIC_NAME,
     CreateTopic,
     DescribePartition,
@@ -100,7 +102,9 @@ class JsonDialect:
         return _text(reply)
 
     def topics(self, topics: Sequence[tuple[str, int]]) -> bytes:
-        listed = [{"name": name, "partition_count": count} for name, count in topics]
+        listed = [
+            {"name": name, "partition_count": count} for name, count in topics if _nameable(name)
+        ]
         return _text({"type": "ListTopicsResponse", "topics": listed})
 
     def topic(self, name: str, partitions: Sequence[Bounds]) -> bytes:
@@ -128,8 +132,8 @@ class JsonDialect:
             return self.refusal(request, Invalid(name_flaw(_topic_of(request))), topics)
         elif isinstance(refusal, TopicNotFound):
             said = f"Topic '{_topic_of(request)}' not found"
-            names = [topic.name for topic in topics()[:_LISTED_TOPICS_MAX]]
-            details = {"available_topics": names}
+            names = (topic.name for topic in topics() if _nameable(topic.name))
+            details = {"available_topics": list(islice(names, _LISTED_TOPICS_MAX))}
         elif isinstance(refusal, PartitionNotFound):
             name = _topic_of(request)
             said = f"Partition {_partition_of(request)} not found in topic '{name}'"
@@ -233,6 +237,11 @@ def _packed_refusal(request: Request | None, refusal: Exception) -> tuple[int, s
     return errors.FAILED, str(refusal)
 
 
+def _nameable(topic: str) -> bool:
+    """Has it a length the document knows?  What another door made with a dot is served."""
+    return 0 < len(topic) <= NAME_CHARACTERS_MAX
+
+
 def _topic_of(request: Request | None) -> str:
     return getattr(request, "topic", "")
 
@@ -257,7 +266,9 @@ def _string(data: bytes) -> bytes:
 
 
 def _failure(code: int, message: str) -> bytes:
-    said = message.encode("utf-8", "replace")[:_TEXT_BYTES_MAX]
+    said = message.encode("utf-8", "replace")
+    if len(said) > _TEXT_BYTES_MAX:
+        said = said[:_TEXT_BYTES_MAX].decode("utf-8", "ignore").encode()
     return _packed(struct.pack(">BH", 0xFE, code) + _string(said))
 
 

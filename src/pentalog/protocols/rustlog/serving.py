@@ -38,9 +38,12 @@ from pentalog.session import Place
 MESSAGE_BYTES_MAX: Final = FRAME_BYTES_MAX + 4096
 """`max.message.bytes` of topics made here: the largest record a frame can bring must fit."""
 _I64_MAX: Final = (1 << 63) - 1
+_U64_MAX: Final = (1 << 64) - 1
+_U64_DIGITS_MAX: Final = 20
 _I32_MAX: Final = (1 << 31) - 1
-_GROUP_BYTES_MAX: Final = (1 << 15) - 1
-_TOPIC_BYTES_MAX: Final = 249
+_TEXT_BYTES_MAX: Final = (1 << 15) - 1
+EXACT: Final = "rustlog.offset="
+"""How the metadata of a commit begins whose offset has 64 bits: the log counts in 63."""
 
 
 def serve(line: Line, dialect: Dialect, request: Request) -> None:
@@ -62,7 +65,7 @@ def _fetch(line: Line, dialect: Dialect, request: Fetch) -> None:
         at = Partition(request.topic, request.partition)
         found = line.context.broker.groups.offsets.committed(request.group_id, (at,)).get(at)
         if found is not None:
-            offset = found.offset
+            offset = _offset_of(found)
         elif line.context.config.rustlog_strict_groups:
             line.say(dialect.nothing(0))
             return
@@ -77,29 +80,42 @@ def _offset_commit(line: Line, dialect: Dialect, request: OffsetCommit) -> None:
         except (TopicNotFound, PartitionNotFound):
             line.say(dialect.committed(accepted=False))
             return
-    _check_commit(request)
+    if not line.context.broker.knowledge.current:
+        _check_for_cluster(request)
     at = Partition(request.topic, request.partition)
     offsets = line.context.broker.groups.offsets
-    later = offsets.commit(request.group, {at: Committed(request.offset)})
+    later = offsets.commit(request.group, {at: _committed(request.offset)})
     line.answer_later(dialect, request, later, lambda _: dialect.committed(accepted=True))
 
 
-def _check_commit(request: OffsetCommit) -> None:
-    """The binary dialect may name what is not there, but nothing that could never be."""
-    if request.offset > _I64_MAX:
-        raise Invalid(f"offset {request.offset}; 0 to {_I64_MAX} are accepted")
+def _check_for_cluster(request: OffsetCommit) -> None:
+    """A cluster keeps what Kafka's own requests can tell it."""
     if request.partition > _I32_MAX:
         raise Invalid(f"partition {request.partition}; 0 to {_I32_MAX} are accepted")
-    if len(request.topic.encode()) > _TOPIC_BYTES_MAX:
-        raise Invalid(f"a topic name of more than {_TOPIC_BYTES_MAX} bytes")
-    if len(request.group.encode()) > _GROUP_BYTES_MAX:
-        raise Invalid(f"a group name of more than {_GROUP_BYTES_MAX} bytes")
+    for what, name in (("topic", request.topic), ("group", request.group)):
+        if len(name.encode()) > _TEXT_BYTES_MAX:
+            raise Invalid(f"a {what} name of more than {_TEXT_BYTES_MAX} bytes")
+
+
+def _committed(offset: int) -> Committed:
+    if offset <= _I64_MAX:
+        return Committed(offset)
+    return Committed(_I64_MAX, metadata=f"{EXACT}{offset}")
+
+
+def _offset_of(committed: Committed) -> int:
+    """As it was committed here; other protocols see the nearest offset there can be."""
+    if committed.offset == _I64_MAX and committed.metadata.startswith(EXACT):
+        digits = committed.metadata[len(EXACT) : len(EXACT) + _U64_DIGITS_MAX]
+        if digits.isascii() and digits.isdecimal():
+            return min(int(digits), _U64_MAX)
+    return committed.offset
 
 
 def _offset_fetch(line: Line, dialect: Dialect, request: OffsetFetch) -> None:
     at = Partition(request.topic, request.partition)
     found = line.context.broker.groups.offsets.committed(request.group, (at,)).get(at)
-    line.say(dialect.offset(None if found is None else found.offset))
+    line.say(dialect.offset(None if found is None else _offset_of(found)))
 
 
 def _create_topic(line: Line, dialect: Dialect, request: CreateTopic) -> None:
@@ -143,7 +159,9 @@ def _create(
     line: Line, dialect: Dialect, request: CreateTopic, spec: TopicSpec, place: Place | None
 ) -> None:
     topics = line.context.broker.topics
+    line.context.usage.check_change()
     partitions = topics.create(spec).partitions
+    line.context.usage.changed(partitions)
     line.context.access.record("create topic", spec.name)
     line.answer_later(
         dialect, request, topics.settle(), lambda _: dialect.created(partitions), place

@@ -66,6 +66,9 @@ class Sink(Protocol):
     def compact(self, file_bytes: int) -> Mapping[str, Any]: ...
     def vacuum(self, retention_ms: int, *, dry_run: bool) -> list[str]: ...
     def discard(self, files: Iterable[File]) -> None: ...
+    def examine(self) -> None:
+        """For a trial at the start: whatever else of reading and writing may not work."""
+
     def drop(self) -> None: ...
 
 
@@ -83,6 +86,14 @@ def open_table(at: TableAt) -> Sink:
         from pentalog.tables.sinks.iceberg import IcebergSink
 
         return IcebergSink(at)
+    if at.sink == "delta-jar":
+        from pentalog.tables.sinks.delta_jar import DeltaJarSink
+
+        return DeltaJarSink(at)
+    if at.sink == "iceberg-jar":
+        from pentalog.tables.sinks.iceberg_jar import IcebergJarSink
+
+        return IcebergJarSink(at)
     raise SinkRefused(f"{at.uri}: no sink {at.sink!r}")
 
 
@@ -104,6 +115,7 @@ def probe(at: TableAt) -> None:
         sink.state()
         step = Step("probe", 0, {at_zero: Range(41, 43)}, {at_zero: Range(41, 43)})
         sink.append(files.close(), step)
+        sink.examine()
         again = open_table(trial)
         rows, end = sorted(again.arrow().column("offset").to_pylist()), again.state().end(at_zero)
         if rows != [41, 42] or end != 43:

@@ -47,11 +47,14 @@ if TYPE_CHECKING:
 _PARTITIONS: Final = "pentalog.partitions"
 _QUERIES: Final = "pentalog.queries"
 _QUERIES_MAX: Final = 100
+WRITER: Final = "pentalog.writer"
 _LEDGER_MAX: Final = 10_000
 
 
 class DeltaSink:
     """One Delta table."""
+
+    writer = ""
 
     def __init__(self, at: TableAt) -> None:
         try:
@@ -123,6 +126,11 @@ class DeltaSink:
             return State()
         table = self._current()
         known = table.metadata().configuration
+        if known.get(WRITER, self.writer) != self.writer:
+            raise SinkRefused(
+                f"{self.at.uri}: Delta's jar writes this table and keeps its state another way;"
+                " set sink = 'delta-jar' again"
+            )
         covered, dropped, batches = {}, {}, {}
         for at in map(partition_of, json.loads(known.get(_PARTITIONS, "[]"))):
             start, end, lost = (
@@ -184,7 +192,7 @@ class DeltaSink:
         """Replace rows by key; of two rows of a key the one with the later place stays."""
         rows = self._staged(files)
         table = self._current(refresh=False)
-        on = " and ".join(f"t.`{name}` is not distinct from s.`{name}`" for name in self.at.key)
+        on = " and ".join(f"(t.`{name}` is not distinct from s.`{name}`)" for name in self.at.key)
         with _conflicts(self.at.uri):
             table.merge(
                 rows,
@@ -192,7 +200,7 @@ class DeltaSink:
                 source_alias="s",
                 target_alias="t",
                 commit_properties=self._properties(step, rows.num_rows),
-            ).when_matched_update_all(_LATER).when_not_matched_insert_all().execute()
+            ).when_matched_update_all(LATER).when_not_matched_insert_all().execute()
         self._sync_log()
 
     def replace(self, files: Sequence[File], step: Step, schema: pa.Schema) -> None:
@@ -200,16 +208,18 @@ class DeltaSink:
 
     def cut(self, step: Step) -> None:
         """Remove the rows below the starts of `step`, with the new starts in the same commit."""
+        table = self._current(refresh=False)
+        with _conflicts(self.at.uri):
+            table.delete(self._below(step), commit_properties=self._properties(step, 0))
+        self._sync_log()
+
+    def _below(self, step: Step) -> str:
         mark = "" if self.at.layer in ("bronze", "dead_letters") else "_"
-        below = " or ".join(
+        return " or ".join(
             f"(`{mark}topic` = '{at.topic}' and `{mark}partition` = {at.index}"
             f" and `{mark}offset` < {one.start})"
             for at, one in step.covered.items()
         )
-        table = self._current()
-        with _conflicts(self.at.uri):
-            table.delete(below, commit_properties=self._properties(step, 0))
-        self._sync_log()
 
     def ledger(self) -> list[Entry]:
         found = (
@@ -260,6 +270,9 @@ class DeltaSink:
         """Remove files that no commit will refer to."""
         self._storage.remove([one.path for one in files])
 
+    def examine(self) -> None:
+        """Nothing: what is written is read by the library it was written with."""
+
     def drop(self) -> None:
         if self.exists():
             self._storage.filesystem.delete_dir(self._storage.root)
@@ -305,8 +318,8 @@ class DeltaSink:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        schema = self.schema()
-        assert schema is not None
+        # Not of a newer version: the commit is fenced by the one that was looked at.
+        schema = pa.schema(self._current(refresh=False).schema().to_arrow())
         parts = []
         for one in files:
             with self._storage.filesystem.open_input_file(self._storage.path(one.path)) as file:
@@ -319,7 +332,7 @@ class DeltaSink:
             self._storage.sync(f"_delta_log/{table.version():020d}.json")
 
 
-_LATER: Final = (
+LATER: Final = (
     "s._offset > t._offset or (s._offset = t._offset and (s._topic > t._topic"
     " or (s._topic = t._topic and s._partition > t._partition)))"
 )

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pentalog.model.types import Partition
-from pentalog.tables.files import File, Layout
+from pentalog.tables import replacement
+from pentalog.tables.files import File, FileSet, Layout
 from pentalog.tables.pipeline import TableAt
 from pentalog.tables.sinks.reading import read_files
 from pentalog.tables.sinks.refusals import Busy, Missing, SinkRefused
@@ -31,12 +32,19 @@ from pentalog.tables.storage import Storage, storage_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
     from pyiceberg.catalog import Catalog
-    from pyiceberg.table import Table
+    from pyiceberg.expressions import BooleanExpression
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table, Transaction
     from pyspark.sql import DataFrame, SparkSession
 
 _STATE: Final = "pentalog.state"
+NOTE: Final = "pentalog.note"
+_FILE_BYTES: Final = 134_217_728
+_COMPACT_LOOKS: Final = 10
 _NAMESPACE: Final = "pentalog"
+CATALOG: Final = "pentalog"
 _PROPERTIES: Final = {
     # Two writers of the same batch would both succeed with the library's own retry.
     "commit.retry.num-retries": "0",
@@ -71,6 +79,7 @@ class IcebergSink:
         self._name = (_NAMESPACE, Path(at.uri).relative_to(self._home).as_posix().replace("/", "_"))
         self._catalog: Catalog | None = None
         self._table: Table | None = None
+        self._file_bytes = _FILE_BYTES
 
     def exists(self) -> bool:
         if not (self._home / "iceberg.db").exists():
@@ -105,10 +114,15 @@ class IcebergSink:
         return found
 
     def layout(self, file_bytes: int) -> Layout:
+        self._file_bytes = file_bytes
+        # What will be merged is read again here: whole rows, wherever they go in the end.
+        return self._layout(() if self.at.key else self.at.partition_by)
+
+    def _layout(self, partition_by: tuple[str, ...]) -> Layout:
         schema = self.schema()
         assert schema is not None, "prepared first"
         return Layout(
-            self._data.root, schema, self.at.partition_by, self.keep_partitions, file_bytes,
+            self._data.root, schema, partition_by, self.keep_partitions, self._file_bytes,
             self.at.fsync,
         )  # fmt: skip
 
@@ -121,62 +135,49 @@ class IcebergSink:
         return state_from_json(json.loads(self._current().properties.get(_STATE, "{}")))
 
     def append(self, files: Sequence[File], step: Step) -> None:
-        table = self._looked_at()
-        with _conflicts(self.at.uri), table.transaction() as transaction:
-            if files:
-                transaction.add_files(
-                    [self._data.path(one.path) for one in files],
-                    snapshot_properties=step.metadata(sum(one.rows for one in files)),
-                )
-            transaction.set_properties(self._next(table, step))
-        self._table = None
+        self._commit(self._looked_at(), files, (), step)
 
     def merge(self, files: Sequence[File], step: Step) -> None:
-        raise SinkRefused(f"{self.at.uri}: only Delta tables replace rows; set sink = 'delta'")
+        """Replace rows by key; of two rows of a key the one with the later place stays."""
+        table = self._looked_at()
+        rows = self._staged(files, table)
+        made = FileSet(self._layout(self.at.partition_by))
+        near = _near(replacement.bounds(rows, self.at.key))
+        with made.discarding(Exception):
+            there = _opened(self._files(table, near))
+            changed = replacement.replaced(there, rows, self.at.key, made)
+        with made.discarding(Busy):
+            self._commit(table, made.close(), changed, step, rows.num_rows)
 
     def replace(self, files: Sequence[File], step: Step, schema: pa.Schema) -> None:
-        from pyiceberg.expressions import AlwaysTrue
-
         table = self._looked_at()
-        with _conflicts(self.at.uri), table.transaction() as transaction:
-            transaction.delete(AlwaysTrue())
-            if files:
-                transaction.add_files(
-                    [self._data.path(one.path) for one in files],
-                    snapshot_properties=step.metadata(sum(one.rows for one in files)),
-                )
-            transaction.set_properties(self._next(table, step))
-        self._table = None
+        self._commit(table, files, self._files(table), step, schema=schema)
 
     def cut(self, step: Step) -> None:
         mark = "" if self.at.layer in ("bronze", "dead_letters") else "_"
-        below = " or ".join(
-            f"({mark}topic = '{at.topic}' and {mark}partition = {at.index}"
-            f" and {mark}offset < {one.start})"
-            for at, one in step.covered.items()
-        )
+        highest = max(one.start for one in step.covered.values())
         table = self._looked_at()
-        with _conflicts(self.at.uri), table.transaction() as transaction:
-            transaction.delete(below, snapshot_properties=step.metadata(0))
-            transaction.set_properties(self._next(table, step))
-        self._table = None
+        made = FileSet(self._layout(self.at.partition_by))
+        below = _opened(self._files(table, _compared("LessThan", f"{mark}offset", highest)))
+        with made.discarding(Exception):
+            changed = replacement.removed_below(below, step.covered, mark, made)
+        with made.discarding(Busy):
+            self._commit(table, made.close(), changed, step, 0)
 
     def ledger(self) -> list[Entry]:
         found = (
-            entry_of(number, one.timestamp_ms, one.summary.additional_properties)
-            for number, one in enumerate(self._current().snapshots())
+            entry_of(one.sequence_number or 0, one.timestamp_ms, one.summary.additional_properties)
+            for one in self._current().snapshots()
             if one.summary is not None
         )
         return [entry for entry in found if entry is not None]
 
     def version(self) -> int:
-        return len(self._current().metadata.snapshots)
+        newest = self._current().current_snapshot()
+        return (newest.sequence_number or 0) if newest is not None else 0
 
     def files(self) -> list[str]:
-        return [
-            str(one.file.file_path).removeprefix("file://")
-            for one in self._current().scan().plan_files()
-        ]
+        return [_local(one.file_path) for one in self._files(self._current())]
 
     def arrow(self) -> pa.Table:
         schema = self.schema()
@@ -194,10 +195,31 @@ class IcebergSink:
         )
 
     def compact(self, file_bytes: int) -> Mapping[str, Any]:
-        raise SinkRefused(
-            f"{self.at.uri}: pyiceberg cannot compact; use Spark's Iceberg runtime and"
-            " rewrite_data_files, or set sink = 'delta'"
+        """Write small files together; commits that come meanwhile only make it look again."""
+        table = self._current()
+        self._file_bytes = file_bytes
+        small = replacement.small_files(
+            self._files(table),
+            lambda one: int(one.file_size_in_bytes),
+            lambda one: (one.spec_id, one.partition),
+            file_bytes // 2,
         )
+        if not small:
+            return {"files_removed": 0, "files_added": 0}
+        made = FileSet(self._layout(self.at.partition_by))
+        with made.discarding(Exception):
+            replacement.copied((opened for _, opened in _opened(small)), made)
+        with made.discarding(Busy):
+            files = made.close()
+            for last in (False,) * _COMPACT_LOOKS + (True,):
+                try:
+                    self._commit(table, files, small, None)
+                    break
+                except Busy:
+                    table = self._current()
+                    if last or not set(small) <= set(self._files(table)):
+                        raise
+        return {"files_removed": len(small), "files_added": len(files)}
 
     def vacuum(self, retention_ms: int, *, dry_run: bool) -> list[str]:
         """Expire old snapshots and remove files that no snapshot refers to."""
@@ -209,14 +231,12 @@ class IcebergSink:
             with _conflicts(self.at.uri):
                 table.maintenance.expire_snapshots().older_than(before).commit()
             table = self._current()
-        used = {
-            str(path).removeprefix("file://")
-            for path in table.inspect.all_files().column("file_path").to_pylist()
-        }
-        root = Path(self._data.root)
+        root = Path(self._storage.root)
+        used = self._used(table)
         found = [
             path
-            for path in sorted(root.rglob("*.parquet"))
+            for pattern in ("data/**/*.parquet", "metadata/*.avro")
+            for path in sorted(root.glob(pattern))
             if str(path) not in used and path.stat().st_mtime <= before.timestamp()
         ]
         if not dry_run:
@@ -224,8 +244,19 @@ class IcebergSink:
                 path.unlink(missing_ok=True)
         return [str(path.relative_to(root)) for path in found]
 
+    def _used(self, table: Table) -> set[str]:
+        """Every file that a snapshot refers to, directly or not."""
+        found = {_local(one) for one in table.inspect.all_files().column("file_path").to_pylist()}
+        for snapshot in table.snapshots():
+            found.add(_local(snapshot.manifest_list))
+            found |= {_local(one.manifest_path) for one in snapshot.manifests(table.io)}
+        return found
+
     def discard(self, files: Iterable[File]) -> None:
         self._data.remove([one.path for one in files])
+
+    def examine(self) -> None:
+        """Nothing: what is written is read by the library it was written with."""
 
     def drop(self) -> None:
         if self.exists():
@@ -233,6 +264,74 @@ class IcebergSink:
         if Path(self.at.uri).exists():
             self._storage.filesystem.delete_dir(self._storage.root)
         self._table = None
+
+    def _commit(
+        self,
+        table: Table,
+        files: Sequence[File],
+        removed: Sequence[DataFile],
+        step: Step | None,
+        rows: int | None = None,
+        *,
+        schema: pa.Schema | None = None,
+    ) -> None:
+        """One snapshot, even of nothing: only a snapshot is fenced by the one before it."""
+        from pyiceberg.io.pyarrow import parquet_file_to_data_file
+
+        count = sum(one.rows for one in files) if rows is None else rows
+        entry = {NOTE: "compact"} if step is None else step.metadata(count)
+        with _conflicts(self.at.uri), table.transaction() as transaction:
+            self._shape(transaction, schema)
+            metadata = transaction.table_metadata
+            update = transaction.update_snapshot(snapshot_properties=entry)
+            with update.overwrite() if removed else update.fast_append() as snapshot:
+                for gone in removed:
+                    snapshot.delete_data_file(gone)
+                for one in files:
+                    path = self._data.path(one.path)
+                    snapshot.append_data_file(parquet_file_to_data_file(table.io, metadata, path))
+            if step is not None:
+                transaction.set_properties(self._next(table, step))
+        self._table = None
+
+    def _shape(self, transaction: Transaction, schema: pa.Schema | None) -> None:
+        """Let columns of files be found by name; `schema` is for rows in place of all others."""
+        from pyiceberg.table import TableProperties
+
+        if transaction.table_metadata.name_mapping() is None:
+            names = transaction.table_metadata.schema().name_mapping.model_dump_json()
+            transaction.set_properties({TableProperties.DEFAULT_NAME_MAPPING: names})
+        if schema is None:
+            return
+        known = _plain(transaction.table_metadata.schema().as_arrow())
+        with transaction.update_schema(allow_incompatible_changes=True) as update:
+            for one in known:
+                if one.name not in schema.names or schema.field(one.name).type != one.type:
+                    update.delete_column(one.name)
+        with transaction.update_schema() as update:
+            update.union_by_name(schema)
+
+    def _staged(self, files: Sequence[File], table: Table) -> pa.Table:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        schema = _plain(table.schema().as_arrow())
+        parts = [pq.ParquetFile(self._data.path(one.path)).read() for one in files]
+        return pa.concat_tables(parts).cast(schema) if parts else schema.empty_table()
+
+    def _files(self, table: Table, near: BooleanExpression | None = None) -> list[DataFile]:
+        """The files of a version of the table, those that cannot hold what is `near` left out."""
+        from pyiceberg.expressions import AlwaysTrue
+
+        found = []
+        for task in table.scan(row_filter=near or AlwaysTrue()).plan_files():
+            if task.delete_files:
+                raise SinkRefused(
+                    f"{self.at.uri}: another writer deleted rows of {task.file.file_path} without"
+                    " writing it anew; let that writer do so (rewrite_data_files), then try again"
+                )
+            found.append(task.file)
+        return found
 
     def _next(self, table: Table, step: Step) -> dict[str, str]:
         known = state_from_json(json.loads(table.properties.get(_STATE, "{}")))
@@ -244,7 +343,7 @@ class IcebergSink:
 
             self._home.mkdir(parents=True, exist_ok=True)
             self._catalog = SqlCatalog(
-                "pentalog", uri=f"sqlite:///{self._home}/iceberg.db", warehouse=str(self._home)
+                CATALOG, uri=f"sqlite:///{self._home}/iceberg.db", warehouse=str(self._home)
             )
             self._catalog.create_namespace_if_not_exists(_NAMESPACE)
         return self._catalog
@@ -267,6 +366,36 @@ def _conflicts(uri: str) -> Iterator[None]:
         yield
     except CommitFailedException as error:
         raise Busy(f"{uri}: {error}") from error
+
+
+def _opened(files: Iterable[DataFile]) -> Iterator[tuple[DataFile, pq.ParquetFile]]:
+    import pyarrow.parquet as pq
+
+    for one in files:
+        with pq.ParquetFile(_local(one.file_path)) as opened:
+            yield one, opened
+
+
+def _local(address: str) -> str:
+    return str(address).removeprefix("file://")
+
+
+def _near(bounds: Mapping[str, replacement.Bounds]) -> BooleanExpression:
+    from pyiceberg.expressions import AlwaysTrue, And
+
+    found: BooleanExpression = AlwaysTrue()
+    for name, (least, greatest) in bounds.items():
+        found = And(found, _compared("GreaterThanOrEqual", name, least))
+        found = And(found, _compared("LessThanOrEqual", name, greatest))
+    return found
+
+
+def _compared(kind: str, name: str, value: Any) -> BooleanExpression:
+    """The library's comparisons are typed as what they hold, not as what they take."""
+    from pyiceberg import expressions
+
+    made: BooleanExpression = getattr(expressions, kind)(name, value)
+    return made
 
 
 def _plain(schema: pa.Schema) -> pa.Schema:

@@ -19,12 +19,13 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pentalog.model.types import Partition
+from pentalog.tables import replacement
 from pentalog.tables.files import File, FileSet, Layout
 from pentalog.tables.pipeline import TableAt
 from pentalog.tables.sinks.reading import read_files
@@ -42,10 +43,12 @@ from pentalog.tables.storage import storage_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
     from pyspark.sql import DataFrame, SparkSession
 
 _WHOLE_EVERY: Final = 50
 _MANIFEST: Final = "_manifest"
+_FILE_BYTES: Final = 134_217_728
 
 
 @dataclass(slots=True)
@@ -73,6 +76,7 @@ class ParquetSink:
             )
         self._manifest = Path(self._storage.root) / _MANIFEST
         self._table = _Table()
+        self._file_bytes = _FILE_BYTES
 
     def exists(self) -> bool:
         return bool(self._versions())
@@ -96,14 +100,19 @@ class ParquetSink:
         return grown
 
     def layout(self, file_bytes: int) -> Layout:
+        self._file_bytes = file_bytes
+        # What will be merged is read again here: whole rows, wherever they go in the end.
+        return self._layout(() if self.at.key else self.at.partition_by)
+
+    def _layout(self, partition_by: tuple[str, ...]) -> Layout:
         schema = self.schema()
         assert schema is not None, "prepared first"
         return Layout(
             self.at.uri,
             schema,
-            self.at.partition_by,
+            partition_by,
             self.keep_partitions,
-            file_bytes,
+            self._file_bytes,
             self.at.fsync,
         )
 
@@ -117,7 +126,15 @@ class ParquetSink:
         self._commit({**_entry(step, files), "add": [_listed(one) for one in files]}, self._table)
 
     def merge(self, files: Sequence[File], step: Step) -> None:
-        raise SinkRefused(f"{self.at.uri}: only Delta tables replace rows; set sink = 'delta'")
+        """Replace rows by key; of two rows of a key the one with the later place stays."""
+        table, rows = self._table, self._staged(files)
+        near = replacement.bounds(rows, self.at.key)
+        there = [one for one in table.files.values() if _may_hold(one, near)]
+
+        def write(made: FileSet) -> list[File]:
+            return replacement.replaced(self._opened(there), rows, self.at.key, made)
+
+        self._rewrite(table, write, {"step": step, "entry": step.metadata(rows.num_rows)})
 
     def replace(self, files: Sequence[File], step: Step, schema: pa.Schema) -> None:
         table = self._table
@@ -130,24 +147,14 @@ class ParquetSink:
         self._commit(change, table)
 
     def cut(self, step: Step) -> None:
-        import pyarrow.compute as pc
-
         table = self._table
         mark = "" if self.at.layer in ("bronze", "dead_letters") else "_"
 
-        def keep(rows: pa.Table) -> pa.Table:
-            gone = None
-            for at, one in step.covered.items():
-                here = pc.and_(
-                    pc.equal(rows.column(f"{mark}topic"), at.topic),
-                    pc.equal(rows.column(f"{mark}partition"), at.index),
-                )
-                here = pc.and_(here, pc.less(rows.column(f"{mark}offset"), one.start))
-                gone = here if gone is None else pc.or_(gone, here)
-            return rows.filter(pc.invert(gone)) if gone is not None else rows
+        def write(made: FileSet) -> list[File]:
+            there = self._opened(table.files.values())
+            return replacement.removed_below(there, step.covered, mark, made)
 
-        changed = self._rewritten(list(table.files.values()), keep, 1 << 40)
-        self._commit({**_entry(step, []), **changed}, table)
+        self._rewrite(table, write, _entry(step, []))
 
     def ledger(self) -> list[Entry]:
         found = []
@@ -180,12 +187,22 @@ class ParquetSink:
 
     def compact(self, file_bytes: int) -> Mapping[str, Any]:
         table = self._current()
-        small = [one for one in table.files.values() if one.size_bytes < file_bytes // 2]
-        if len(small) < 2:
+        self._file_bytes = file_bytes
+        small = replacement.small_files(
+            table.files.values(),
+            lambda one: one.size_bytes,
+            lambda one: tuple(one.partition.items()),
+            file_bytes // 2,
+        )
+        if not small:
             return {"files_removed": 0, "files_added": 0}
-        changed = self._rewritten(small, lambda rows: rows, file_bytes)
-        self._commit(changed, table)
-        return {"files_removed": len(changed["remove"]), "files_added": len(changed["add"])}
+
+        def write(made: FileSet) -> list[File]:
+            replacement.copied((opened for _, opened in self._opened(small)), made)
+            return small
+
+        added = self._rewrite(table, write, {})
+        return {"files_removed": len(small), "files_added": added}
 
     def vacuum(self, retention_ms: int, *, dry_run: bool) -> list[str]:
         table, root = self._current(), Path(self._storage.root)
@@ -203,26 +220,40 @@ class ParquetSink:
     def discard(self, files: Iterable[File]) -> None:
         self._storage.remove([one.path for one in files])
 
+    def examine(self) -> None:
+        """Nothing: what is written is read by the library it was written with."""
+
     def drop(self) -> None:
         if Path(self._storage.root).exists():
             self._storage.filesystem.delete_dir(self._storage.root)
         self._table = _Table()
 
-    def _rewritten(
-        self, files: Sequence[File], change: Callable[[pa.Table], pa.Table], file_bytes: int
-    ) -> dict[str, Any]:
-        """New files in place of `files`: what a commit has to say about it."""
+    def _rewrite(
+        self, table: _Table, write: Callable[[FileSet], Sequence[File]], change: Mapping[str, Any]
+    ) -> int:
+        """Commit what `write` makes in place of the files it returns; how many it made."""
+        made = FileSet(self._layout(self.at.partition_by))
+        with made.discarding(Exception):
+            removed = [one.path for one in write(made)]
+            added = [_listed(one) for one in made.close()]
+        with made.discarding(Busy):
+            self._commit({**change, "remove": removed, "add": added}, table)
+        return len(added)
+
+    def _opened(self, files: Iterable[File]) -> Iterator[tuple[File, pq.ParquetFile]]:
         import pyarrow.parquet as pq
 
-        made = FileSet(self.layout(file_bytes))
         for one in files:
-            opened = pq.ParquetFile(self._storage.path(one.path))
-            for group in range(opened.num_row_groups):
-                made.add(change(opened.read_row_group(group)))
-        return {
-            "remove": [one.path for one in files],
-            "add": [_listed(one) for one in made.close()],
-        }
+            with pq.ParquetFile(self._storage.path(one.path)) as opened:
+                yield one, opened
+
+    def _staged(self, files: Sequence[File]) -> pa.Table:
+        import pyarrow as pa
+
+        schema = self.schema()
+        assert schema is not None, "prepared first"
+        parts = [opened.read() for _, opened in self._opened(files)]
+        return pa.concat_tables(parts).cast(schema) if parts else schema.empty_table()
 
     def _versions(self) -> list[int]:
         if not self._manifest.is_dir():
@@ -308,3 +339,13 @@ def _listed(one: File) -> dict[str, Any]:
 
 def _file(value: Mapping[str, Any]) -> File:
     return File(**value)
+
+
+def _may_hold(one: File, near: Mapping[str, replacement.Bounds]) -> bool:
+    """Whether a file can have rows within these bounds, as far as its statistics tell."""
+    stats = json.loads(one.stats)
+    for name, (least, greatest) in near.items():
+        low, high = stats["minValues"].get(name), stats["maxValues"].get(name)
+        if isinstance(low, int) and isinstance(high, int) and (low > greatest or high < least):
+            return False
+    return True

@@ -113,11 +113,12 @@ def test_topics_come_and_go(broker: FluvioBroker) -> None:
 
 
 def test_settings_are_kept_and_shown(broker: FluvioBroker) -> None:
-    tail = Writer(19).u8(1).u8(0).u32(3600).u8(1).u8(1).u32(4096).u8(1).u64(1 << 20).u8(5).u8(0)
+    size = 1 << 20
+    tail = Writer(19).u8(1).u8(0).u32(3600).u8(1).u8(1).u32(size).u8(1).u64(size).u8(5).u8(0)
     broker.sc().ask(CREATE, create_topic("kept", topic_spec(tail=bytes(tail.u8(0).out))))
     assert broker.topics.get("kept").overrides == {
         "retention.ms": "3600000",
-        "segment.bytes": "4096",
+        "segment.bytes": "1048576",
         "retention.bytes": "1048576",
         "compression.type": "zstd",
     }

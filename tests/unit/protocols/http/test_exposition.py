@@ -6,7 +6,9 @@ import json
 import re
 from pathlib import Path
 
-from pentalog.metrics import SECONDS_BOUNDS, Histogram
+import pytest
+
+from pentalog.metrics import SECONDS_BOUNDS, Histogram, label_value
 from pentalog.protocols.http.exposition import FAMILIES
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -42,3 +44,17 @@ def test_durations_are_counted_by_class() -> None:
     assert counts[SECONDS_BOUNDS[-1]] == 4
     assert histogram.count == 5
     assert histogram.sum_s == 104.0011
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ('a"b\\c', 'a\\"b\\\\c'),
+        ("a\nb", "a\\nb"),
+        ("\0\r\x1b\x9b", "\\\\x00\\\\x0d\\\\x1b\\\\x9b"),
+        ("grüße 日本", "grüße 日本"),
+    ],
+)
+def test_no_name_breaks_out_of_its_label(name: str, value: str) -> None:
+    assert label_value(name) == value
+    assert len(value.splitlines()) == 1

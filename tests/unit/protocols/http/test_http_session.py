@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -290,6 +291,28 @@ def test_a_slow_reader_is_told_what_it_missed(world: World) -> None:
     world.runtime.step()
     assert world.line.sent.count(b'"name":"Produce"') == 1000
     assert b'{"dropped":2000}' in world.line.sent
+
+
+def test_frames_are_shown_no_longer_than_their_reader_may_see_them() -> None:
+    rules = Unguarded()
+    rules.enforced = True
+    world = World(Access(rules))
+    world.get("/api/v1/inspect/7")
+    (watching,) = world.observation.watchers
+    world.line.sent.clear()
+    watching.frame(frame(1))
+    with patch.object(rules, "judge", Strict().judge):
+        rules.version += 1
+        world.runtime.step()
+    assert b"Produce" not in world.line.sent
+    assert b"the right to see it was taken away" in world.line.sent
+    assert world.line.sent.endswith(b"0\r\n\r\n")
+    assert world.observation.watchers == []
+    watching.frame(frame(2))
+    watching.ended()
+    world.runtime.step()
+    assert world.line.sent.endswith(b"0\r\n\r\n")
+    assert world.line.sent.count(b"ended") == 1
 
 
 def test_a_reader_that_goes_is_forgotten(world: World) -> None:

@@ -173,6 +173,18 @@ def test_fetching_everything(line: GroupLine, version: int) -> None:
     assert fetch(line, version, None, group="none").topics == ()
 
 
+@pytest.mark.parametrize("version", range(2, 10))
+def test_what_other_doors_commit_is_told_if_it_has_room(line: GroupLine, version: int) -> None:
+    told = {Partition(name, 3) for name in ("", "a/b", "\0\n", "x" * 32_767)}
+    hidden = {Partition("x" * 32_768, 3), Partition("t", 1 << 31)}
+    for group in ("g", "g" * 32_768):
+        line.disk.groups.offsets.commit(group, dict.fromkeys(told | hidden, Committed(5)))
+    found = fetch(line, version, None).topics
+    assert {Partition(t.name, p.partition_index) for t in found for p in t.partitions} == told
+    listed = line.begin(16, 5, states_filter=[], types_filter=[]).answer.groups
+    assert [group.group_id for group in listed] == ["g"]
+
+
 def test_fetching_for_several_groups(line: GroupLine) -> None:
     for group, offset in (("a", 1), ("b", 2)):
         commit(line, 10, [part(0, offset)], group_id=group)

@@ -10,7 +10,8 @@ from operator_bench import Bench, Client, read_answer
 
 from pentalog.broker.operation import Quota
 
-CREATE, DELETE, GROW = 19, 20, 37
+METADATA, CREATE, DELETE, GROW = 3, 19, 20, 37
+UNKNOWN = 3
 THROTTLED = 89
 
 
@@ -99,6 +100,26 @@ def test_added_partitions_count_too(bench: Bench, version: int, code: int) -> No
     assert answer.results[0].error_code == code
     assert throttle_ms(answer) == (4_000 if code else 9_000)
     assert bench.topics.get("a").partitions == (15 if code else 20)
+
+
+def test_topics_made_because_they_are_named_count_too(bench: Bench) -> None:
+    def name(topic: str) -> Any:
+        return bench.connect("maker").ask(
+            METADATA,
+            9,
+            topics=[{"name": topic}],
+            allow_auto_topic_creation=True,
+            include_cluster_authorized_operations=False,
+            include_topic_authorized_operations=False,
+        )
+
+    assert create(bench.connect("maker"), "a").topics[0].error_code == 0
+    assert name("b").topics[0].error_code == UNKNOWN
+    assert [topic.name for topic in bench.topics.all()] == ["a"]
+    bench.runtime.advance(5_000)
+    for _ in range(2):
+        answer = name("b")
+    assert answer.topics[0].error_code == 0
 
 
 def test_what_is_only_checked_is_not_counted_and_others_are_free(bench: Bench) -> None:

@@ -21,7 +21,7 @@ from pentalog.protocols.cursus.options import (
     PARTITIONS_DEFAULT,
     Options,
     Wish,
-    check_name,
+    is_name,
     options_of,
     policy_words,
     wish_of,
@@ -70,6 +70,7 @@ def _make(call: Call, wish: Wish) -> None:
         settings.setdefault("retention.ms", "-1")
     partitions = PARTITIONS_DEFAULT if wish.partitions is None else wish.partitions
     spec = TopicSpec(name=wish.topic, partitions=partitions, settings=settings)
+    call.session.context.usage.check_change()
     if call.broker.knowledge.current:
         _made(call, wish, spec)
         return
@@ -97,9 +98,10 @@ def _found(call: Call, wish: Wish) -> None:
 
 def _made(call: Call, wish: Wish, spec: TopicSpec) -> None:
     try:
-        call.broker.topics.create(spec)
+        made = call.broker.topics.create(spec)
     except InvalidPartitions as refusal:
         raise Refused(f"invalid_partitions reason={quoted(str(refusal))}") from None
+    call.session.context.usage.changed(made.partitions)
     kept = dict(wish.kept)
     kept |= {"idempotent": "true"} if wish.idempotent else {}
     kept |= {"event_sourcing": "true"} if wish.event_sourcing else {}
@@ -136,7 +138,9 @@ def _change(call: Call, topic: Topic, wish: Wish) -> None:
             'reason="compaction is not supported for event-sourcing topics"'
         )
     if wanted is not None and wanted > topic.partitions:
+        call.session.context.usage.check_change()
         call.broker.topics.grow(topic.name, wanted)
+        call.session.context.usage.changed(wanted - topic.partitions)
     if wish.settings:
         call.broker.topics.configure(topic.name, wish.settings)
     _keep(call, topic.name, wish.kept)
@@ -168,7 +172,9 @@ def delete(call: Call) -> None:
     if not name:
         raise Refused('missing_topic expected="DELETE topic=<name>"')
     topic = found(call, name)
+    call.session.context.usage.check_change()
     call.broker.topics.delete(topic.name)
+    call.session.context.usage.changed(topic.partitions)
     call.session.context.access.record("delete topic", topic.name)
     call.door.forget()
     done = f"OK topic={topic.name} deleted=true"
@@ -192,13 +198,7 @@ def list_topics(call: Call) -> None:
 
 def _listed(topic: Topic) -> bool:
     """Only names that can be written here, and none of brokers' own topics."""
-    if topic.name.startswith("__"):
-        return False
-    try:
-        check_name(topic.name)
-    except Refused:
-        return False
-    return True
+    return not topic.name.startswith("__") and is_name(topic.name)
 
 
 def describe(call: Call) -> None:

@@ -27,7 +27,7 @@ from pentalog.model.types import Ack, Appended, Identity, Partition
 from pentalog.protocols.kafka import records
 from pentalog.protocols.kafka.authorization import demand, find
 from pentalog.protocols.kafka.codec import uvarint
-from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused, code_of
+from pentalog.protocols.kafka.errors import REFUSALS, Denied, ErrorCode, Refused, code_of
 from pentalog.protocols.kafka.frames import Walk
 from pentalog.protocols.kafka.messages import Api, Call, Line
 
@@ -67,7 +67,7 @@ def serve_run(
             # The first life of these batches need not have been one run.
             return _serve_singly(run, data, log, door, line, access)
     except REFUSALS as refused:
-        if len(requests) > _ENTRY_BYTES:
+        if len(requests) > _ENTRY_BYTES and not isinstance(refused, Denied):
             return _serve_singly(run, data, log, door, line, access)
         if acks == 0:
             return False

@@ -13,6 +13,7 @@ from uuid import UUID
 from pentalog.broker.port import Topic, TopicSpec
 from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import BrokerError, TopicExists, TopicNotFound
+from pentalog.model.kafka_names import is_carried, is_kafka_name
 from pentalog.model.later import Later
 from pentalog.protocols.kafka import codec
 from pentalog.protocols.kafka.administration import OPERATIONS_NOT_ASKED
@@ -20,6 +21,7 @@ from pentalog.protocols.kafka.authorization import cluster_operations, operation
 from pentalog.protocols.kafka.errors import ErrorCode, code_of
 from pentalog.protocols.kafka.messages import Api, Call
 from pentalog.protocols.kafka.names import kafka_name_flaw
+from pentalog.protocols.kafka.quotas import count_implicit_change
 
 _KEPT_TOPICS_MAX: Final = 1000
 """An answer to a longer list is not kept: the list would be kept with it."""
@@ -73,6 +75,9 @@ def _create_missing(
             if not _may_create(call, name):
                 outcome[name] = int(ErrorCode.topic_authorization_failed)
                 continue
+            outcome[name] = _UNKNOWN
+            if not count_implicit_change(call, context.broker.settings.live.default_partitions):
+                continue  # its client asks again
             try:
                 context.broker.topics.create(TopicSpec(name=name))
                 outcome[name] = _UNKNOWN
@@ -141,7 +146,7 @@ def _fields(
         on_cluster = cluster_operations(call.access)
     if asked is None:
         sees = call.access.sees
-        every = topics.all(internal=True)
+        every = (topic for topic in topics.all(internal=True) if is_kafka_name(topic.name))
         listed = [_topic(call, topic) for topic in every if sees(Kind.TOPIC, topic.name)]
     else:
         listed = [_named(call, name, created.get(name, 0)) for name in asked]
@@ -160,6 +165,8 @@ def _named(call: Call, name: str | UUID | None, error: int) -> dict[str, Any]:
     if isinstance(name, UUID):
         try:
             topic = topics.by_id(name)
+            if not is_carried(topic.name):
+                raise TopicNotFound("its name cannot be told")
         except TopicNotFound:
             return _missing(None, name, int(ErrorCode.unknown_topic_id))
         if not call.access.allows(Operation.DESCRIBE, Kind.TOPIC, topic.name):

@@ -15,12 +15,14 @@ from uuid import UUID
 from pentalog.broker.port import Committed, Fence
 from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import BrokerError, TopicNotFound
+from pentalog.model.kafka_names import is_carried
 from pentalog.model.types import Partition
 from pentalog.protocols.kafka.authorization import demand, refusal_of
 from pentalog.protocols.kafka.coordination import group_code
 from pentalog.protocols.kafka.errors import ErrorCode
 from pentalog.protocols.kafka.messages import Api, Call
 
+_INDEX_MAX: Final = (1 << 31) - 1
 _NOTHING: Final[Mapping[str, Any]] = {
     "committed_offset": -1,
     "committed_leader_epoch": -1,
@@ -63,7 +65,8 @@ def _group(call: Call, group: str, asked: Any, fence: Fence) -> dict[str, Any]:
 def _all(call: Call, group: str) -> list[dict[str, Any]]:
     by_topic: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for at, committed in call.context.broker.groups.offsets.committed(group).items():
-        by_topic[at.topic].append(_partition(call, group, at, committed))
+        if at.index <= _INDEX_MAX and is_carried(at.topic):
+            by_topic[at.topic].append(_partition(call, group, at, committed))
     found = []
     for name, partitions in by_topic.items():
         if not call.access.sees(Kind.TOPIC, name):

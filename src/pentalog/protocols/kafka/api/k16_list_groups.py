@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from pentalog.broker.security import Kind, Operation
+from pentalog.model.kafka_names import is_carried
 from pentalog.protocols.kafka.messages import Api, Call
 
 
@@ -23,7 +24,8 @@ def serve(call: Call) -> None:
             "group_type": view.kind,
         }
         for view in call.context.broker.groups.all()
-        if (sees_all or call.access.sees(Kind.GROUP, view.name))
+        if is_carried(view.name)
+        and (sees_all or call.access.sees(Kind.GROUP, view.name))
         and (not states or view.state.lower() in states)
         and (not kinds or view.kind in kinds)
     ]

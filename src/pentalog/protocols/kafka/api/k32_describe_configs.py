@@ -10,6 +10,7 @@ from typing import Any
 
 from pentalog.broker.security import Operation
 from pentalog.model.errors import InvalidTopic, TopicNotFound
+from pentalog.protocols.kafka import user_keys
 from pentalog.protocols.kafka.administration import error_fields
 from pentalog.protocols.kafka.broker_configs import broker_entries
 from pentalog.protocols.kafka.configs import (
@@ -59,6 +60,8 @@ def _entries(call: Call, resource: Any) -> list[Entry]:
         return broker_entries(call, resource.resource_name)
     if resource.resource_type == Resource.GROUP:
         return group_entries(call, resource.resource_name)
+    if resource.resource_type == Resource.USER:
+        return user_keys.entries(call, resource.resource_name)
     raise Refused(ErrorCode.invalid_request, unknown_resource(resource.resource_type))
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pentalog.protocols.kafka import broker_configs, group_configs
+from pentalog.protocols.kafka import broker_configs, group_configs, user_keys
 from pentalog.protocols.kafka.authorization import demand_source
 from pentalog.protocols.kafka.configs import Resource, alter, check_alterable, missing_value
 from pentalog.protocols.kafka.messages import Api, Call
@@ -19,6 +19,8 @@ def serve(call: Call) -> None:
 
 def _alter(call: Call, resource: Any) -> None:
     check_alterable(resource, (config.name for config in resource.configs))
+    if resource.resource_type == Resource.USER:
+        raise user_keys.one_by_one()
     changes = {}
     for config in resource.configs:
         if config.value is None:

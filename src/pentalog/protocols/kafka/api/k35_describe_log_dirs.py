@@ -12,6 +12,7 @@ from typing import Any
 
 from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import BrokerError
+from pentalog.model.kafka_names import is_carried
 from pentalog.model.types import Partition
 from pentalog.protocols.kafka.authorization import refusal_of
 from pentalog.protocols.kafka.errors import code_of
@@ -27,7 +28,7 @@ def serve(call: Call) -> None:
     topics = call.context.broker.topics.all(internal=True)
     wanted: dict[str, set[int] | None]
     if asked is None:
-        wanted = {topic.name: None for topic in topics}
+        wanted = {topic.name: None for topic in topics if is_carried(topic.name)}
     else:
         wanted = {topic.topic: set(topic.partitions) for topic in asked}
     described = []

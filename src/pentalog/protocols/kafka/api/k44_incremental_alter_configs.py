@@ -11,7 +11,7 @@ from typing import Any
 
 from pentalog.broker.port import Setting
 from pentalog.model.errors import InvalidConfig
-from pentalog.protocols.kafka import broker_configs, group_configs
+from pentalog.protocols.kafka import broker_configs, group_configs, user_keys
 from pentalog.protocols.kafka.authorization import demand_source
 from pentalog.protocols.kafka.configs import (
     Entry,
@@ -47,6 +47,8 @@ def _alter(call: Call, resource: Any) -> None:
         current = {entry.name: entry for entry in group_configs.group_entries(call, name)}
         changes = _changes(resource.configs, current)
         group_configs.change(call, name, changes, replace=False, dry_run=dry_run)
+    elif resource.resource_type == Resource.USER:
+        user_keys.change(call, name, _changes(resource.configs, {}), dry_run=dry_run)
     else:
         topics = call.context.broker.topics
         current = {setting.name: setting for setting in topics.settings(name)}

@@ -9,6 +9,7 @@ from collections.abc import Collection
 from typing import Any, Final
 
 from pentalog.broker.security import Kind, Operation
+from pentalog.model.kafka_names import is_carried
 from pentalog.protocols.kafka.authorization import refusal_of
 from pentalog.protocols.kafka.configs import Resource
 from pentalog.protocols.kafka.errors import ErrorCode
@@ -40,7 +41,8 @@ def serve(call: Call) -> None:
 def _names(call: Call, kind: int) -> Collection[str]:
     broker = call.context.broker
     if kind == Resource.TOPIC:
-        return [topic.name for topic in broker.topics.all(internal=True)]
+        every = broker.topics.all(internal=True)
+        return [topic.name for topic in every if is_carried(topic.name)]
     if kind == Resource.BROKER:
         return [str(call.context.config.node_id)]
     if kind == Resource.GROUP:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from pentalog.broker.port import Topic
 from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import TopicNotFound
+from pentalog.model.kafka_names import is_kafka_name
 from pentalog.protocols.kafka.administration import OPERATIONS_NOT_ASKED
 from pentalog.protocols.kafka.authorization import operations_on
 from pentalog.protocols.kafka.errors import ErrorCode
@@ -58,7 +59,7 @@ def _topics(call: Call) -> Iterable[tuple[str, Topic | None]]:
     topics = call.context.broker.topics
     if not call.body.topics:
         sees = call.access.sees
-        every = topics.all(internal=True)
+        every = (topic for topic in topics.all(internal=True) if is_kafka_name(topic.name))
         yield from ((topic.name, topic) for topic in every if sees(Kind.TOPIC, topic.name))
         return
     for name in sorted({topic.name for topic in call.body.topics}):

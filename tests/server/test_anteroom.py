@@ -1,0 +1,149 @@
+"""The http listener answers before the doors open, and tells how far recovery is."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Self
+
+import pytest
+from tests.server.broker_process import BrokerProcess
+from tests.server.broker_process import pentalog as command
+
+import pentalog
+from pentalog.app import App
+from pentalog.clients.kafka import ClientOptions, Cluster
+from pentalog.config import Config, Listen
+from pentalog.log.files import RealFiles
+from pentalog.server.lifecycle import Loop
+from pentalog.session import Address
+
+PARTITIONS = 8
+PATIENCE_S = 60.0
+
+
+class SlowFiles(RealFiles):
+    """A disk on which every partition takes its time."""
+
+    def list(self, path: Path) -> list[str]:
+        if path.name.startswith("orders-"):
+            time.sleep(0.06)
+        return super().list(path)
+
+
+class SlowApp(App):
+    async def start(self, listening: Callable[[str, Address], None] | None = None) -> None:
+        assert listening is None
+        await super().start(self.told)
+
+    def __init__(self, config: Config, loop: Loop, told: Callable[[str, Address], None]) -> None:
+        super().__init__(config, loop, files=SlowFiles())
+        self.told = told
+
+
+class SlowBroker(pentalog.Broker):
+    """Starts on another thread while it is looked at."""
+
+    def __init__(self, data: Path) -> None:
+        listen = (Listen("kafka", "127.0.0.1", 0), Listen("http", "127.0.0.1", 0))
+        super().__init__(data, listen=listen)
+        self.ports: dict[str, int] = {}
+        self._early = threading.Event()
+        self._starting = threading.Thread(target=self.start)
+
+    def __enter__(self) -> Self:
+        self._starting.start()
+        assert self._early.wait(PATIENCE_S)
+        return self
+
+    def stop(self) -> None:
+        self._starting.join(PATIENCE_S)
+        super().stop()
+
+    def _new_app(self, loop: Loop) -> App:
+        return SlowApp(self.config, loop, self._told)
+
+    def _told(self, name: str, address: Address) -> None:
+        self.ports[name] = address.port
+        self._early.set()
+
+
+def ask(port: int, path: str) -> tuple[int, str]:
+    connection = HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    with (
+        pentalog.Broker(tmp_path / "data") as broker,
+        Cluster(broker.address("kafka"), ClientOptions()) as cluster,
+    ):
+        cluster.create_topic("orders", PARTITIONS)
+    return tmp_path / "data"
+
+
+def test_ready_tells_how_far_it_is_and_doors_open_last(data: Path) -> None:
+    seen: list[tuple[int, str]] = []
+    healths: set[str] = set()
+    with SlowBroker(data) as broker:
+        assert list(broker.ports) == ["http"]
+        deadline_s = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline_s and not (seen and seen[-1][0] == 200):
+            try:
+                seen.append(ask(broker.ports["http"], "/ready"))
+                healths.add(ask(broker.ports["http"], "/health")[1])
+            except OSError:
+                continue  # it changes hands just now
+            if seen[-1][0] == 200:
+                socket.create_connection(("127.0.0.1", broker.ports["kafka"])).close()
+    assert seen[-1] == (200, "ready\n")
+    told = [re.search(r"recovering, (\d+) of 8 partitions opened", text) for _, text in seen]
+    steps = [int(one[1]) for one in told if one]
+    assert steps, seen
+    assert steps == sorted(steps)
+    assert {status for status, _ in seen} == {200, 503}
+    assert any(text.startswith("recovering") for text in healths), healths
+
+
+def test_strange_visitors_get_answers(data: Path) -> None:
+    expected = {
+        b"nonsense\r\n\r\n": {b"400"},
+        b"x" * 20_000: {b"431"},
+        # On a slow machine it may come when the broker is there.
+        b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n": {b"503", b"200"},
+    }
+    with SlowBroker(data) as broker, ExitStack() as stack:
+        where = ("127.0.0.1", broker.ports["http"])
+        visitors = [
+            stack.enter_context(socket.create_connection(where, PATIENCE_S)) for _ in expected
+        ]
+        for visitor, sent in zip(visitors, expected, strict=True):
+            visitor.sendall(sent)
+        for visitor, statuses in zip(visitors, expected.values(), strict=True):
+            assert visitor.recv(4096).split(b" ")[1] in statuses
+
+
+def test_a_directory_in_use_is_said_before_a_port_that_is_taken(tmp_path: Path) -> None:
+    """Whoever starts a second broker by mistake is told of the first one, not of a number."""
+    with BrokerProcess(tmp_path / "data", "--listen", "http=127.0.0.1:0") as broker:
+        port = next(one for one in broker.lines if one.startswith("http")).rpartition(":")[2]
+        listen = ("--listen", f"http=127.0.0.1:{port}")
+        second = command("start", "--data", str(tmp_path / "data"), *listen)
+        assert second.returncode == 2
+        assert "is in use by another broker" in second.stderr
+        taken = command("start", "--data", str(tmp_path / "other"), *listen)
+        assert taken.returncode == 2
+        assert "the port is taken" in taken.stderr
+        assert taken.stderr.count("\n") == 1

@@ -1,0 +1,329 @@
+"""Fluvio in front of a cluster: what gateways share, and what a cluster that is away means."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from cluster_world import ClusterWorld
+from council_world import pass_time
+from fluvio_gateway import FluvioPeer, GatewayClient
+from fluvio_world import (
+    chain,
+    create_topic,
+    predefined,
+    produce,
+    read_produced,
+    read_streamed,
+    request,
+    stream_fetch,
+    their_batch,
+    topic_spec,
+)
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "protocols" / "fluvio"))
+
+from test_fluvio_sc import (
+    CREATE,
+    DELETE,
+    LIST,
+    create_module,
+    delete,
+    listed,
+    listing,
+    read_update,
+    status,
+    text_of,
+    unwrap,
+    watching,
+)
+from test_fluvio_spu import FETCH, PRODUCE, STREAM
+from tests.fuzz.fluvio.fluvio_fuzz import controller_corpus, spu_corpus
+from wat_modules import module
+
+from pentalog.broker.port import TopicSpec
+from pentalog.cluster import engine, fleet
+from pentalog.cluster.agreement import STATE_TOPIC
+from pentalog.model.types import Partition
+from pentalog.protocols.fluvio.codec import Reader, Writer
+from pentalog.protocols.fluvio.forwarding import FORWARDED
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ClusterWorld]:
+    made = ClusterWorld(tmp_path, flush_interval_ms=50)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def known() -> dict[str, FluvioPeer]:
+    return {}
+
+
+@pytest.fixture
+def gateways(world: ClusterWorld, known: dict[str, FluvioPeer]) -> list[FluvioPeer]:
+    """Two; the first is the owner."""
+    made = [FluvioPeer(world, name, known) for name in ("one", "two")]
+    agreed(world, made)
+    return sorted(made, key=lambda each: not each.council.owned)
+
+
+def agreed(world: ClusterWorld, gateways: list[FluvioPeer]) -> None:
+    def settled() -> bool:
+        sizes = {len(each.council.fleet) for each in gateways}
+        return sizes == {len(gateways)} and any(each.engine.state.owned for each in gateways)
+
+    pass_time(world, list(gateways), settled)
+
+
+def spus(sc: GatewayClient) -> list[tuple[int, str, int]]:
+    """(id, host, port)."""
+    reader = unwrap(sc.ask(LIST, listing("SPU")), "SPU")
+
+    def one() -> tuple[int, str, int]:
+        reader.text()
+        number, _, port, _ = reader.i32(), reader.u8(), reader.u16(), reader.u32()
+        host = reader.option(reader.text)
+        for _ in range(2):
+            reader.u8()
+        reader.u16()
+        reader.text()
+        for _ in range(4):
+            reader.u8()
+        return number, host or "", port
+
+    return reader.many(one)
+
+
+def leaders(sc: GatewayClient, topic: str) -> list[int]:
+    """Of its partitions, as they are listed."""
+    reader = unwrap(sc.ask(LIST, listing("Partition", topic)), "Partition")
+
+    def one() -> int:
+        reader.text()
+        leader = reader.i32()
+        assert (reader.u32(), reader.i32()) == (1, leader)
+        for _ in range(6):
+            reader.u8()
+        assert (reader.u8(), reader.i32()) == (1, leader)
+        for _ in range(2):
+            reader.i64()
+        reader.u32(), reader.u32()
+        assert reader.i64() == -2
+        reader.boolean()
+        reader.i64()
+        return leader
+
+    found = reader.many(one)
+    reader.finish()
+    return found
+
+
+def until(world: ClusterWorld, gateways: list[FluvioPeer], met: Callable[[], bool]) -> None:
+    pass_time(world, list(gateways), met)
+
+
+def test_every_gateway_is_an_spu(world: ClusterWorld, gateways: list[FluvioPeer]) -> None:
+    numbers = {each.council.me.number: each.name for each in gateways if each.council.me}
+    assert sorted(numbers) == [1, 2]
+    for each in gateways:
+        own = each.council.me
+        assert own is not None
+        expected = [
+            (5000 + number, "localhost", 19310)
+            if number == own.number
+            else (5000 + number, f"{numbers[number]}.example", 9010)
+            for number in (1, 2)
+        ]
+        assert spus(each.sc()) == expected
+    gateways[0].sc().ask(CREATE, create_topic("wide", topic_spec(4)))
+    told = [leaders(each.sc(), "wide") for each in gateways]
+    assert told[0] == told[1]
+    assert sorted(told[0]) == [5001, 5001, 5002, 5002]
+
+
+def test_watchers_are_told_who_comes_and_goes(
+    world: ClusterWorld, known: dict[str, FluvioPeer]
+) -> None:
+    first = FluvioPeer(world, "one", known)
+    agreed(world, [first])
+    sc = first.sc()
+    spu_watch, partitions = watching(sc, "SPU"), watching(sc, "Partition")
+    sc.ask(CREATE, create_topic("demo", topic_spec(2)))
+    assert leaders(sc, "demo") == [5001, 5001]
+    sc.pushed()
+    second = FluvioPeer(world, "two", known)
+    agreed(world, [first, second])
+    told = dict(sc.pushed())
+    assert {spu_watch, partitions} <= told.keys()
+    assert sorted(leaders(sc, "demo")) == [5001, 5002]
+    second.council.close()
+    until(world, [first], lambda: len(first.council.fleet) == 1)
+    assert {spu_watch, partitions} <= dict(sc.pushed()).keys()
+    assert leaders(sc, "demo") == [5001, 5001]
+
+
+def test_what_one_gateway_writes_another_reads(gateways: list[FluvioPeer]) -> None:
+    one, other = gateways
+    one.sc().ask(CREATE, create_topic("demo"))
+    reader = other.spu()
+    assert read_produced(other.spu().ask(PRODUCE, produce("demo", their_batch(b"a")))) == [
+        ("demo", [(0, 0, 0)])
+    ]
+    stream = reader.request(STREAM, stream_fetch("demo", 0))
+    ((number, frame),) = reader.pushed()
+    assert number == stream
+    assert [value for _, _, value in read_streamed(frame).records] == [b"a"]
+    answer = one.spu().ask(PRODUCE, produce("demo", their_batch(b"b"), their_batch(b"c", b"d")))
+    assert read_produced(answer) == [("demo", [(0, 0, 1)])]
+    follower = other.spu()
+    follower.request(STREAM, stream_fetch("demo", 1))
+    ((_, frame),) = follower.pushed()
+    assert [value for _, _, value in read_streamed(frame).records] == [b"b", b"c", b"d"]
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_modules_are_stored_through_any_gateway(
+    world: ClusterWorld, gateways: list[FluvioPeer], at: int
+) -> None:
+    here, there = gateways[at], gateways[1 - at]
+    sc = here.sc()
+    assert status(asked(world, sc, CREATE, create_module("only-a", module("filter")))) == (
+        "only-a",
+        0,
+    )
+    assert [kept.name for kept in here.broker.smart_modules.all()] == ["only-a"]
+    until(world, gateways, lambda: len(there.broker.smart_modules.all()) == 1)
+    here.sc().ask(CREATE, create_topic("fruit"))
+    for each in gateways:
+        each.spu().ask(PRODUCE, produce("fruit", their_batch(b"apple", b"banana")))
+        spu = each.spu()
+        spu.request(STREAM, stream_fetch("fruit", modules=chain(predefined("only-a"))))
+        ((_, frame),) = spu.pushed()
+        values = [value for _, _, value in read_streamed(frame).records]
+        assert values == [b"apple"] * (1 + gateways.index(each))
+    assert status(asked(world, there.sc(), DELETE, delete("SmartModule", "only-a"))) == (
+        "only-a",
+        0,
+    )
+    assert not there.broker.smart_modules.all()
+    until(world, gateways, lambda: not here.broker.smart_modules.all())
+    rubbish = asked(world, sc, CREATE, create_module("rubbish", b"rubbish"))
+    name, code = rubbish.text(), rubbish.i16()
+    assert (name, code) == ("rubbish", 6002)
+
+
+def asked(world: ClusterWorld, client: GatewayClient, key: int, body: bytes) -> Reader:
+    """The answer, however long it takes."""
+    number = client.request(key, body)
+    for _ in range(400):
+        client.run()
+        for found, answer in client.frames():
+            if found == number:
+                return Reader(memoryview(answer), 0, len(answer), client.version)
+    raise AssertionError("no answer")
+
+
+def test_an_owner_that_does_not_answer(world: ClusterWorld, gateways: list[FluvioPeer]) -> None:
+    other = gateways[1]
+    other.council.caller = None
+    sc = other.sc()
+    reader = asked(world, sc, CREATE, create_module("m", module("filter")))
+    assert status(reader, text_of) == ("m", 2)
+    # It is not passed on a second time by one who is asked in the owner's place.
+    sc.feed(request(CREATE, create_module("m", module("filter")), 19, 77, FORWARDED))
+    sc.run()
+    ((number, answer),) = sc.frames()
+    assert number == 77
+    assert status(Reader(memoryview(answer), 0, len(answer), 19), text_of) == ("m", 2)
+    assert not other.upstreams
+
+
+def test_topics_of_others_come_with_their_settings(
+    world: ClusterWorld, known: dict[str, FluvioPeer]
+) -> None:
+    only = FluvioPeer(world, "one", known)
+    agreed(world, [only])
+    sc = only.sc()
+    topics = watching(sc, "Topic")
+    sc.pushed()
+    world.disk.topics.create(TopicSpec(name="hourly", settings={"retention.ms": "3600000"}))
+    world.runtime.advance(engine.REFRESH_INTERVAL_MS)
+    told = [read_update(frame, "Topic")[1] for number, frame in sc.pushed() if number == topics]
+    assert told[0] == [(0, "hourly")]
+    assert only.broker.topics.get("hourly").overrides == {"retention.ms": "3600000"}
+
+
+def test_segments_are_as_small_as_the_cluster_keeps_them(gateways: list[FluvioPeer]) -> None:
+    tail = bytes(Writer(19).u8(0).u8(1).u8(1).u32(4096).u8(0).u8(4).u8(0).u8(0).out)
+    gateways[0].sc().ask(CREATE, create_topic("small", topic_spec(tail=tail)))
+    assert gateways[0].broker.topics.get("small").overrides == {"segment.bytes": "1048576"}
+
+
+def test_the_state_is_nobodys_topic(gateways: list[FluvioPeer]) -> None:
+    sc, spu = gateways[0].sc(), gateways[0].spu()
+    assert listed(sc, "Topic") == []
+    answer = spu.ask(PRODUCE, produce(STATE_TOPIC, their_batch(b"x")))
+    assert read_produced(answer) == [(STATE_TOPIC, [(0, 6, 0)])]
+    spu.request(STREAM, stream_fetch(STATE_TOPIC))
+    ((_, frame),) = spu.pushed()
+    assert read_streamed(frame).error == 6
+    asked = Writer(24).i32(0).i32(1).i32(1 << 20).u8(0).u32(1).text(STATE_TOPIC).u32(1).u32(0)
+    answer = spu.ask(FETCH, bytes(asked.i32(-1).i64(0).i64(0).i32(1 << 20).u32(0).out))
+    answer.skip(10)
+    assert (answer.u32(), answer.text(), answer.u32()) == (1, STATE_TOPIC, 1)
+    assert (answer.u32(), answer.i16()) == (0, 6)
+    assert status(sc.ask(DELETE, delete("Topic", STATE_TOPIC)))[1] == 2006
+
+
+def test_a_cluster_that_is_away(world: ClusterWorld, gateways: list[FluvioPeer]) -> None:
+    one = gateways[0]
+    one.sc().ask(CREATE, create_topic("demo"))
+    spu, sc = one.spu(), one.sc()
+    spu.ask(PRODUCE, produce("demo", their_batch(b"a")))
+    world.away = True
+    for wire in list(world.wires):
+        wire.lose()
+    written = spu.request(PRODUCE, produce("demo", their_batch(b"b"), timeout_ms=700))
+    sc.request(LIST, listing("Topic"))
+    for _ in range(fleet.PATIENCE_MS // 100):
+        spu.run()
+        sc.run()
+    ((number, answer),) = spu.frames()
+    assert number == written
+    reader = Reader(memoryview(answer), 0, len(answer), 24)
+    assert (reader.u32(), reader.text(), reader.u32(), reader.u32()) == (1, "demo", 1, 0)
+    assert reader.i16() == 7
+    assert sc.line.hung_up
+    world.away = False
+    spu = one.spu()
+    asked(world, spu, PRODUCE, produce("demo", their_batch(b"c")))
+    assert world.kept(Partition("demo", 0))[-1] == b"c"
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_damaged_requests(world: ClusterWorld, gateways: list[FluvioPeer], seed: int) -> None:
+    """Nothing raises, and every connection goes on or ends."""
+    dice = random.Random(seed)
+    one = gateways[seed]
+    one.sc().ask(CREATE, create_topic("orders", topic_spec(2)))
+    for kind, corpus in ((one.sc, controller_corpus()), (one.spu, spu_corpus())):
+        peer, ended = kind(), 0
+        for _ in range(150):
+            frame = bytearray(dice.choice(corpus))
+            for _ in range(dice.randint(0, 3)):
+                at = dice.randrange(4, len(frame))
+                frame[at] = dice.choice((0, 127, 128, 255, dice.randrange(256)))
+            peer.feed(bytes(frame))
+            peer.run()
+            peer.frames()
+            if peer.line.hung_up:
+                ended += 1
+                peer.session.close()
+                peer = kind()
+        assert 20 < ended < 150
+        assert kind().ask(18, b"", 0).i16() == 0
