@@ -68,9 +68,10 @@ class Talk:
         return [message.payload for message in messages_of(self.ask(command.encode()))]
 
 
-@pytest.fixture
-def pair(node: Node, tmp_path: Path) -> Iterator[list[FleetMember]]:
-    members = [FleetMember(tmp_path / name, node.address, ["cursus"]) for name in ("one", "two")]
+@pytest.fixture(scope="module")
+def pair(node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[FleetMember]]:
+    directory = tmp_path_factory.mktemp("pair")
+    members = [FleetMember(directory / name, node.address, ["cursus"]) for name in ("one", "two")]
     yield members
     for member in members:
         assert member.stop() == 0

@@ -89,6 +89,7 @@ class ClusterAggregates:
         self._producers = producers
         self._runtime = runtime
         self._local: LocalAggregates | None = None
+        self._tenure: Tenure | None = None
         self._queue: deque[_Event] = deque()
         self._writing = False
         state.tenants.append(self)
@@ -133,10 +134,10 @@ class ClusterAggregates:
             self._runtime,
         )
         local.open()
-        self._local = local
+        self._local, self._tenure = local, tenure
 
     def move_out(self) -> None:
-        self._local = None
+        self._local = self._tenure = None
         queue, self._queue = self._queue, deque()
         for event in queue:
             event.later.refuse(self._state.refusal())
@@ -146,9 +147,11 @@ class ClusterAggregates:
             self._state.refuse()
         return self._local
 
-    def _topic_deleted(self, topic: Topic) -> None:
-        if self._local is not None:
-            self._local.topic_deleted(topic)
+    def _topic_deleted(self, topic: Topic) -> Later[None]:
+        if self._local is None or self._tenure is None:
+            return Later.now(None)
+        self._local.topic_deleted(topic)
+        return self._tenure.settle()
 
     def _extent(self, at: Partition, key: bytes) -> Steps[Extent]:
         self._owner()

@@ -11,6 +11,7 @@ from pentalog.broker.topic_options import LocalTopicOptions
 from pentalog.cluster.state_topic import ClusterState, Tenure
 from pentalog.cluster.steps import Steps
 from pentalog.cluster.topics import ClusterTopics
+from pentalog.model.later import Later
 
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -69,6 +70,8 @@ class ClusterTopicOptions:
         self._read = read
         self._topics.touch()
 
-    def _topic_deleted(self, topic: Topic) -> None:
-        if self._local is not None:
-            self._local.topic_deleted(topic)
+    def _topic_deleted(self, topic: Topic) -> Later[None]:
+        if self._local is None or self._tenure is None:
+            return Later.now(None)
+        self._local.topic_deleted(topic)
+        return self._tenure.settle()

@@ -16,7 +16,7 @@ from pentalog.cluster.agreement import STATE_TOPIC
 from pentalog.cluster.changes import Changes, TopicChanges, growth_flaw, wanted_changes
 from pentalog.cluster.fleet import PATIENCE_MS, Fleet
 from pentalog.cluster.refusals import Refused, check
-from pentalog.cluster.steps import Steps, begin
+from pentalog.cluster.steps import Steps, all_of, begin
 from pentalog.model.errors import (
     InvalidConfig,
     InvalidTopic,
@@ -64,8 +64,8 @@ class ClusterTopics:
         self._changes = Changes(fleet)
         self.gone: list[Callable[[str], None]] = []
         """Called with the name of every topic that is not there any more, or another one."""
-        self.deleted: list[Callable[[Topic], None]] = []
-        """Called with every topic that was deleted through this gateway."""
+        self.deleted: list[Callable[[Topic], Later[None] | None]] = []
+        """Called with every topic that was deleted through this gateway, and waited for."""
         self._changing = TopicChanges(fleet, self.get, self.refresh, self._describe, self.leader)
 
     # What is known
@@ -303,8 +303,8 @@ class ClusterTopics:
 
     def _delete(self, topic: Topic) -> Steps[None]:
         yield from self._changing.delete(topic)
-        for run in self.deleted:
-            run(topic)
+        told = [run(topic) for run in self.deleted]
+        yield all_of([later for later in told if later is not None])
 
     def await_also(self, later: Later[None]) -> None:
         """What else `settle` has to wait for in this turn."""

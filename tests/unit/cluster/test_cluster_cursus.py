@@ -14,7 +14,9 @@ from tests.golden.cursus.test_cursus_golden import CONVERSATIONS, GOLDEN, body_o
 from tests.support.cursus_world import Message, batch, frame, messages_of, numbered
 
 from pentalog.broker.port import Beat
+from pentalog.model.errors import GroupNotFound
 from pentalog.model.types import Partition
+from pentalog.protocols.cursus import rights
 
 OTHERWISE = {
     # A cluster's group goes on counting when a topic it reads is made anew.
@@ -206,6 +208,18 @@ def test_a_member_moves_to_another_gateway(world: CursusGateway, other: OtherGat
     again, _, partitions = joined(there, member)
     assert (again, partitions) == (member, [0, 1, 2, 3])
     assert len(world.disk.broker.consumers.view("g").members) == 1
+
+
+def test_nobody_is_let_in_who_may_not(
+    world: CursusGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cluster hears nothing of one who lacks the right."""
+    monkeypatch.setattr(rights, "allowed", lambda call: False)
+    client = world.connect()
+    refused = client.text("JOIN_GROUP topic=orders group=g member=a")
+    assert refused.startswith("ERROR: member_not_found")
+    with pytest.raises(GroupNotFound):
+        world.disk.broker.consumers.view("g")
 
 
 def test_a_silent_member_leaves_the_cluster(world: CursusGateway) -> None:

@@ -20,6 +20,8 @@ from pentalog.session import Replies
 _INDEX_MAX: Final = (1 << 31) - 1
 _OFFSET_MAX: Final = (1 << 63) - 1
 _SEQUENCES: Final = 1 << 31
+INTERNAL_START: Final = "__"
+"""How the names of topics begin that belong to brokers."""
 
 Lookups: TypeAlias = Iterator[Later[None]]
 """What to wait for, one after the other."""
@@ -75,10 +77,17 @@ def batch_lookups(broker: Broker, read: CursusFrame) -> Lookups:
         yield from _producing(broker, at, read.producer, read.epoch, read.seq_first)
 
 
-def command_lookups(broker: Broker, command: Command) -> Lookups:
-    """For a line of text; one that is not as it should be is refused for that."""
+def command_lookups(broker: Broker, command: Command, allowed: Callable[[], bool]) -> Lookups:
+    """For a line of text; one that is not as it should be is refused for that.
+
+    What changes something elsewhere is begun for those only who may do what they ask for.
+    """
     look = LOOKUPS.get(command.verb)
-    return iter(()) if look is None else look(broker, command)
+    if look is not None:
+        yield from look(broker, command)
+    begin = BEGINNINGS.get(command.verb)
+    if begin is not None and allowed():
+        yield from begin(broker, command)
 
 
 def _producing(broker: Broker, at: Partition, producer: bytes, epoch: int, seq: int) -> Lookups:
@@ -123,11 +132,15 @@ def _transaction_status(broker: Broker, command: Command) -> Lookups:
 
 def _transact_publish(broker: Broker, command: Command) -> Lookups:
     yield from _transact(broker, command)
-    topic, index = command.get("topic"), _index(command, -1)
-    yield broker.knowledge.topic(topic, max(0, index))
-    name = transaction_of(command)
-    at = _chosen(broker, command, topic, index)
-    if at is not None and _is_open(broker, name, whole_number(command.get("epoch", "0"))):
+    yield broker.knowledge.topic(command.get("topic"), max(0, _index(command, -1)))
+
+
+def _enlist(broker: Broker, command: Command) -> Lookups:
+    name, topic = transaction_of(command), command.get("topic")
+    at = _chosen(broker, command, topic, _index(command, -1))
+    if topic.startswith(INTERNAL_START) or at is None:
+        return
+    if _is_open(broker, name, whole_number(command.get("epoch", "0"))):
         yield broker.knowledge.enlisting(name, at)
 
 
@@ -242,7 +255,6 @@ def _committing(broker: Broker, command: Command, indexes: set[int]) -> Lookups:
 
 
 def _join(broker: Broker, command: Command) -> Lookups:
-    yield from _named(broker, command)
     if "generation" not in command.parameters:
         for topic in _names(broker, command):
             yield broker.knowledge.joining(command.get("group"), topic, command.get("member"))
@@ -287,7 +299,7 @@ LOOKUPS: Final[Mapping[str, Callable[[Broker, Command], Lookups]]] = {
     **dict.fromkeys(EVENTS, _aggregate),
     "SUBSCRIBE": _named,
     "REGISTER_GROUP": _named,
-    "JOIN_GROUP": _join,
+    "JOIN_GROUP": _named,
     "SYNC_GROUP": _named,
     "HEARTBEAT": _named,
     "LEAVE_GROUP": _named,
@@ -295,3 +307,9 @@ LOOKUPS: Final[Mapping[str, Callable[[Broker, Command], Lookups]]] = {
     "LIST_GROUPS": _list_groups,
 }
 """The others ask for nothing, or are themselves answered by the broker's word."""
+
+BEGINNINGS: Final[Mapping[str, Callable[[Broker, Command], Lookups]]] = {
+    "JOIN_GROUP": _join,
+    "TXN_PUBLISH": _enlist,
+}
+"""What changes something elsewhere before the command itself is served."""

@@ -6,7 +6,6 @@ A broker on its own files has no others.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
 from typing import Final
 
 from pentalog.broker.port import Broker
@@ -96,9 +95,5 @@ def _needs_owner(broker: Broker, command: Command) -> bool:
         wanted["idempotent"] = "true"
     if wish.event_sourcing:
         wanted["event_sourcing"] = "true"
-    return _differ(wanted, broker.sourcing.options.get(wish.topic))
-
-
-def _differ(wanted: Mapping[str, str], known: Mapping[str, str]) -> bool:
-    names: Collection[str] = wanted
-    return any(known.get(name) != wanted[name] for name in names)
+    known = broker.sourcing.options.get(wish.topic)
+    return any(known.get(name) != value for name, value in wanted.items())

@@ -182,6 +182,15 @@ def check(call: Call) -> None:
         _check(call, verb, needs)
 
 
+def allowed(call: Call) -> bool:
+    """May it be done, by whoever is known to be at the other end?"""
+    try:
+        check(call)
+    except Refused:
+        return False
+    return True
+
+
 def check_batch(call: Call, topic: bytes) -> None:
     """The same for a frame of records."""
     _check_login(call, BATCH)

@@ -7,6 +7,7 @@ dialect of its request.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from pentalog.broker.port import Waiting
@@ -181,7 +182,7 @@ class CursusSession:
             if serve is None:
                 raise Refused(f"unknown_command command={quoted(command.text[:_COMMAND_SHOWN])}")
             if not self._asking.current and self._asking.must_wait(
-                lambda: command_lookups(call.broker, command)
+                lambda: command_lookups(call.broker, command, partial(rights.allowed, call))
             ):
                 return False
             ownership.check(call)
