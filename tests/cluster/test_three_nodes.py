@@ -51,7 +51,9 @@ def fleets(tmp_path: Path) -> Iterator[Callable[[str], FleetMember]]:
 
 def create(trio: Trio, topics: Mapping[str, int]) -> None:
     admin = AdminClient({"bootstrap.servers": trio.address})
-    wanted = [NewTopic(name, partitions, 3) for name, partitions in topics.items()]
+    # Fluvio's records come with times of 1970 here, which nobody shall take for old.
+    forever = {"retention.ms": "-1"}
+    wanted = [NewTopic(name, partitions, 3, config=forever) for name, partitions in topics.items()]
     for made in admin.create_topics(wanted).values():
         made.result(60)
 
