@@ -38,6 +38,14 @@ def _transaction(call: Call) -> str:
     return next((name for name in names if name), "")
 
 
+def _reading(topic: str) -> tuple[Need, ...]:
+    return (rights.read_topic(topic),)
+
+
+def _writing(topic: str) -> tuple[Need, ...]:
+    return (rights.write_topic(topic),)
+
+
 def _read(call: Call) -> tuple[Need, ...]:
     # Who may read is asked again of the one topic that a pattern means.
     return () if WILD.search(_topic(call)) else (rights.read_topic(_topic(call)),)
@@ -194,17 +202,20 @@ def allowed(call: Call) -> bool:
 def check_batch(call: Call, topic: bytes) -> None:
     """The same for a frame of records."""
     _check_login(call, BATCH)
-    if call.session.context.access.guarded:
+    access = call.session.context.access
+    if access.guarded:
         name = topic.decode("utf-8", "surrogateescape")
-        _check(call, BATCH, (rights.write_topic(name),))
+        if not rights.may(access, _writing, name):
+            _check(call, BATCH, _writing(name))
 
 
 def check_read(call: Call, topic: str) -> None:
     """The same for a read that has waited."""
     call.session.login.refresh()
     _check_login(call, call.command.verb)
-    if call.session.context.access.guarded:
-        _check(call, call.command.verb, (rights.read_topic(topic),))
+    access = call.session.context.access
+    if access.guarded and not rights.may(access, _reading, topic):
+        _check(call, call.command.verb, _reading(topic))
 
 
 def _check_login(call: Call, verb: str) -> None:
