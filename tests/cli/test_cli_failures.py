@@ -49,6 +49,7 @@ ASKING: dict[tuple[str, ...], str] = {
     ("user", "list"): "--server",
     ("user", "passwd", "u"): "--server",
     ("user", "delete", "u"): "--server",
+    ("user", "key", "u"): "--server",
     ("acl", "add", "--principal", "User:u", "--operation", "read", "--topic", "t"): "--server",
     ("acl", "list"): "--server",
     ("acl", "remove", "--all"): "--server",
@@ -85,7 +86,6 @@ NOT_ASKING: dict[tuple[str, ...], str] = {
     ("table", "rebuild"): "works on tables",
     ("table", "replay-dlq"): "works on tables",
     ("table", "drop"): "works on tables",
-    ("user", "key"): "keys are made where the directory is",
 }
 NEVER_FORBIDDEN: dict[tuple[str, ...], str] = {
     ("topic", "list"): "shows what one may see",

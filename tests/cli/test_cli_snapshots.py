@@ -252,7 +252,7 @@ WITH: dict[str, dict[str, str]] = {"rights": {"super_users": "User:ANONYMOUS"}}
 ELSEWHERE: dict[tuple[str, ...], str] = {
     ("start",): "test_cli_start.py",
     ("torture",): "test_the_report_of_torture",
-    ("user", "key"): "tests/security/test_cli_offline.py: a running broker makes none",
+    ("user", "key"): "tests/security/test_cli_offline.py: it is made by chance",
     ("rustlog", "metrics"): "test_cli_doors.py: its figures are of the moment",
     ("blipmq", "listen"): "test_cli_doors.py: it goes on until it is told to stop",
     (
