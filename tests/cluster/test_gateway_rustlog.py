@@ -25,9 +25,15 @@ pytestmark = pytest.mark.java
 Gateways = Callable[[str | None], GatewayProcess]
 LIST_TOPICS = (3, 9)
 """Where the topics of other tests are listed too."""
+UNNAMEABLE = (
+    "Invalid topic name: topic name {!r}: a cluster takes 1 to 249 ASCII letters, digits, '.', '_' "
+    "and '-', and no name of its own topics"
+)
 EXPECTED = {
     **ORIGINAL,
     **OURS,
+    7: failed(12, UNNAMEABLE.format("")),
+    8: failed(12, UNNAMEABLE.format("a b/../é")),
     30: failed(
         5, "Offset commit failed: topic 'nope' does not exist in the cluster: create it first"
     ),
