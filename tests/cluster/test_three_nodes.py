@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from fleet_member import FleetMember
 from loads import DOORS, Load
+from members import CursusMember, KafkaMember, wait_until_settled
 from three_nodes import Trio
 
 import apache_kafka
@@ -21,6 +22,8 @@ from pentalog.clients.blipmq import BlipmqClient
 pytestmark = [pytest.mark.trio, pytest.mark.timeout(1800)]
 
 PORTS = ("rustlog", "blipmq", "cursus", "fluvio-spu", "fluvio-sc")
+PARTITIONS = 6
+"""Of the topic that groups share."""
 ROUNDS = 3
 """In each of them every gateway and every node dies once."""
 
@@ -102,20 +105,28 @@ def test_nothing_acknowledged_is_lost(trio: Trio, fleets: Callable[[str], FleetM
     chance = random.Random(seed)
     tail = uuid.uuid4().hex[:8]
     topics = {name: f"{name}-{tail}" for name in DOORS}
-    create(trio, dict.fromkeys(topics.values(), 1))
+    shared = f"shared-{tail}"
+    create(trio, {**dict.fromkeys(topics.values(), 1), shared: PARTITIONS})
     fleet = [fleets(trio.address) for _ in range(2)]
     with BlipmqClient(fleet[0].addresses["blipmq"]) as subscriber:
         subscription = subscriber.subscribe(topics["blipmq"])
+    at = [member.addresses["cursus"] for member in fleet]
     loads = []
     for name in DOORS:
         addresses = [trio.address] if name == "kafka" else [each.addresses[name] for each in fleet]
         loads.append(Load(name, topics[name], addresses))
+    members = {
+        "cursus": [CursusMember(name, f"cursus-{tail}", shared, at) for name in ("one", "two")],
+        "kafka": [KafkaMember(f"kafka-{tail}", shared, trio.address) for _ in range(2)],
+    }
     try:
         for _ in range(ROUNDS):
             trouble(trio, fleet, loads, chance)
+            for group in members.values():
+                wait_until_settled(group, PARTITIONS, deadline_s=180)
     finally:
-        for load in loads:
-            load.finish()
+        for each in (*loads, *members["cursus"], *members["kafka"]):
+            each.finish()
     for load in loads:
         found = numbers(trio, load.topic)
         print(
