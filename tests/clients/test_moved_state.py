@@ -12,6 +12,7 @@ from pentalog.cli.verbs import app
 from pentalog.clients.blipmq import BlipmqClient
 from pentalog.clients.kafka import Cluster
 from pentalog.clients.kafka.messages import ms
+from pentalog.clients.kafka.moving import configure, overrides
 from pentalog.cluster.council import GROUP
 
 
@@ -41,6 +42,8 @@ def filled(data: Path) -> int:
         client.publish("t", b"1", b"2", b"3", b"4")
         for delivery in client.poll(subscription, 2):
             client.acknowledge(subscription, delivery.tag)
+        with Cluster(broker.address()) as cluster:
+            configure(cluster, "t", {"subscription.lease.ms": "12345"})
     return subscription
 
 
@@ -53,6 +56,9 @@ def test_there_and_back(tmp_path: Path) -> None:
         told = json.loads(run(*words))
         assert (told["users"], told["rules"], told["subscriptions"]) == (1, 1, 1)
         assert json.loads(run(*words)) == told
+        with Cluster(cluster.address()) as asked:
+            # As on a cluster that never knew it: only the gateways' rows have it.
+            configure(asked, "t", {"subscription.lease.ms": "54321"})
         run("move", "--server", cluster.address(), "--into", str(second), "--json")
     users, rules = (
         json.loads(run(*verb, "list", "--data", str(second), "--json"))
@@ -62,6 +68,8 @@ def test_there_and_back(tmp_path: Path) -> None:
     assert len(rules) == 1
     with pentalog.Broker(second) as broker, BlipmqClient(broker.address("blipmq")) as client:
         assert [one.message for one in client.poll(subscription, 10)] == [b"3", b"4"]
+        with Cluster(broker.address()) as asked:
+            assert overrides(asked, "t")["subscription.lease.ms"] == "12345"
 
 
 def test_not_under_a_gateway_that_runs(tmp_path: Path) -> None:
@@ -98,3 +106,18 @@ def test_two_targets_or_none(tmp_path: Path) -> None:
     both = ("--to", "kafka://127.0.0.1:1", "--into", str(tmp_path))
     for words in ((), both):
         assert "either --to" in run("move", *words, code=2)
+
+
+def test_users_of_gateways_that_may_run(tmp_path: Path) -> None:
+    with pentalog.Broker(tmp_path / "cluster", listen=("kafka=127.0.0.1:0",)) as cluster:
+        at = ("--server", f"kafka://{cluster.address()}")
+        assert json.loads(run("user", "list", *at, "--json")) == []
+        run("user", "add", "ann", "--password", "secret", *at)
+        run("user", "add", "bob", "--password", "secret", *at)
+        run("acl", "add", "--principal", "User:ann", "--operation", "read", "--topic", "t", *at)
+        run("quota", "set", "--user", "ann", "--write", "100", *at)
+        run("user", "delete", "bob", *at)
+        assert [each["user"] for each in json.loads(run("user", "list", *at, "--json"))] == ["ann"]
+        assert len(json.loads(run("acl", "list", *at, "--json"))) == 1
+        assert len(json.loads(run("quota", "list", *at, "--json"))) == 1
+    assert "is not kafka://" in run("user", "list", "--server", "http://x", code=2)

@@ -86,6 +86,8 @@ def move(
         raise Refused(explained(error)) from error
     for one in moved:
         for setting in one.settings_left:
+            if carried and setting.startswith(moved_state.OURS):
+                continue  # the gateways keep it
             typer.echo(f"pentalog: {output.plain(one.topic)}: {setting} stays behind", err=True)
     records = sum(one.records for one in moved)
     where = to or str(into)
@@ -178,7 +180,7 @@ def target_options(
     found = _TO.fullmatch(to)
     if found is None:
         raise Misused(
-            f"--to {to!r} is not kafka://HOST:PORT, for example kafka://127.0.0.1:9092; also "
+            f"{to!r} is not kafka://HOST:PORT, for example kafka://127.0.0.1:9092; also "
             "accepted are kafka+tls, kafka+sasl and kafka+sasl+tls"
         )
     sasl, tls, servers = found.groups()
@@ -187,7 +189,7 @@ def target_options(
     mechanism = environment.get("PENTALOG_ENGINE_MECHANISM", "SCRAM-SHA-512")
     if sasl and not (user and password and mechanism in MECHANISMS):
         raise Misused(
-            f"--to {to!r} needs PENTALOG_ENGINE_USER and PENTALOG_ENGINE_PASSWORD, and "
+            f"{to!r} needs PENTALOG_ENGINE_USER and PENTALOG_ENGINE_PASSWORD, and "
             f"PENTALOG_ENGINE_MECHANISM, if it is given, as one of {', '.join(MECHANISMS)}"
         )
     options = ClientOptions(

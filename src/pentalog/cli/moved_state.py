@@ -21,7 +21,7 @@ from pentalog.clients.kafka.moving import group_members, seen
 from pentalog.cluster.agreement import STATE_TOPIC
 from pentalog.cluster.council import GROUP
 from pentalog.cluster.state_rows import Change, Tables
-from pentalog.cluster.state_topic import TOPIC_SETTINGS
+from pentalog.cluster.state_topic import SHARED, TOPIC_SETTINGS
 from pentalog.model import batch
 from pentalog.model.pieces import OPENED_BYTES_MAX, Gone
 from pentalog.model.types import Partition, Record
@@ -43,6 +43,9 @@ TABLES: Final = (
     "smart_modules",
 )
 """Everything but topics, offsets, groups and transactions, which a cluster keeps by itself."""
+SETTINGS: Final = "topic_settings"
+OURS: Final = "subscription."
+"""What settings of topics begin with that no cluster knows, so that its gateways keep them."""
 TOLD: Final = {
     "users": "SELECT count(DISTINCT name) FROM verifiers",
     "rules": "SELECT count(*) FROM rules",
@@ -70,6 +73,7 @@ def of_directory(data: Path) -> Iterator[Tables]:
     tables = Tables()
     with closing(tables), _attached(tables, data):
         tables.change(Change(f"INSERT INTO {one} SELECT * FROM kept.{one}", ()) for one in TABLES)
+        tables.change([_settings(f"INSERT INTO {SETTINGS} SELECT * FROM kept.{SETTINGS}")])
         yield tables
 
 
@@ -89,9 +93,21 @@ def to_directory(tables: Tables, data: Path) -> None:
     with _attached(tables, data):
         changes = [Change(f"DELETE FROM kept.{one}", ()) for one in TABLES]
         changes += [Change(f"INSERT INTO kept.{one} SELECT * FROM {one}", ()) for one in TABLES]
+        changes.append(_settings(f"DELETE FROM kept.{SETTINGS}"))
+        changes.append(_settings(f"INSERT INTO kept.{SETTINGS} SELECT * FROM {SETTINGS}"))
         tables.change(changes)
     with of_directory(data) as written:
         _compare(tables, written)
+
+
+def change_cluster(cluster: Cluster, before: Tables, after: Tables) -> None:
+    """Write the rows that differ; gateways that run take them over."""
+    kept = {record.key: record for record in before.all(SHARED)}
+    wanted = {record.key: record for record in after.all(SHARED)}
+    changed = [Record(None, key) for key in kept if key not in wanted]
+    changed += [record for key, record in wanted.items() if kept.get(key) != record]
+    if changed:
+        _write(cluster, changed)
 
 
 def to_cluster(tables: Tables, cluster: Cluster) -> None:
@@ -101,16 +117,27 @@ def to_cluster(tables: Tables, cluster: Cluster) -> None:
         raise Refused(
             f"{members} gateways use this cluster and would not see what is moved: stop them first"
         )
-    cluster.create_topic(STATE_TOPIC, 1, TOPIC_SETTINGS)
-    wanted = tables.all(TABLES)
+    wanted = tables.all((*TABLES, SETTINGS))
     keys = {record.key for record in wanted}
     with of_cluster(cluster) as found:
-        gone = [Record(None, one.key) for one in found.all(TABLES) if one.key not in keys]
-    now_ms = int(time.time() * 1000)
-    for records in _parts([*gone, *wanted]):
-        cluster.produce(AT, bytes(batch.build(records, timestamp_ms=now_ms)))
+        gone = [
+            Record(None, one.key) for one in found.all((*TABLES, SETTINGS)) if one.key not in keys
+        ]
+    _write(cluster, [*gone, *wanted])
     with of_cluster(cluster) as written:
         _compare(tables, written)
+
+
+def _write(cluster: Cluster, records: Sequence[Record]) -> None:
+    cluster.create_topic(STATE_TOPIC, 1, TOPIC_SETTINGS)
+    now_ms = int(time.time() * 1000)
+    for part in _parts(records):
+        cluster.produce(AT, bytes(batch.build(part, timestamp_ms=now_ms)))
+
+
+def _settings(sql: str) -> Change:
+    """The same, for the settings that gateways keep."""
+    return Change(f"{sql} WHERE substr(name, 1, {len(OURS)}) = ?", (OURS,))
 
 
 @contextmanager
@@ -123,7 +150,7 @@ def _attached(tables: Tables, data: Path) -> Iterator[None]:
 
 
 def _compare(ours: Tables, theirs: Tables) -> None:
-    if ours.all(TABLES) != theirs.all(TABLES):
+    if ours.all((*TABLES, SETTINGS)) != theirs.all((*TABLES, SETTINGS)):
         raise Refused(
             "users, rules or subscriptions are not the same on both sides: is the target in use? "
             "Stop whoever uses it and move again"

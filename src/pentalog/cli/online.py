@@ -89,7 +89,11 @@ class Token(NamedTuple):
 
 
 def opened(data: Path | None, server: str) -> AbstractContextManager[Directory | Online]:
-    """The directory if one is named, else the running broker."""
+    """The directory if one is named, else the gateways of a cluster or the running broker."""
+    if data is None and "://" in server:
+        from pentalog.cli.gateway_state import of_gateways
+
+        return of_gateways(server)
     if data is None:
         return Online(server)
     from pentalog.cli.directory import Directory

@@ -19,7 +19,7 @@ from pentalog.cluster.named_producers import ClusterNamedProducers
 from pentalog.cluster.offsets import ClusterOffsets
 from pentalog.cluster.refusals import Trouble
 from pentalog.cluster.rosters import ClusterRosters
-from pentalog.cluster.security import ClusterRules, ClusterTokens, ClusterUsers
+from pentalog.cluster.security import ClusterQuotas, ClusterRules, ClusterTokens, ClusterUsers
 from pentalog.cluster.smart_modules import ClusterSmartModules
 from pentalog.cluster.state_topic import ClusterState
 from pentalog.cluster.steps import Steps, begin, first_of
@@ -101,6 +101,7 @@ class Engine:
         self._tokens = ClusterTokens(self.state, runtime, config or Config())
         self._users.on_dropped.append(self._tokens.drop_of)
         self._rules = ClusterRules(self.state, config or Config())
+        self._quotas = ClusterQuotas(self.state, runtime)
         self._timer: Timer | None = None
         self._probing: Later[str] | None = None
         self._patience: Timer | None = None
@@ -121,7 +122,7 @@ class Engine:
         yield from self._fleet.persist(self._topics.refresh)
         yield from self._fleet.persist(self.state.open)
         self._smart_modules.open()
-        for facet in (self._users, self._tokens, self._rules, self._options):
+        for facet in (self._users, self._tokens, self._rules, self._quotas, self._options):
             facet.open()
         self._fleet.patience_ms = patience_ms
         self._schedule()
@@ -151,6 +152,7 @@ class Engine:
             sourcing=Sourcing(self._producers, self._rosters, self._aggregates, self._options),
             smart_modules=self._smart_modules,
             rules=self._rules,
+            quotas=self._quotas,
             users=self._users,
             tokens=self._tokens,
         )

@@ -1,9 +1,10 @@
-"""Users, keys, tokens and rules of all gateways: rows of the state topic, read by each of them."""
+"""Users, keys, tokens, rules and quotas of all gateways: rows of the state topic, read by each."""
 
 from __future__ import annotations
 
 from typing import cast
 
+from pentalog.broker.quotas import LocalQuotas
 from pentalog.broker.rules import LocalRules
 from pentalog.broker.security import Principal
 from pentalog.broker.state import State
@@ -60,5 +61,18 @@ class ClusterRules(LocalRules):
         self._rules = set()
         self._exact = {}
         self._prefixed = {}
+        self.open()
+        self.version += 1
+
+
+class ClusterQuotas(LocalQuotas):
+    """Implements `operation.Quotas`; each gateway counts what passes through it."""
+
+    def __init__(self, state: ClusterState, runtime: Runtime) -> None:
+        super().__init__(cast("State", Desk(state)), runtime)
+        state.watch(("quotas",), self._read)
+
+    def _read(self) -> None:
+        self._limits.clear()
         self.open()
         self.version += 1

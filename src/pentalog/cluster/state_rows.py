@@ -129,6 +129,12 @@ class Tables:
         return Record(value, _written([table, *keys]))
 
 
+def table_of(record: Record) -> str:
+    """Which table a record is a row of."""
+    assert record.key is not None
+    return str(_read(record.key)[0])
+
+
 def _rank(described: Row) -> int:
     return int(described[5])
 

@@ -20,7 +20,7 @@ from pentalog.cluster.council import ClusterCouncil
 from pentalog.cluster.fleet import Fleet
 from pentalog.cluster.log import ClusterLog
 from pentalog.cluster.refusals import told
-from pentalog.cluster.state_rows import SCHEMA, Change, Tables
+from pentalog.cluster.state_rows import SCHEMA, Change, Tables, table_of
 from pentalog.cluster.state_writing import FencedWriter, identify
 from pentalog.cluster.steps import Steps, begin
 from pentalog.cluster.topics import ClusterTopics
@@ -41,6 +41,8 @@ _log: Final = logging.getLogger(__name__)
 
 AT: Final = Partition(STATE_TOPIC, 0)
 BATCH_BYTES_MAX: Final = 64 << 20
+SHARED: Final = frozenset({"verifiers", "keys", "tokens", "rules", "quotas"})
+"""Tables whose rows may be written by others than the owner: by commands, one row at a time."""
 TOPIC_SETTINGS: Final = {"cleanup.policy": "compact", "max.message.bytes": str(BATCH_BYTES_MAX)}
 
 _READ_BYTES: Final = 1 << 20
@@ -116,7 +118,8 @@ class Replica:
             found = batch.records_of(batches, position, bytes_max=4 * BATCH_BYTES_MAX)
             rows = [record for _, record in found if record.key not in (None, _FENCE_KEY)]
             writer = Identity(header.producer_id, header.producer_epoch)
-            if rows and writer != self.who:
+            rows = self._news(rows, writer)
+            if rows and writer != self.who and writer.producer_id >= 0:
                 self.before = writer
             for record in rows:
                 if record.key == _CLAIM_KEY:
@@ -130,6 +133,10 @@ class Replica:
                 ) from flaw
             position += header.size
         return changed
+
+    def _news(self, rows: list[Record], writer: Identity) -> list[Record]:
+        """Those that are to be taken over."""
+        return rows
 
     def more(self) -> Waiting:
         """Ready when there may be something behind what was read."""
@@ -191,6 +198,12 @@ class Tenure(Replica):
         newer = Identity(before.producer_id, min(before.epoch + 1, _EPOCH_MAX))
         fence = FencedWriter(state.fleet, state.topics, state.runtime, AT, newer)
         return (yield from fence.write([Record(b"{}", _FENCE_KEY)], self.may))
+
+    def _news(self, rows: list[Record], writer: Identity) -> list[Record]:
+        """Once it is open, only what commands have written past the owner."""
+        if not self.open:
+            return rows
+        return [] if writer == self.who else [one for one in rows if table_of(one) in SHARED]
 
     # What `State` offers
 
@@ -470,6 +483,19 @@ class ClusterState:
                 return
         me = self.council.me
         _log.info("this gateway (number %d) owns the state", me.number if me else 0)
+        begin(self._overhear(tenure))
+
+    def _overhear(self, tenure: Tenure) -> Steps[None]:
+        """Take over what commands write of users, rules and quotas while this one is the owner."""
+        while not tenure.over:
+            try:
+                yield tenure.more()
+                changed = yield from tenure.read()
+            except BrokerError:
+                yield self.fleet.sleep(_PAUSE_MS)
+                continue
+            if changed and not tenure.over:
+                self._tell(changed)
 
     def _make_topic(self) -> Steps[None]:
         yield from self.topics.refresh(STATE_TOPIC)

@@ -12,12 +12,14 @@ from cluster_world import ClusterWorld, is_produce
 from council_world import Gateway, pass_time
 
 from pentalog.broker.logins import PASSWORD, Proof
+from pentalog.broker.operation import Quota
 from pentalog.broker.security import ANY, Kind, Operation, Principal, Rule
 from pentalog.cluster import state_topic, state_writing
 from pentalog.cluster.refusals import Refused
 from pentalog.cluster.state_rows import Change, Tables
 from pentalog.cluster.state_topic import AT, Tenure
 from pentalog.cluster.steps import Steps, begin
+from pentalog.model import batch
 from pentalog.model.errors import BrokerError, Overloaded, StorageFailed
 from pentalog.model.kio_schemas import ErrorCode
 from pentalog.model.later import Later
@@ -277,11 +279,36 @@ def test_users_and_rules_are_known_to_all(world: ClusterWorld) -> None:
         verdict = follower.broker.rules.judge(Principal("User", who), "", operation, kind, name)
         assert verdict.allowed is allowed
     assert follower.broker.rules.version > version, "answers given before are not good any more"
+    client = frozenset({("user", "ann")})
+    owner.broker.quotas.change(client, {Quota.WRITTEN: 100.0})
+    world.until(owner.broker.quotas.settle())
+    pass_time(world, gateways, lambda: follower.broker.quotas.active)
+    assert follower.broker.quotas.all() == {client: {Quota.WRITTEN: 100.0}}
     ended: list[str] = []
     follower.broker.users.logins.enter(Proof(PASSWORD, "ann"), lambda: ended.append("ann"))
     owner.broker.users.drop("ann")
     world.until(owner.broker.users.settle())
     pass_time(world, gateways, lambda: ended == ["ann"])
+
+
+def test_what_commands_write_past_the_owner_is_known_to_it_too(world: ClusterWorld) -> None:
+    one, other = gateways = [Gateway(world, "one"), Gateway(world, "other")]
+    owning(world, *gateways)
+    pass_time(world, gateways, lambda: all(each.council.owner is not None for each in gateways))
+    owner = one if one.engine.state.owned else other
+    tables = Tables()
+    rule = ("topic", "t", 0, "User:ann", "*", "read", 1)
+    marks = ", ".join("?" * 7)
+    told = tables.change([Change(f"INSERT INTO rules VALUES ({marks})", rule)])
+    told += tables.change([Change("INSERT INTO subscription_ids VALUES (0, 99)", ())])
+    written = bytearray(batch.build(told, timestamp_ms=1))
+    world.disk.broker.log.append(AT, memoryview(written))
+    pass_time(world, gateways, lambda: all(len(each.broker.rules.all()) == 1 for each in gateways))
+    # What only the owner may write it does not take from others.
+    assert owner.engine.state.rows.rows("SELECT next_id FROM subscription_ids") != [(99,)]
+    owner.broker.rules.remove(list(owner.broker.rules.all()))
+    world.until(owner.broker.rules.settle())
+    pass_time(world, gateways, lambda: not any(each.broker.rules.all() for each in gateways))
 
 
 def test_rows_become_records_and_rows_again() -> None:
