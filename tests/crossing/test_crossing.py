@@ -144,6 +144,11 @@ def named(addresses: Addresses) -> Mapping[str, Mapping[str, list[Seen]]]:
     }
 
 
+ON_DIRECTORY = pytest.mark.parametrize("addresses", ["local"], indirect=True)
+"""A cluster has Kafka's names only."""
+
+
+@ON_DIRECTORY
 @pytest.mark.parametrize("door", DOORS)
 def test_any_name_is_read_by_those_who_know_it(
     named: Mapping[str, Mapping[str, list[Seen]]], door: str
@@ -153,6 +158,7 @@ def test_any_name_is_read_by_those_who_know_it(
         assert [one.value for one in seen] == sent * 3, topic
 
 
+@ON_DIRECTORY
 @pytest.mark.usefixtures("named")
 def test_lists_of_kafka_have_names_of_kafka(addresses: Addresses) -> None:
     admin = AdminClient({"bootstrap.servers": addresses["kafka"]})
