@@ -14,9 +14,11 @@ from council_world import pass_time
 from tests.support.blipmq_world import AUTH, HELLO
 
 from pentalog.broker.port import TopicSpec
+from pentalog.cluster import writing
 from pentalog.cluster.subscriptions import PatientTopics
 from pentalog.config import Config
 from pentalog.model.types import Partition
+from pentalog.protocols.blipmq import session
 from pentalog.protocols.blipmq.forwarding import FORWARDED
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "protocols" / "blipmq"))
@@ -302,3 +304,17 @@ def test_at_least_once_whatever_breaks(
             break
     assert published
     assert seen >= set(published)
+
+
+def test_more_than_the_cluster_takes_waits_in_the_socket(
+    world: ClusterWorld, fleet: list[BlipGateway], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two million messages in one go were refused with 500 once 256 MiB of them waited."""
+    monkeypatch.setattr(writing, "QUEUED_BYTES_MAX", 3_000)
+    monkeypatch.setattr(session, "_UNWRITTEN_BYTES_MAX", 1_000)
+    peer = BlipConnection(fleet[0])
+    peer.ask(HELLO + AUTH)
+    sent = [publish(b"x" * 100, topic=topic) for _ in range(50) for topic in (b"a", b"b")]
+    assert peer.ask(b"".join(sent) + PING) == PONG
+    ends = [world.disk.broker.log.marks(Partition(topic, 0)).end for topic in "ab"]
+    assert ends == [50, 50]

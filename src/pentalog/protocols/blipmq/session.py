@@ -42,6 +42,8 @@ _PARKED_BYTES_MAX: Final = 4 << 20
 """Deliveries made at once for polls that had to wait; the others find nothing, and poll again."""
 _PARKED_MAX: Final = 64
 """Runs of polls that may wait; further ones find nothing."""
+_UNWRITTEN_BYTES_MAX: Final = 8 << 20
+"""Of one connection on their way to a cluster; whoever brings more is not read meanwhile."""
 _SYNC_TIMEOUT_MS: Final = 1_000
 """How long a poll waits for what is being written; after that there is nothing for it."""
 
@@ -95,6 +97,8 @@ class BlipmqSession:
         self._by_gateway = False
         self._written: dict[Partition, Later[Appended]] = {}
         """The last write to each partition: who polls elsewhere behind them shall find them."""
+        self._written_bytes = 0
+        """What was published since all of them were known to be written."""
         self._key = b""
         self._parked: deque[_Parked] = deque()
         timeout_ms = context.config.login_timeout_ms
@@ -175,6 +179,10 @@ class BlipmqSession:
         """May this be served now?  None: it comes again.  False: it has been answered."""
         if self._asking is None or not self._authenticated:
             return True
+        if isinstance(item, PublishRun) and self._written_bytes >= _UNWRITTEN_BYTES_MAX:
+            if self._asking.must_wait(self._written.values()):
+                return None
+            self._written_bytes = 0
         if isinstance(item, PublishRun) and self._routes.knows(item.topic):
             return True
         try:
@@ -327,6 +335,7 @@ class BlipmqSession:
         if self._asking is not None:
             # Where others keep the records, only what all have is seen by polls.
             self._written[at] = settled
+            self._written_bytes += len(run.batch)
             if run.qos == 0:
                 return
         if not settled.ready:
