@@ -14,10 +14,16 @@ import brokers
 
 
 class FleetMember:
-    def __init__(self, directory: Path, cluster: str, doors: Sequence[str]) -> None:
-        directory.mkdir()
+    """In front of a cluster, or, without one, a broker on a directory of its own."""
+
+    def __init__(self, directory: Path, cluster: str | None, doors: Sequence[str]) -> None:
+        directory.mkdir(exist_ok=True)
         self._stderr = directory / "gateway.stderr"
-        self._cluster = cluster
+        self._kept = (
+            ("--data", str(directory / "data"))
+            if cluster is None
+            else ("--engine", f"kafka://{cluster}")
+        )
         self.addresses = {door: f"127.0.0.1:{brokers.free_port()}" for door in doors}
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
@@ -34,7 +40,7 @@ class FleetMember:
             self._process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "pentalog", "start", "--console", "off"),
-                    *("--engine", f"kafka://{self._cluster}"),
+                    *self._kept,
                     *(word for door in doors for word in ("--listen", door)),
                 ],
                 stdout=subprocess.PIPE,

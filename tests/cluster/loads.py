@@ -13,8 +13,8 @@ from fluvio_wire import Wire as FluvioWire
 from fluvio_world import produce, read_produced, their_batch
 from tests.support.cursus_world import Message, batch
 
-from pentalog.clients.blipmq import BlipmqClient
-from pentalog.clients.rustlog import RustLogClient
+from pentalog.clients.blipmq import BlipmqClient, BlipmqError, CircuitOpen, ConnectionLost
+from pentalog.clients.rustlog import RustLogClient, RustLogError
 
 _TURN_S: Final = 0.05
 _PATIENCE_S: Final = 180.0
@@ -25,7 +25,15 @@ class NotAcknowledged(Exception):
     """The door has answered, and not with yes."""
 
 
-TROUBLE: Final = (NotAcknowledged, OSError, EOFError)
+TROUBLE: Final = (
+    NotAcknowledged,
+    RustLogError,
+    BlipmqError,
+    ConnectionLost,
+    CircuitOpen,
+    OSError,
+    EOFError,
+)
 
 
 class Door:
@@ -77,18 +85,10 @@ class KafkaDoor(Door):
         assert not refused, refused
 
 
-class RustLogDoor(Door):
-    _client: RustLogClient | None = None
+class ClientDoor(Door):
+    """By one of our own clients."""
 
-    def append(self, topic: str, first: int, values: Sequence[bytes]) -> None:
-        if self._client is None:
-            self._client = RustLogClient(self.address, timeout_s=20)
-        try:
-            self._client.produce(topic, 0, list(values))
-        except OSError:
-            raise
-        except Exception as refusal:
-            raise NotAcknowledged from refusal
+    _client: RustLogClient | BlipmqClient | None = None
 
     def close(self) -> None:
         if self._client is not None:
@@ -96,23 +96,20 @@ class RustLogDoor(Door):
             self._client = None
 
 
-class BlipmqDoor(Door):
-    _client: BlipmqClient | None = None
-
+class RustLogDoor(ClientDoor):
     def append(self, topic: str, first: int, values: Sequence[bytes]) -> None:
-        if self._client is None:
-            self._client = BlipmqClient(self.address, timeout_s=20)
-        try:
-            self._client.publish(topic, *values)
-        except OSError:
-            raise
-        except Exception as refusal:
-            raise NotAcknowledged from refusal
+        client = RustLogClient(self.address, timeout_s=20) if self._client is None else self._client
+        assert isinstance(client, RustLogClient)
+        self._client = client
+        client.produce(topic, 0, list(values))
 
-    def close(self) -> None:
-        if self._client is not None:
-            self._client.close()
-            self._client = None
+
+class BlipmqDoor(ClientDoor):
+    def append(self, topic: str, first: int, values: Sequence[bytes]) -> None:
+        client = BlipmqClient(self.address, timeout_s=20) if self._client is None else self._client
+        assert isinstance(client, BlipmqClient)
+        self._client = client
+        client.publish(topic, *values)
 
 
 class CursusDoor(Door):

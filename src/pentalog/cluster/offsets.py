@@ -250,10 +250,9 @@ def _nameable(at: Partition) -> bool:
     return at.index <= _INDEX_MAX and len(at.topic.encode()) <= _NAME_BYTES_MAX
 
 
-def _commit_fields(
-    group: str, offsets: Mapping[Partition, Committed], fence: Fence
-) -> Mapping[str, Any]:
-    topics = [
+def offset_fields(offsets: Mapping[Partition, Committed]) -> list[dict[str, Any]]:
+    """The topics of a request that commits."""
+    return [
         {
             "name": topic,
             "partitions": [
@@ -268,6 +267,11 @@ def _commit_fields(
         }
         for topic, indexes in by_topic(offsets).items()
     ]
+
+
+def _commit_fields(
+    group: str, offsets: Mapping[Partition, Committed], fence: Fence
+) -> Mapping[str, Any]:
     return {
         "group_id": group,
         # The field's name depends on the version.
@@ -275,5 +279,5 @@ def _commit_fields(
         "generation_id_or_member_epoch": fence.generation,
         "member_id": fence.member_id,
         "group_instance_id": None,
-        "topics": topics,
+        "topics": offset_fields(offsets),
     }

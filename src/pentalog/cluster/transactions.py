@@ -16,7 +16,7 @@ from pentalog.clients.kafka import messages
 from pentalog.cluster.coordination import GROUP, TRANSACTION, Coordination
 from pentalog.cluster.fleet import Fleet, by_topic
 from pentalog.cluster.named_producers import ClusterNamedProducers
-from pentalog.cluster.offsets import Members, move_on
+from pentalog.cluster.offsets import Members, move_on, offset_fields
 from pentalog.cluster.refusals import Lost, Refused, check
 from pentalog.cluster.steps import Steps, all_of, begin
 from pentalog.cluster.writing import Writing
@@ -302,7 +302,7 @@ class ClusterTransactions:
                 "generation_id": fence.generation,
                 "member_id": fence.member_id,
                 "group_instance_id": None,
-                "topics": _offset_fields(offsets),
+                "topics": offset_fields(offsets),
             }
             answer = yield from self._coordination.ask(GROUP, group, _OFFSET_COMMIT, fields, code)
             if code(answer) is ErrorCode.stale_member_epoch:
@@ -362,24 +362,6 @@ def _view(known: _Known) -> TransactionView:
     return TransactionView(
         known.name, known.who, known.phase, known.timeout_ms, -1, tuple(known.partitions)
     )
-
-
-def _offset_fields(offsets: Mapping[Partition, Committed]) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": topic,
-            "partitions": [
-                {
-                    "partition_index": index,
-                    "committed_offset": offsets[Partition(topic, index)].offset,
-                    "committed_leader_epoch": -1,
-                    "committed_metadata": offsets[Partition(topic, index)].metadata,
-                }
-                for index in indexes
-            ],
-        }
-        for topic, indexes in by_topic(offsets).items()
-    ]
 
 
 def _code_of(data: memoryview) -> ErrorCode:
