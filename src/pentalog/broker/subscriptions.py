@@ -75,7 +75,12 @@ class LocalSubscription:
         """The topic's settings as they are now; also sees new partitions."""
         topics = self._owner.topics
         if self._version != topics.version or self._topic is None:
-            self._topic = topics.get(self.row.topic)
+            found = topics.get(self.row.topic)
+            if found.topic_id != self.row.topic_id:
+                # Deleted and made anew where this broker could not see it: in a cluster.
+                self._owner.close(self.subscription_id)
+                raise TopicNotFound(f"the topic {found.name!r} is another one by now")
+            self._topic = found
             self._version = topics.version
             while len(self.windows) < self._topic.partitions:
                 at = Partition(self.row.topic, len(self.windows))
@@ -147,20 +152,25 @@ class LocalSubscription:
 
     def underway(self) -> Mapping[Partition, Offset]:
         found: dict[Partition, Offset] = {}
-        for window in self.windows:
-            marks = self._owner.log.marks(window.at)
+        for window, marks in self._marked():
             if marks.end > marks.durable:
                 found[window.at] = marks.end
         return found
 
     def unread(self) -> Mapping[Partition, Offset]:
         found: dict[Partition, Offset] = {}
-        for window in self.windows:
-            behind = window.cursor >= self._owner.log.marks(window.at).stable
-            if not behind or window.next_repeat() is not None:
+        for window, marks in self._marked():
+            if window.cursor < marks.stable or window.next_repeat() is not None:
                 return {}
             found[window.at] = window.cursor
         return found
+
+    def _marked(self) -> Sequence[tuple[Window, Marks]]:
+        """The windows with how far their partitions go; none if the topic is gone."""
+        try:
+            return [(window, self._owner.log.marks(window.at)) for window in self.windows]
+        except TopicNotFound:
+            return ()
 
     def expire(self, now_ms: int) -> None:
         """Take back leases that have run out."""
@@ -168,19 +178,14 @@ class LocalSubscription:
             attempts_max = self.settings.delivery_attempts_max if self.sets_aside else -1
         except TopicNotFound:
             return
-        for window in self.windows:
-            if not window.leases:
-                continue
-            end = self._owner.log.marks(window.at).end
-            if window.expire(now_ms, end, attempts_max):
+        for window, marks in self._marked():
+            if window.leases and window.expire(now_ms, marks.end, attempts_max):
                 self._owner.changed(self)
                 if window.dead:
                     self._owner.dead_letters.begin(self, window)
 
     def view(self) -> SubscriptionView:
-        behind = 0
-        for window in self.windows:
-            behind += max(0, self._owner.log.marks(window.at).end - window.cursor)
+        behind = sum(max(0, marks.end - window.cursor) for window, marks in self._marked())
         unsettled = sum(window.unsettled for window in self.windows)
         return SubscriptionView(
             self.subscription_id, self.topic, self.leased, unsettled, behind, self.used_ms

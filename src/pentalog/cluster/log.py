@@ -94,10 +94,15 @@ class ClusterLog:
         if facts.flaw or not facts.batches:
             raise BatchCorrupt(f"a batch for {at} is not sound: flaw {facts.flaw}")
         bytes_max = self._topics.get(at.topic).settings.message_bytes_max
-        if facts.batches > 1 or facts.batch_bytes_max > bytes_max:
+        if facts.batches > 1:
             raise RecordTooLarge(
                 f"{len(batches)} bytes in {facts.batches} batches for {at}: a cluster takes one "
                 f"batch of at most {bytes_max} bytes at a time; send less at once"
+            )
+        if facts.batch_bytes_max > bytes_max:
+            raise RecordTooLarge(
+                f"a batch of {facts.batch_bytes_max} bytes for {at}: its max.message.bytes accepts "
+                f"{bytes_max}; send less at once"
             )
         own = facts.producer_id < 0
         sending = self._writing.take(at, bytearray(batches), facts.offsets, own=own)

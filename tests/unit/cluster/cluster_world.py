@@ -269,3 +269,10 @@ class GatewayConnection(RustLogConnection):
     def __init__(self, world: ClusterWorld | SecondGateway) -> None:
         with patch("rustlog_world.Line", HeldLine):
             super().__init__(world)  # type: ignore[arg-type]
+
+
+class GatewayWorld(ClusterWorld):
+    """Stands for a `RustLogWorld` in tests of that door."""
+
+    def connect(self) -> GatewayConnection:
+        return GatewayConnection(self)
