@@ -29,7 +29,8 @@ demo: $(STAMP) ## a story of a minute: five doors, a kill -9, a table (KEEP=1: s
 
 test: $(STAMP) ## run the whole test suite
 	$(BIN)/pytest -q -m alone
-	$(BIN)/pytest -n $(PARALLEL) --dist loadfile --no-loadscope-reorder -m "not alone and not trio"
+	$(BIN)/pytest -n $(PARALLEL) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 \
+		-m "not alone and not trio"
 
 test-cluster: $(STAMP) ## three Apache Kafka nodes and two gateways, killed in turn under load
 	$(BIN)/pytest -q -s -m trio tests/cluster

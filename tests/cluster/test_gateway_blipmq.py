@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from fleet_member import FleetMember
+from kafka_node import Node
 
-from conftest import Node
 from pentalog.clients.blipmq import BlipmqClient, BlipmqError
 from pentalog.clients.kafka import Cluster
 from pentalog.clients.kafka.groups import described
