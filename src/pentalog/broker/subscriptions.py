@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from pentalog import kernels
@@ -329,8 +329,8 @@ class LocalSubscriptions:
         self._idle_timer: Timer | None = None
         self._closed = False
 
-    def homed(self) -> Later[None]:
-        return Later.now(None)
+    def watch(self, run: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None
 
     def restore(self) -> None:
         """Read what an earlier life left; begins to look for abandoned ones."""
