@@ -17,8 +17,8 @@ from pentalog import kernels
 from pentalog.broker import subscription_rows as rows
 from pentalog.broker.dead_letters import SUFFIX, DeadLetters
 from pentalog.broker.deliveries import OPEN_BYTES, Stretch, Subscription, SubscriptionView
-from pentalog.broker.port import Log, Opened, Topic, Topics
-from pentalog.broker.state import State
+from pentalog.broker.needs import Appendable, NamedTopics, Rows
+from pentalog.broker.port import Opened, Topic
 from pentalog.broker.subscription_rows import SubscriptionRow, WindowRow
 from pentalog.broker.topics import name_flaw
 from pentalog.broker.windows import (
@@ -325,9 +325,9 @@ class LocalSubscriptions:
 
     def __init__(
         self,
-        state: State,
-        log: Log,
-        topics: Topics,
+        state: Rows,
+        log: Appendable,
+        topics: NamedTopics,
         runtime: Runtime,
         metrics: Metrics,
         config: Config,

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final, cast
+from typing import Final
 
 from pentalog.broker import settings as topic_settings
 from pentalog.broker.deliveries import Subscription, SubscriptionView
 from pentalog.broker.knowledge import Knowledge
-from pentalog.broker.port import Log, Opened, Topic, Topics, TopicSpec
-from pentalog.broker.state import State
+from pentalog.broker.port import Opened, Topic, TopicSpec
 from pentalog.broker.subscriptions import LocalSubscriptions
 from pentalog.cluster.log import ClusterLog
 from pentalog.cluster.state_topic import ClusterState, Tenure
@@ -104,9 +103,9 @@ class ClusterSubscriptions:
         if tenure.over:
             return
         kept = LocalSubscriptions(
-            cast("State", tenure),
-            cast("Log", RememberingLog(self._log)),
-            cast("Topics", PatientTopics(self._topics, tenure, self._config)),
+            tenure,
+            RememberingLog(self._log),
+            PatientTopics(self._topics, tenure, self._config),
             self._runtime,
             self._metrics,
             self._config,
@@ -129,7 +128,6 @@ class RememberingLog:
         self._kept: OrderedDict[tuple[Partition, Offset], Later[Opened]] = OrderedDict()
         self._bytes = 0
         self.marks = log.marks
-        self.wait = log.wait
 
     def append(self, at: Partition, batches: memoryview, facts: Facts | None = None) -> Appended:
         return self._log.append(at, batches, facts)
