@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from pentalog.broker.aggregates import LocalAggregates
+from pentalog.broker.aggregates import AggregateIndex
 from pentalog.broker.port import Opened, Topic
 from pentalog.broker.sourcing import Conflict, Extent, Snapshot
 from pentalog.cluster import produce
@@ -88,7 +88,7 @@ class ClusterAggregates:
         self._transactions = transactions
         self._producers = producers
         self._runtime = runtime
-        self._local: LocalAggregates | None = None
+        self._local: AggregateIndex | None = None
         self._tenure: Tenure | None = None
         self._queue: deque[_Event] = deque()
         self._writing = False
@@ -128,11 +128,7 @@ class ClusterAggregates:
         yield self._transactions.identify(TRANSACTIONAL_ID, timeout_ms=_TIMEOUT_MS)
         if tenure.over:
             return
-        local = LocalAggregates(
-            StableLog(self._log),  # type: ignore[arg-type]  # it is only read from
-            tenure,  # type: ignore[arg-type]  # speaks as a state file
-            self._runtime,
-        )
+        local = AggregateIndex(StableLog(self._log), tenure, self._runtime)
         local.open()
         self._local, self._tenure = local, tenure
 
@@ -142,7 +138,7 @@ class ClusterAggregates:
         for event in queue:
             event.later.refuse(self._state.refusal())
 
-    def _owner(self) -> LocalAggregates:
+    def _owner(self) -> AggregateIndex:
         if self._local is None or not self._state.owned:
             self._state.refuse()
         return self._local

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, cast
 
-from pentalog.broker.port import Broker, Committed, Fence, Groups, Producers
+from pentalog.broker.port import Broker, Committed, Fence, Groups
 from pentalog.broker.sourcing import Sourcing
 from pentalog.cluster.aggregates import ClusterAggregates
 from pentalog.cluster.bounds import Bounds
@@ -143,7 +143,7 @@ class Engine:
             self._topics.cluster_id,
             self.log,
             self._topics,
-            cast("Producers", ClusterProducers(self._writing)),
+            ClusterProducers(self._writing),
             cast("Groups", MemberlessGroups(self._offsets)),
             self._transactions,
             knowledge=knowledge,

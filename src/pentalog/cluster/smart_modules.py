@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final, cast
+from typing import Final
 
 from pentalog.broker.smart_modules import LocalSmartModules
-from pentalog.broker.state import Row, State, Value
+from pentalog.broker.state import Row, Value
 from pentalog.broker.transformation import SmartModule
 from pentalog.cluster.state_topic import BATCH_BYTES_MAX, ClusterState
 from pentalog.config import Config
@@ -19,7 +19,7 @@ _TABLE: Final = "smart_modules"
 
 
 class Desk:
-    """The rows there are at the moment, as `LocalSmartModules` uses a state file."""
+    """The rows there are at the moment, whichever object has them; implements `needs.Rows`."""
 
     def __init__(self, state: ClusterState) -> None:
         self._state = state
@@ -44,7 +44,7 @@ class ClusterSmartModules(LocalSmartModules):
     """Implements `transformation.SmartModules`."""
 
     def __init__(self, state: ClusterState, runtime: Runtime, config: Config) -> None:
-        super().__init__(cast("State", Desk(state)), runtime, config)
+        super().__init__(Desk(state), runtime, config)
         state.watch([_TABLE], self._read)
 
     def _read(self) -> None:

@@ -54,7 +54,7 @@ _EPOCH_MAX: Final = 32_767
 
 
 class Replica:
-    """The rows as read from the topic so far; stands for a `State` that takes no changes."""
+    """The rows as read from the topic so far; takes no changes."""
 
     def __init__(self, state: ClusterState) -> None:
         self.over = False
@@ -69,21 +69,11 @@ class Replica:
         self._tables = Tables()
         self._waiting: Waiting | None = None
 
-    @property
-    def cluster_id(self) -> str:
-        return self._state.topics.cluster_id
-
     def rows(self, sql: str, *values: Value) -> list[Row]:
         try:
             return self._tables.rows(sql, values)
         except sqlite3.Error as error:
             raise StorageFailed(f"cannot look up the gateways' state: {error}") from error
-
-    def look_up(self, sql: str, *values: Value) -> Later[list[Row]]:
-        return Later.now(self.rows(sql, *values))
-
-    def check(self) -> None:
-        self._state.refuse()
 
     def write(self, sql: str, *values: Value) -> None:
         raise AssertionError("whoever writes asks first whether it may")
@@ -157,7 +147,7 @@ class Replica:
 
 
 class Tenure(Replica):
-    """The rows of an owner, for as long as it is; stands for a `State`."""
+    """The rows of an owner, for as long as it is; implements `needs.RowsToLookUp`."""
 
     def __init__(self, state: ClusterState) -> None:
         super().__init__(state)
@@ -205,7 +195,7 @@ class Tenure(Replica):
             return rows
         return [] if writer == self.who else [one for one in rows if table_of(one) in SHARED]
 
-    # What `State` offers
+    # What `needs.RowsToLookUp` asks for
 
     def look_up(self, sql: str, *values: Value) -> Later[list[Row]]:
         later: Later[list[Row]] = Later()

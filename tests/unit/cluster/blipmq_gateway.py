@@ -63,8 +63,8 @@ class MemoryUpstream:
     def __init__(self, world: ClusterWorld, gateway: BlipGateway, caller: Downstream) -> None:
         self.gateway = gateway
         self.paused = False
-        self.most_bytes = 0
-        """The most that was ever handed over at once."""
+        self.stuck = False
+        """Nothing comes or goes, and nobody is told."""
         self._caller: Downstream | None = caller
         self._coming = b""
         self._server = BlipConnection(gateway, full_bytes=100_000)
@@ -99,7 +99,7 @@ class MemoryUpstream:
             caller.lost("the wire was cut")
 
     def pump(self) -> bool:
-        if self._caller is None:
+        if self._caller is None or self.stuck:
             return False
         moved = bool(self._coming)
         if moved:
