@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -136,7 +136,9 @@ class MemoryUpstream:
         gateway.world.runtime.soon(self._open)
 
     def _open(self) -> None:
-        if self._caller is not None:
+        if self.gateway.dead:
+            self.lose()
+        elif self._caller is not None:
             self._caller.opened()
 
     def send(self, pieces: Sequence[bytes | bytearray | memoryview]) -> None:
@@ -164,6 +166,9 @@ class MemoryUpstream:
         if coming:
             self._server.feed(coming)
         sent = self._server.line.sent
+        if sent and self.gateway.lost_answers:
+            self.gateway.lost_answers -= 1
+            self.lose()
         while self._carried < len(sent) and self._caller is not None:
             moved = True
             buffer = self._caller.buffer()
@@ -186,10 +191,23 @@ class FluvioPeer(Gateway):
         door = FluvioDoor(self)
         self.context, self.sc, self.spu = door.context, door.sc, door.spu
         self.upstreams: list[MemoryUpstream] = []
+        self.dead = False
+        """Nobody reaches it any more."""
+        self.lost_answers = 0
+        """So many are lost on their way, each with its connection."""
+        self.taken_for: Callable[[FluvioPeer], FluvioPeer] = lambda peer: peer
+        """Whom this one reaches when it calls somebody."""
+
+    def die(self) -> None:
+        self.dead = True
+        self.dialer.cut()
+        for made in [made for peer in self._fleet.values() for made in peer.upstreams]:
+            if made.gateway is self:
+                made.lose()
 
     def call(self, listener: str, host: str, port: int, caller: Downstream) -> MemoryUpstream:
         assert (listener, port) == ("fluvio-sc", 9003)
-        made = MemoryUpstream(self._fleet[host], caller)
+        made = MemoryUpstream(self.taken_for(self._fleet[host]), caller)
         self.upstreams.append(made)
         self.world.wires.append(made)  # type: ignore[arg-type]
         return made

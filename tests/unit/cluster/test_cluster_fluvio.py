@@ -6,11 +6,13 @@ import random
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
+from unittest.mock import patch
 
 import pytest
 from cluster_world import ClusterWorld
 from council_world import pass_time
-from fluvio_gateway import FluvioPeer, GatewayClient
+from fluvio_gateway import FluvioPeer, GatewayClient, MemoryUpstream
 from fluvio_world import (
     chain,
     create_topic,
@@ -49,6 +51,7 @@ from pentalog.cluster import engine, fleet
 from pentalog.cluster.agreement import STATE_TOPIC
 from pentalog.model.types import Partition
 from pentalog.protocols.fluvio.codec import Reader, Writer
+from pentalog.protocols.fluvio.errors import NOT_LEADER
 from pentalog.protocols.fluvio.forwarding import FORWARDED
 
 
@@ -252,8 +255,109 @@ def test_an_owner_that_does_not_answer(world: ClusterWorld, gateways: list[Fluvi
     sc.run()
     ((number, answer),) = sc.frames()
     assert number == 77
-    assert status(Reader(memoryview(answer), 0, len(answer), 19), text_of) == ("m", 2)
+    # One that is not the owner says so by a number, for the one that asks to go elsewhere.
+    assert status(Reader(memoryview(answer), 0, len(answer), 19)) == ("m", NOT_LEADER)
     assert not other.upstreams
+
+
+class Move(NamedTuple):
+    """Of the state, away from its owner while a request is on its way there."""
+
+    owner: FluvioPeer
+    asked: FluvioPeer
+    """Whose client makes the request."""
+    newcomer: FluvioPeer
+    """Who is the owner next."""
+    bystander: FluvioPeer
+    """Of the two others the one that is not asked."""
+
+
+@pytest.fixture(params=["this", "third"])
+def move(world: ClusterWorld, known: dict[str, FluvioPeer], request: pytest.FixtureRequest) -> Move:
+    """The gateway that was asked becomes the owner, or a third one does."""
+    made = [FluvioPeer(world, name, known) for name in ("one", "two", "three")]
+    agreed(world, made)
+    owner = next(each for each in made if each.council.owned)
+    first, second = sorted((each for each in made if each is not owner), key=number)
+    asked, bystander = (first, second) if request.param == "this" else (second, first)
+    return Move(owner, asked, first, bystander)
+
+
+def number(gateway: FluvioPeer) -> int:
+    assert gateway.council.me is not None
+    return gateway.council.me.number
+
+
+STORE = (CREATE, create_module("m", module("filter")))
+DROP = (DELETE, delete("SmartModule", "m"))
+
+
+def test_who_owns_no_more_sends_nobody_away(world: ClusterWorld, move: Move) -> None:
+    """The gateway that is asked hears later of a new owner than the one it takes for the owner."""
+    calls = 0
+
+    def taken_for(peer: FluvioPeer) -> FluvioPeer:
+        nonlocal calls
+        calls += 1
+        if calls == 4:
+            move.owner.council.close()
+        return peer if move.newcomer.council.owned else move.bystander
+
+    move.asked.taken_for = taken_for
+    assert status(asked(world, move.asked.sc(), *STORE)) == ("m", 0)
+    assert calls >= 4
+    assert move.newcomer.council.owned
+    assert [kept.name for kept in move.asked.broker.smart_modules.all()] == ["m"]
+    until(world, [move.bystander], lambda: len(move.bystander.broker.smart_modules.all()) == 1)
+
+
+def test_an_owner_that_dies(world: ClusterWorld, move: Move) -> None:
+    def taken_for(peer: FluvioPeer) -> FluvioPeer:
+        if not move.owner.dead:
+            move.owner.die()
+        return peer
+
+    move.asked.taken_for = taken_for
+    assert status(asked(world, move.asked.sc(), *STORE)) == ("m", 0)
+    assert len(move.asked.upstreams) > 2  # those that were refused
+    assert move.newcomer.council.owned
+
+
+def test_an_owner_that_never_answers(world: ClusterWorld, move: Move) -> None:
+    """It is frozen; the wire stays."""
+    sc = move.asked.sc()
+    sc.request(*STORE)
+    with patch.object(MemoryUpstream, "pump", lambda _: False):
+        world.runtime.run()
+        move.owner.dialer.cut()
+        until(world, [move.asked, move.bystander], lambda: move.newcomer.council.owned)
+    sc.run()
+    while not (answers := sc.frames()):
+        sc.run()
+    ((_, answer),) = answers
+    assert status(Reader(memoryview(answer), 0, len(answer), 19)) == ("m", 0)
+
+
+def test_what_is_asked_twice_is_done_once(world: ClusterWorld, move: Move) -> None:
+    sc = move.asked.sc()
+    for what in (STORE, DROP):
+        move.owner.lost_answers = 2
+        assert status(asked(world, sc, *what)) == ("m", 0)
+        assert move.owner.lost_answers == 0
+    assert not move.asked.broker.smart_modules.all()
+    assert status(asked(world, sc, *DROP), text_of) == ("m", 6001)
+
+
+def test_no_owner_for_long(world: ClusterWorld, move: Move) -> None:
+    """Somebody else is taken for the owner, and goes on saying that he is not."""
+    move.asked.taken_for = lambda peer: move.bystander
+    reader = asked(world, move.asked.sc(), *STORE)
+    assert (reader.text(), reader.i16()) == ("m", 2)
+    assert "not the owner" in reader.text()
+    calls = len(move.asked.upstreams)
+    assert calls <= 40_000 // 100
+    world.runtime.advance(10_000)
+    assert len(move.asked.upstreams) == calls
 
 
 def test_topics_of_others_come_with_their_settings(
