@@ -194,6 +194,15 @@ def test_retention_cuts_rows_and_beginning_together(sink: Sink, at: TableAt) -> 
     assert open_table(at).state().batches == {"q": 0}
 
 
+def test_retention_that_finds_no_row_moves_the_beginning_too(sink: Sink, at: TableAt) -> None:
+    ranges = {AT: Range(0, 10)}
+    commit.settle(sink, "q", 0, ranges, ranges, written(sink, [7, 8]))
+    sink.state()
+    sink.cut(Step("retention", -1, {}, {AT: Range(5, 10)}))
+    assert offsets(at) == [7, 8]
+    assert open_table(at).state().covered == {AT: Range(5, 10)}
+
+
 def test_replacing_everything_keeps_the_state(sink: Sink, at: TableAt) -> None:
     take(sink, 0, 0, 10)
     files = written(sink, [3, 4])
@@ -267,6 +276,7 @@ def test_a_later_row_replaces_an_earlier_one(at: TableAt) -> None:
     sink.merge(files.close(), Step("backfill", -1, {}, {AT: Range(4, 16)}))
     again = {one["id"]: one["_offset"] for one in open_table(at).arrow().to_pylist()}
     assert again == found
+    assert open_table(at).state().covered == {AT: Range(4, 16)}
 
 
 def test_delta_skips_files_by_our_statistics(tmp_path: Path) -> None:

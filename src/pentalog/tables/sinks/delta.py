@@ -193,6 +193,7 @@ class DeltaSink:
         rows = self._staged(files)
         table = self._current(refresh=False)
         on = " and ".join(f"(t.`{name}` is not distinct from s.`{name}`)" for name in self.at.key)
+        before = table.version()
         with _conflicts(self.at.uri):
             table.merge(
                 rows,
@@ -201,7 +202,7 @@ class DeltaSink:
                 target_alias="t",
                 commit_properties=self._properties(step, rows.num_rows),
             ).when_matched_update_all(LATER).when_not_matched_insert_all().execute()
-        self._sync_log()
+        self._record(step, unless_after=before)
 
     def replace(self, files: Sequence[File], step: Step, schema: pa.Schema) -> None:
         self._write(files, step, schema, "overwrite")
@@ -209,9 +210,17 @@ class DeltaSink:
     def cut(self, step: Step) -> None:
         """Remove the rows below the starts of `step`, with the new starts in the same commit."""
         table = self._current(refresh=False)
+        before = table.version()
         with _conflicts(self.at.uri):
             table.delete(self._below(step), commit_properties=self._properties(step, 0))
-        self._sync_log()
+        self._record(step, unless_after=before)
+
+    def _record(self, step: Step, *, unless_after: int) -> None:
+        """Commit a step of no rows: a statement that changes none commits nothing by itself."""
+        if self._current(refresh=False).version() == unless_after:
+            self.append([], step)
+        else:
+            self._sync_log()
 
     def _below(self, step: Step) -> str:
         mark = "" if self.at.layer in ("bronze", "dead_letters") else "_"
@@ -259,7 +268,8 @@ class DeltaSink:
     def vacuum(self, retention_ms: int, *, dry_run: bool) -> list[str]:
         """Remove files no commit refers to any more, those of crashed batches included."""
         removed = self._current().vacuum(
-            retention_hours=retention_ms // 3_600_000,
+            # Whole hours only; a file must never go before its time.
+            retention_hours=-(-retention_ms // 3_600_000),
             dry_run=dry_run,
             enforce_retention_duration=False,
             full=True,
