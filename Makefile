@@ -31,8 +31,9 @@ demo: $(STAMP) ## a story of a minute: five doors, a kill -9, a table (KEEP=1: s
 
 test: $(STAMP) ## run the whole test suite
 	$(BIN)/pytest -q -m alone $(shell grep -rl --include='test_*.py' pytest.mark.alone tests)
-	$(BIN)/pytest -n $(PARALLEL) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 \
-		-m "not alone and not trio"
+	scratch=$$($(BIN)/python -m tests.support.scratch) && trap "rm -rf $$scratch" EXIT && \
+		TMPDIR=$$scratch SPARK_LOCAL_DIRS=$$scratch $(BIN)/pytest -n $(PARALLEL) --dist loadfile \
+		--no-loadscope-reorder --max-worker-restart 0 -m "not alone and not trio"
 
 test-cluster: $(STAMP) ## three Apache Kafka nodes and two gateways, killed in turn under load
 	$(BIN)/pytest -q -s -m trio tests/cluster
