@@ -7,6 +7,8 @@ STAMP := $(VENV)/.installed
 KERNELS := $(wildcard $(addprefix src/pentalog/kernels/compiled/,*.pyx *.pxd *.h))
 PARALLEL ?= 2
 FRAMES ?= 1000000
+# Python that may keep no compiled modules compiles them anew in each of hundreds of processes.
+unexport PYTHONDONTWRITEBYTECODE
 # Wheels only, but for two that are published as source: pyspark (Python and jars) and msgpack 1.0.4,
 # which the Fluvio client pins.
 WHEELS := --only-binary :all: --no-binary pyspark --no-binary msgpack
@@ -28,9 +30,10 @@ demo: $(STAMP) ## a story of a minute: five doors, a kill -9, a table (KEEP=1: s
 	$(BIN)/python examples/demo.py $(if $(KEEP),--keep)
 
 test: $(STAMP) ## run the whole test suite
-	$(BIN)/pytest -q -m alone
-	$(BIN)/pytest -n $(PARALLEL) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 \
-		-m "not alone and not trio"
+	$(BIN)/pytest -q -m alone $(shell grep -rl --include='test_*.py' pytest.mark.alone tests)
+	scratch=$$($(BIN)/python -m tests.support.scratch) && trap "rm -rf $$scratch" EXIT && \
+		TMPDIR=$$scratch SPARK_LOCAL_DIRS=$$scratch $(BIN)/pytest -n $(PARALLEL) --dist loadfile \
+		--no-loadscope-reorder --max-worker-restart 0 -m "not alone and not trio"
 
 test-cluster: $(STAMP) ## three Apache Kafka nodes and two gateways, killed in turn under load
 	$(BIN)/pytest -q -s -m trio tests/cluster
