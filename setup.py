@@ -22,6 +22,7 @@ KERNELS = (
     "rustlog_answers",
     "columns",
     "fluvio",
+    "joining",
     "leases",
     "blipmq",
     "blipmq_answers",

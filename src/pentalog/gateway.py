@@ -19,7 +19,7 @@ from pentalog.metrics import Metrics
 from pentalog.model.errors import BrokerError
 from pentalog.model.later import Later
 from pentalog.observation import Health
-from pentalog.protocols import http
+from pentalog.protocols import http, kafka
 from pentalog.protocols.http import starting
 from pentalog.server.anteroom import Anteroom
 from pentalog.server.asyncio_runtime import AsyncioRuntime
@@ -147,6 +147,9 @@ class Gateway:
 def _endpoints(config: Config) -> Mapping[str, Endpoint]:
     """The doors that can be opened here; raises `ConfigError` for wishes that cannot be met."""
     offered = {name: endpoint for name, endpoint in ENDPOINTS.items() if endpoint.asks_first}
+    if any(listen.door == kafka.SIGNPOST.name for listen in config.listen):
+        # Only for those who ask for it: the usual port may be that of a node beside it.
+        offered[kafka.SIGNPOST.name] = kafka.SIGNPOST
     for listen in config.listen:
         if listen.door in ENDPOINTS and listen.door not in offered:
             raise ConfigError(

@@ -20,6 +20,7 @@ from pentalog.cluster.offsets import ClusterOffsets
 from pentalog.cluster.refusals import Trouble
 from pentalog.cluster.rosters import ClusterRosters
 from pentalog.cluster.security import ClusterQuotas, ClusterRules, ClusterTokens, ClusterUsers
+from pentalog.cluster.signpost import ClusterSignpost
 from pentalog.cluster.smart_modules import ClusterSmartModules
 from pentalog.cluster.state_topic import ClusterState
 from pentalog.cluster.steps import Steps, begin, first_of
@@ -148,6 +149,7 @@ class Engine:
             self._transactions,
             knowledge=knowledge,
             council=self.council,
+            signpost=ClusterSignpost(self._fleet),
             subscriptions=self._subscriptions,
             sourcing=Sourcing(self._producers, self._rosters, self._aggregates, self._options),
             smart_modules=self._smart_modules,

@@ -63,6 +63,7 @@ from pentalog.kernels.pure.crc32c import crc32c
 from pentalog.kernels.pure.cursus import cursus_batches, read_cursus
 from pentalog.kernels.pure.cursus_pages import cursus_page
 from pentalog.kernels.pure.fluvio import fluvio_end, fluvio_to_log, log_to_fluvio
+from pentalog.kernels.pure.joining import join_batches
 from pentalog.kernels.pure.leases import acknowledge, settled_prefix
 from pentalog.kernels.pure.produce import produce_replies, split_produce
 from pentalog.kernels.pure.records import (
@@ -135,6 +136,7 @@ __all__ = [
     "fit_batches",
     "fluvio_end",
     "fluvio_to_log",
+    "join_batches",
     "keep_newest",
     "locate_offset",
     "locate_time",
@@ -177,6 +179,7 @@ FUNCTIONS: Final[dict[str, tuple[str, ...]]] = {
     "records": ("check_records", "decode_records", "encode_records", "keep_newest", "newest_keys"),
     "rows": ("encode_rows", "place_rows"),
     "fluvio": ("fluvio_end", "fluvio_to_log", "log_to_fluvio"),
+    "joining": ("join_batches",),
     "produce": ("produce_replies", "split_produce"),
     "rustlog": ("rustlog_batches", "rustlog_flaw", "rustlog_run"),
     "rustlog_answers": ("rustlog_acks", "rustlog_fetched"),

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
+import struct
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
 
+import cramjam
 import pytest
-from cluster_world import ClusterWorld
+from cluster_world import ClusterWorld, is_produce, refused_produce
 from council_world import pass_time
 from fluvio_gateway import FluvioPeer, GatewayClient, MemoryUpstream
 from fluvio_world import (
@@ -49,10 +51,14 @@ from wat_modules import module
 from pentalog.broker.port import TopicSpec
 from pentalog.cluster import engine, fleet
 from pentalog.cluster.agreement import STATE_TOPIC
-from pentalog.model.types import Partition
+from pentalog.kernels import batch_header, crc32c
+from pentalog.model import compression
+from pentalog.model.types import Horizon, Partition
 from pentalog.protocols.fluvio.codec import Reader, Writer
 from pentalog.protocols.fluvio.errors import NOT_LEADER
 from pentalog.protocols.fluvio.forwarding import FORWARDED
+
+INVALID_RECORD = 87
 
 
 @pytest.fixture
@@ -200,6 +206,93 @@ def test_what_one_gateway_writes_another_reads(gateways: list[FluvioPeer]) -> No
     follower.request(STREAM, stream_fetch("demo", 1))
     ((_, frame),) = follower.pushed()
     assert [value for _, _, value in read_streamed(frame).records] == [b"b", b"c", b"d"]
+
+
+def batches_in(world: ClusterWorld, at: Partition) -> list[int]:
+    """How many records each batch of a partition has."""
+    opened = world.disk.broker.log.open(at, 0, bytes_max=1 << 20, horizon=Horizon.END).value
+    found, position = [], 0
+    while position < len(opened.batches):
+        header = batch_header(opened.batches, position)
+        found.append(header.records)
+        position += header.size
+    return found
+
+
+def packed(data: bytes) -> bytes:
+    """The same batch, compressed."""
+    sent = bytearray(data[:57] + bytes(cramjam.zstd.compress(data[57:])))
+    struct.pack_into(">i", sent, 8, len(sent) - 12)
+    struct.pack_into(">h", sent, 21, compression.ZSTD)
+    struct.pack_into(">I", sent, 17, crc32c(bytes(sent[21:])))
+    return bytes(sent)
+
+
+@pytest.mark.parametrize("pack", [bytes, packed])
+def test_what_comes_together_stays_together(
+    gateways: list[FluvioPeer], pack: Callable[[bytes], bytes]
+) -> None:
+    one, world = gateways[0], gateways[0].world
+    one.sc().ask(CREATE, create_topic("demo"))
+    parts = [pack(their_batch(b"%d" % number, b"x" * 400)) for number in range(20)]
+    answer = one.spu().ask(PRODUCE, produce("demo", *parts))
+    assert read_produced(answer) == [("demo", [(0, 0, 0)])]
+    assert batches_in(world, Partition("demo", 0)) == [40]
+    reader = gateways[1].spu()
+    reader.request(STREAM, stream_fetch("demo", 0))
+    ((_, frame),) = reader.pushed()
+    values = [value for _, _, value in read_streamed(frame).records]
+    assert values == [value for number in range(20) for value in (b"%d" % number, b"x" * 400)]
+
+
+def small_topic(gateway: FluvioPeer) -> None:
+    spec = TopicSpec(name="small", settings={"max.message.bytes": "1000"})
+    gateway.world.disk.topics.create(spec)
+
+
+def test_more_than_one_batch_holds(gateways: list[FluvioPeer]) -> None:
+    one = gateways[0]
+    small_topic(one)
+    parts = [their_batch(b"%d" % number + b"x" * 250) for number in range(7)]
+    assert read_produced(one.spu().ask(PRODUCE, produce("small", *parts))) == [
+        ("small", [(0, 0, 0)])
+    ]
+    assert batches_in(one.world, Partition("small", 0)) == [3, 3, 1]
+    # If one of them cannot be written, none is.
+    refused = one.spu().ask(PRODUCE, produce("small", *parts, their_batch(b"x" * 1000)))
+    assert read_produced(refused) == [("small", [(0, 10, 0)])]
+    assert len(one.world.kept(Partition("small", 0))) == 7
+
+
+@pytest.mark.parametrize(
+    ("failing", "kept"),
+    [
+        (0, "records 3..5 at offset 0, records 6..6 at offset 3"),
+        (1, "records 0..2 at offset 0, records 6..6 at offset 3"),
+        (2, "records 0..2 at offset 0, records 3..5 at offset 3"),
+    ],
+)
+def test_a_part_that_is_refused_is_told(
+    world: ClusterWorld, gateways: list[FluvioPeer], failing: int, kept: str
+) -> None:
+    one = gateways[0]
+    small_topic(one)
+    parts = [their_batch(b"%d" % number + b"x" * 250) for number in range(7)]
+    count = 0
+
+    def trouble(frame: bytes) -> bytes | None:
+        nonlocal count
+        if not is_produce(frame) or b"small" not in frame:
+            return None
+        count += 1
+        return refused_produce(frame, INVALID_RECORD) if count == failing + 1 else None
+
+    world.trouble = trouble
+    answer = one.spu().ask(PRODUCE, produce("small", *parts))
+    answer.u32(), answer.text(), answer.u32(), answer.u32()
+    assert answer.i16() == 2
+    told = answer.text()
+    assert f"only a part was written: {kept}; the rest was refused" in told
 
 
 @pytest.mark.parametrize("at", [0, 1])
