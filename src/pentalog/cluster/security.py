@@ -7,7 +7,7 @@ from pentalog.broker.rules import LocalRules
 from pentalog.broker.security import Principal
 from pentalog.broker.tokens import LocalTokens
 from pentalog.broker.users import LocalUsers
-from pentalog.cluster.smart_modules import Desk
+from pentalog.cluster.desk import Desk
 from pentalog.cluster.state_topic import ClusterState
 from pentalog.config import Config
 from pentalog.runtime import Runtime

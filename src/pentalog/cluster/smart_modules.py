@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from pentalog.broker.smart_modules import LocalSmartModules
-from pentalog.broker.state import Row, Value
 from pentalog.broker.transformation import SmartModule
+from pentalog.cluster.desk import Desk
 from pentalog.cluster.state_topic import BATCH_BYTES_MAX, ClusterState
 from pentalog.config import Config
 from pentalog.model.errors import SmartModuleInvalid
@@ -16,28 +16,6 @@ from pentalog.runtime import Runtime
 WASM_BYTES_MAX: Final = BATCH_BYTES_MAX // 2
 """A row of the state topic is text, and longer than what it stands for."""
 _TABLE: Final = "smart_modules"
-
-
-class Desk:
-    """The rows there are at the moment, whichever object has them; implements `needs.Rows`."""
-
-    def __init__(self, state: ClusterState) -> None:
-        self._state = state
-
-    def rows(self, sql: str, *values: Value) -> list[Row]:
-        return self._state.rows.rows(sql, *values)
-
-    def check(self) -> None:
-        tenure = self._state.tenure
-        if tenure is None:
-            self._state.refuse()
-        tenure.check()
-
-    def write(self, sql: str, *values: Value) -> None:
-        self._state.rows.write(sql, *values)
-
-    def settle(self) -> Later[None]:
-        return self._state.rows.settle()
 
 
 class ClusterSmartModules(LocalSmartModules):

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pentalog.clients.kafka import messages
 from pentalog.cluster import produce
-from pentalog.cluster.fleet import PATIENCE_MS, WRITING, Fleet
+from pentalog.cluster.fleet import NODE_PATIENCE_MS, PATIENCE_MS, WRITING, Fleet
 from pentalog.cluster.link import Link
 from pentalog.cluster.refusals import Lost, Refused, Trouble, check, told
 from pentalog.cluster.steps import Steps, begin
@@ -238,7 +238,7 @@ class Writing:
             body = produce.request_body(
                 [(lane.at, sending.batch) for lane, sending in part],
                 acks=acks,
-                timeout_ms=PATIENCE_MS,
+                timeout_ms=NODE_PATIENCE_MS,
                 transactional_id=transactional_id,
             )
             asked = link.exchange(produce.KEY, produce.VERSION, body)

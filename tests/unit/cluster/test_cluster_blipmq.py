@@ -14,7 +14,7 @@ from council_world import pass_time
 from tests.support.blipmq_world import AUTH, HELLO
 
 from pentalog.broker.port import TopicSpec
-from pentalog.cluster import writing
+from pentalog.cluster import council, writing
 from pentalog.cluster.subscriptions import PatientTopics
 from pentalog.config import Config
 from pentalog.model.types import Partition
@@ -174,7 +174,8 @@ def test_an_owner_that_stops_forgets_nothing(world: ClusterWorld, fleet: list[Bl
     assert messages(peer.ask(poll(number) * 2 + PING)) == [b"a", b"b"]
     assert peer.ask(ack(number, 1) + PING) == PONG
     world.until(owner.engine.leave())
-    pass_time(world, fleet, lambda: heir.broker.subscriptions.here)
+    took_ms = pass_time(world, fleet, lambda: heir.broker.subscriptions.here)
+    assert took_ms < council.SESSION_MS / 2, "nobody has waited for its session to end"
     assert messages(peer.ask(poll(number) * 2 + PING)) == [b"b"]
 
 

@@ -15,8 +15,8 @@ from pentalog.broker.logins import PASSWORD, Proof
 from pentalog.broker.operation import Quota
 from pentalog.broker.security import ANY, Kind, Operation, Principal, Rule
 from pentalog.cluster import state_topic, state_writing
+from pentalog.cluster.desk import Desk
 from pentalog.cluster.refusals import Refused
-from pentalog.cluster.smart_modules import Desk
 from pentalog.cluster.state_rows import Change, Tables
 from pentalog.cluster.state_topic import AT, Tenure
 from pentalog.cluster.steps import Steps, begin

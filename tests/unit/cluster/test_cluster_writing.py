@@ -207,6 +207,26 @@ def test_nothing_is_acknowledged_while_the_cluster_is_away(world: ClusterWorld) 
     assert world.kept(AT) == [b"before", b"found"]
 
 
+def test_a_connection_on_which_nothing_comes_any_more(world: ClusterWorld) -> None:
+    """A node without power closes nothing; there is patience left to ask whoever follows it."""
+    world.until(world.append(AT, b"a"))
+    silenced: list[bytes] = []
+
+    def trouble(frame: bytes) -> str | None:
+        if is_produce(frame) and not silenced:
+            silenced.append(frame)
+            return "silence"
+        return None
+
+    world.trouble = trouble
+    world.runtime.advance(fleet.REQUEST_TIMEOUT_MS - 1_000)
+    laters = [world.append(AT, b"%d" % each) for each in range(3)]
+    for place, later in enumerate(laters, 1):
+        assert world.until(later)[1] == place
+    assert silenced
+    assert world.kept(AT) == [b"a", b"0", b"1", b"2"]
+
+
 def test_a_mistake_of_one_does_not_stop_the_others(world: ClusterWorld) -> None:
     def stumble(_: Later[Appended]) -> None:
         raise ZeroDivisionError
