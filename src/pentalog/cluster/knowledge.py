@@ -66,6 +66,9 @@ class ClusterKnowledge:
     def partitions(self, topic: str, indexes: Collection[int] | None = None) -> Later[None]:
         return begin(self._look(topic, indexes))
 
+    def sizes(self, topics: Collection[str]) -> Later[None]:
+        return begin(self._log.sizes.refresh(topics))
+
     def records(self, at: Partition, offset: Offset, *, bytes_max: int) -> Later[None]:
         return begin(self._fetch(at, offset, bytes_max))
 

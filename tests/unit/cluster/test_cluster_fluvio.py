@@ -53,6 +53,7 @@ from pentalog.cluster import engine, fleet
 from pentalog.cluster.agreement import STATE_TOPIC
 from pentalog.kernels import batch_header, crc32c
 from pentalog.model import compression
+from pentalog.model.errors import UnsupportedVersion
 from pentalog.model.types import Horizon, Partition
 from pentalog.protocols.fluvio.codec import Reader, Writer
 from pentalog.protocols.fluvio.errors import NOT_LEADER
@@ -109,10 +110,14 @@ def spus(sc: GatewayClient) -> list[tuple[int, str, int]]:
 
 
 def leaders(sc: GatewayClient, topic: str) -> list[int]:
-    """Of its partitions, as they are listed."""
+    return [leader for leader, _ in partitions(sc, topic)]
+
+
+def partitions(sc: GatewayClient, topic: str) -> list[tuple[int, int]]:
+    """(leader, size in bytes) of its partitions, as they are listed."""
     reader = unwrap(sc.ask(LIST, listing("Partition", topic)), "Partition")
 
-    def one() -> int:
+    def one() -> tuple[int, int]:
         reader.text()
         leader = reader.i32()
         assert (reader.u32(), reader.i32()) == (1, leader)
@@ -122,10 +127,10 @@ def leaders(sc: GatewayClient, topic: str) -> list[int]:
         for _ in range(2):
             reader.i64()
         reader.u32(), reader.u32()
-        assert reader.i64() == -2
+        size = reader.i64()
         reader.boolean()
         reader.i64()
-        return leader
+        return leader, size
 
     found = reader.many(one)
     reader.finish()
@@ -153,6 +158,23 @@ def test_every_gateway_is_an_spu(world: ClusterWorld, gateways: list[FluvioPeer]
     told = [leaders(each.sc(), "wide") for each in gateways]
     assert told[0] == told[1]
     assert sorted(told[0]) == [5001, 5001, 5002, 5002]
+
+
+def test_sizes_are_those_of_the_clusters_files(
+    world: ClusterWorld, gateways: list[FluvioPeer]
+) -> None:
+    one = gateways[0]
+    one.sc().ask(CREATE, create_topic("wide", topic_spec(2)))
+    one.spu().ask(PRODUCE, produce("wide", their_batch(b"x" * 1000)))
+    size = world.disk.broker.log.size_bytes(Partition("wide", 0))
+    assert size > 1000
+    assert [told for _, told in partitions(one.sc(), "wide")] == [size, 0]
+    with pytest.raises(UnsupportedVersion):  # it was not asked for here
+        gateways[1].broker.log.size_bytes(Partition("wide", 0))
+    # It is not believed for ever.
+    world.runtime.advance(11_000)
+    with pytest.raises(UnsupportedVersion):
+        one.broker.log.size_bytes(Partition("wide", 0))
 
 
 def test_a_gateway_that_has_not_met_the_others(

@@ -304,7 +304,9 @@ def list_objects(call: Call) -> None:
             if (not is_split or not system) and _matches(filters, name)
         }
         if label == objects.PARTITION:
-            call.know(lambda known: [known.partitions(name) for name in found])
+            call.know(
+                lambda known: [known.sizes(found), *(known.partitions(name) for name in found)]
+            )
         shown = system and _matches(filters, objects.OFFSETS_TOPIC)
         door.write_all(body, label, found, summary=summary, system=shown)
     call.answer(call.writer().text(label).bytes_(body.out))
