@@ -6,6 +6,8 @@ import random
 import struct
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
@@ -14,6 +16,7 @@ import cramjam
 import pytest
 from cluster_world import ClusterWorld, is_produce, refused_produce
 from council_world import pass_time
+from disk_broker import DiskBroker
 from fluvio_gateway import FluvioPeer, GatewayClient, MemoryUpstream
 from fluvio_world import (
     chain,
@@ -49,6 +52,15 @@ from tests.fuzz.fluvio.fluvio_fuzz import controller_corpus, spu_corpus
 from wat_modules import module
 
 from pentalog.broker.port import TopicSpec
+from pentalog.broker.security import (
+    ANONYMOUS,
+    CLUSTER_NAME,
+    Access,
+    Kind,
+    Operation,
+    Principal,
+    Rule,
+)
 from pentalog.cluster import engine, fleet
 from pentalog.cluster.agreement import STATE_TOPIC
 from pentalog.kernels import batch_header, crc32c
@@ -57,7 +69,8 @@ from pentalog.model.errors import UnsupportedVersion
 from pentalog.model.types import Horizon, Partition
 from pentalog.protocols.fluvio.codec import Reader, Writer
 from pentalog.protocols.fluvio.errors import NOT_LEADER
-from pentalog.protocols.fluvio.forwarding import FORWARDED
+from pentalog.protocols.fluvio.forwarding import name_for
+from pentalog.session import Context
 
 INVALID_RECORD = 87
 
@@ -366,13 +379,39 @@ def test_an_owner_that_does_not_answer(world: ClusterWorld, gateways: list[Fluvi
     reader = asked(world, sc, CREATE, create_module("m", module("filter")))
     assert status(reader, text_of) == ("m", 2)
     # It is not passed on a second time by one who is asked in the owner's place.
-    sc.feed(request(CREATE, create_module("m", module("filter")), 19, 77, FORWARDED))
-    sc.run()
-    ((number, answer),) = sc.frames()
-    assert number == 77
-    # One that is not the owner says so by a number, for the one that asks to go elsewhere.
-    assert status(Reader(memoryview(answer), 0, len(answer), 19)) == ("m", NOT_LEADER)
+    assert other.council.me is not None
+    for peer in (other.council.me, gateways[0].council.me):
+        assert peer is not None
+        sc.feed(request(CREATE, create_module("m", module("filter")), 19, 77, name_for(peer)))
+        sc.run()
+        ((number, answer),) = sc.frames()
+        assert number == 77
+        # It says that it is not the owner by a number: the one that asks is to go elsewhere.
+        assert status(Reader(memoryview(answer), 0, len(answer), 19)) == ("m", NOT_LEADER)
     assert not other.upstreams
+
+
+def test_rules_are_asked_where_the_client_is(
+    world: ClusterWorld, gateways: list[FluvioPeer], tmp_path: Path
+) -> None:
+    """The owner does not know who that is."""
+    (tmp_path / "guarded").mkdir()
+    guarded = DiskBroker(tmp_path / "guarded", authorization=True)
+    rules = guarded.broker.rules
+    anna = Principal("User", "anna")
+    rules.add([Rule(Kind.CLUSTER, CLUSTER_NAME, False, anna, "*", Operation.ALTER, True)])
+    owner, other = gateways
+    for each, who in ((owner, ANONYMOUS), (other, anna)):
+        made = partial(guarded_context, each.door.context, Access(rules, who))
+        each.door.context = made  # type: ignore[method-assign]
+    store = create_module("m", module("filter"))
+    assert status(asked(world, other.sc(), CREATE, store)) == ("m", 0)
+    assert status(asked(world, owner.sc(), CREATE, store)) == ("m", 13)
+    guarded.close()
+
+
+def guarded_context(made: Callable[[str], Context], access: Access, listener: str) -> Context:
+    return replace(made(listener), access=access)
 
 
 class Move(NamedTuple):
