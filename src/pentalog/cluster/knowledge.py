@@ -24,7 +24,7 @@ from pentalog.model.types import Edge, Offset, Partition
 
 _OWNER_TRIES: Final = 100
 _OWNER_PAUSE_MS: Final = 100
-_STATE_TRIES: Final = 300
+_STATE_TRIES: Final = 1_000
 _STATE_PAUSE_MS: Final = 10
 
 
