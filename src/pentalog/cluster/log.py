@@ -14,6 +14,7 @@ from pentalog.cluster.bounds import Bounds
 from pentalog.cluster.fleet import READING, Fleet
 from pentalog.cluster.polling import FIRST_BYTES, Found, Polling
 from pentalog.cluster.refusals import Refused, Trouble
+from pentalog.cluster.sizes import Sizes
 from pentalog.cluster.steps import Steps, begin
 from pentalog.cluster.topics import NO_LEADER, ClusterTopics
 from pentalog.cluster.writing import ACKS_ALL, Sending, Writing
@@ -76,6 +77,7 @@ class ClusterLog:
         self._runtime = runtime
         self._metrics = metrics
         self._ahead = Ahead()
+        self.sizes = Sizes(fleet, topics)
         self._polling = Polling(fleet, topics, bounds, runtime)
         self._polling.found = self._polled
         self._appended_bytes: dict[Partition, int] = {}
@@ -259,7 +261,7 @@ class ClusterLog:
         return self._bounds.located(at, when)
 
     def size_bytes(self, at: Partition) -> int:
-        raise UnsupportedVersion("the size of a cluster's partitions is not known to its gateways")
+        return self.sizes.of(at)
 
     def appended_bytes(self, at: Partition) -> int:
         return self._appended_bytes.get(at, 0)

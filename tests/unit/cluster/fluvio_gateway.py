@@ -188,8 +188,8 @@ class FluvioPeer(Gateway):
         self._fleet = fleet
         fleet[host] = self
         self.council.caller = self
-        door = FluvioDoor(self)
-        self.context, self.sc, self.spu = door.context, door.sc, door.spu
+        self.door = FluvioDoor(self)
+        self.sc, self.spu = self.door.sc, self.door.spu
         self.upstreams: list[MemoryUpstream] = []
         self.dead = False
         """Nobody reaches it any more."""

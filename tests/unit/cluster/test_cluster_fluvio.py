@@ -6,6 +6,8 @@ import random
 import struct
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
@@ -14,6 +16,7 @@ import cramjam
 import pytest
 from cluster_world import ClusterWorld, is_produce, refused_produce
 from council_world import pass_time
+from disk_broker import DiskBroker
 from fluvio_gateway import FluvioPeer, GatewayClient, MemoryUpstream
 from fluvio_world import (
     chain,
@@ -49,14 +52,25 @@ from tests.fuzz.fluvio.fluvio_fuzz import controller_corpus, spu_corpus
 from wat_modules import module
 
 from pentalog.broker.port import TopicSpec
+from pentalog.broker.security import (
+    ANONYMOUS,
+    CLUSTER_NAME,
+    Access,
+    Kind,
+    Operation,
+    Principal,
+    Rule,
+)
 from pentalog.cluster import engine, fleet
 from pentalog.cluster.agreement import STATE_TOPIC
 from pentalog.kernels import batch_header, crc32c
 from pentalog.model import compression
+from pentalog.model.errors import UnsupportedVersion
 from pentalog.model.types import Horizon, Partition
 from pentalog.protocols.fluvio.codec import Reader, Writer
 from pentalog.protocols.fluvio.errors import NOT_LEADER
-from pentalog.protocols.fluvio.forwarding import FORWARDED
+from pentalog.protocols.fluvio.forwarding import name_for
+from pentalog.session import Context
 
 INVALID_RECORD = 87
 
@@ -109,10 +123,14 @@ def spus(sc: GatewayClient) -> list[tuple[int, str, int]]:
 
 
 def leaders(sc: GatewayClient, topic: str) -> list[int]:
-    """Of its partitions, as they are listed."""
+    return [leader for leader, _ in partitions(sc, topic)]
+
+
+def partitions(sc: GatewayClient, topic: str) -> list[tuple[int, int]]:
+    """(leader, size in bytes) of its partitions, as they are listed."""
     reader = unwrap(sc.ask(LIST, listing("Partition", topic)), "Partition")
 
-    def one() -> int:
+    def one() -> tuple[int, int]:
         reader.text()
         leader = reader.i32()
         assert (reader.u32(), reader.i32()) == (1, leader)
@@ -122,10 +140,10 @@ def leaders(sc: GatewayClient, topic: str) -> list[int]:
         for _ in range(2):
             reader.i64()
         reader.u32(), reader.u32()
-        assert reader.i64() == -2
+        size = reader.i64()
         reader.boolean()
         reader.i64()
-        return leader
+        return leader, size
 
     found = reader.many(one)
     reader.finish()
@@ -153,6 +171,23 @@ def test_every_gateway_is_an_spu(world: ClusterWorld, gateways: list[FluvioPeer]
     told = [leaders(each.sc(), "wide") for each in gateways]
     assert told[0] == told[1]
     assert sorted(told[0]) == [5001, 5001, 5002, 5002]
+
+
+def test_sizes_are_those_of_the_clusters_files(
+    world: ClusterWorld, gateways: list[FluvioPeer]
+) -> None:
+    one = gateways[0]
+    one.sc().ask(CREATE, create_topic("wide", topic_spec(2)))
+    one.spu().ask(PRODUCE, produce("wide", their_batch(b"x" * 1000)))
+    size = world.disk.broker.log.size_bytes(Partition("wide", 0))
+    assert size > 1000
+    assert [told for _, told in partitions(one.sc(), "wide")] == [size, 0]
+    with pytest.raises(UnsupportedVersion):  # it was not asked for here
+        gateways[1].broker.log.size_bytes(Partition("wide", 0))
+    # It is not believed for ever.
+    world.runtime.advance(11_000)
+    with pytest.raises(UnsupportedVersion):
+        one.broker.log.size_bytes(Partition("wide", 0))
 
 
 def test_a_gateway_that_has_not_met_the_others(
@@ -344,13 +379,39 @@ def test_an_owner_that_does_not_answer(world: ClusterWorld, gateways: list[Fluvi
     reader = asked(world, sc, CREATE, create_module("m", module("filter")))
     assert status(reader, text_of) == ("m", 2)
     # It is not passed on a second time by one who is asked in the owner's place.
-    sc.feed(request(CREATE, create_module("m", module("filter")), 19, 77, FORWARDED))
-    sc.run()
-    ((number, answer),) = sc.frames()
-    assert number == 77
-    # One that is not the owner says so by a number, for the one that asks to go elsewhere.
-    assert status(Reader(memoryview(answer), 0, len(answer), 19)) == ("m", NOT_LEADER)
+    assert other.council.me is not None
+    for peer in (other.council.me, gateways[0].council.me):
+        assert peer is not None
+        sc.feed(request(CREATE, create_module("m", module("filter")), 19, 77, name_for(peer)))
+        sc.run()
+        ((number, answer),) = sc.frames()
+        assert number == 77
+        # It says that it is not the owner by a number: the one that asks is to go elsewhere.
+        assert status(Reader(memoryview(answer), 0, len(answer), 19)) == ("m", NOT_LEADER)
     assert not other.upstreams
+
+
+def test_rules_are_asked_where_the_client_is(
+    world: ClusterWorld, gateways: list[FluvioPeer], tmp_path: Path
+) -> None:
+    """The owner does not know who that is."""
+    (tmp_path / "guarded").mkdir()
+    guarded = DiskBroker(tmp_path / "guarded", authorization=True)
+    rules = guarded.broker.rules
+    anna = Principal("User", "anna")
+    rules.add([Rule(Kind.CLUSTER, CLUSTER_NAME, False, anna, "*", Operation.ALTER, True)])
+    owner, other = gateways
+    for each, who in ((owner, ANONYMOUS), (other, anna)):
+        made = partial(guarded_context, each.door.context, Access(rules, who))
+        each.door.context = made  # type: ignore[method-assign]
+    store = create_module("m", module("filter"))
+    assert status(asked(world, other.sc(), CREATE, store)) == ("m", 0)
+    assert status(asked(world, owner.sc(), CREATE, store)) == ("m", 13)
+    guarded.close()
+
+
+def guarded_context(made: Callable[[str], Context], access: Access, listener: str) -> Context:
+    return replace(made(listener), access=access)
 
 
 class Move(NamedTuple):

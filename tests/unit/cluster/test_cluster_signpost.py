@@ -28,7 +28,7 @@ from pentalog.protocols.kafka.signpost import TABLE, SignpostSession
 from pentalog.session import Address, Context
 
 PRODUCE, FETCH, METADATA, FIND_COORDINATOR, API_VERSIONS, IDENTIFY = 0, 1, 3, 10, 18, 22
-SASL_AUTHENTICATE = 36
+SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
 LEADERS = [0, 1, 2, 23]
 COORDINATORS = [8, 9, 11, 12, 13, 14, 24, 25, 26, 28, 68]
 NODE = (0, "host.example", 9092)
@@ -52,7 +52,11 @@ class Guided:
     """A connection of a Kafka client to a gateway."""
 
     def __init__(
-        self, world: ClusterWorld, access: Access | None = None, broker: Broker | None = None
+        self,
+        world: ClusterWorld,
+        access: Access | None = None,
+        broker: Broker | None = None,
+        demands: tuple[str, ...] = (),
     ) -> None:
         self._world = world
         self.line = HeldLine()
@@ -67,6 +71,7 @@ class Guided:
                 listener="kafka",
                 advertised=lambda endpoint: Address("gateway.example", 19092),
                 access=access or Access(),
+                demands=frozenset(demands),
             ),
             self.line,
         )
@@ -290,6 +295,30 @@ def test_only_what_may_be_seen(world: ClusterWorld, tmp_path: Path) -> None:
     guarded.close()
 
 
+def test_a_login(world: ClusterWorld, tmp_path: Path) -> None:
+    (tmp_path / "guarded").mkdir()
+    guarded = DiskBroker(tmp_path / "guarded")
+    users = guarded.broker.users
+    users.set_password("anna", "a long password")
+    guarded.runtime.run()
+    broker = replace(world.broker, users=users)
+    for password, code in (("a long password", 0), ("another", 58)):
+        guided = Guided(world, broker=broker, demands=("sasl",))
+        assert guided.ask(API_VERSIONS, 3, NAMED).api_keys
+        assert guided.ask(SASL_HANDSHAKE, 1, {"mechanism": "PLAIN"}).error_code is ErrorCode.none
+        token = b"\0anna\0" + password.encode()
+        guided.feed(request(SASL_AUTHENTICATE, 2, {"auth_bytes": token}))
+        guarded.runtime.run()
+        world.runtime.advance(10_000)
+        answer = read(SASL_AUTHENTICATE, 2, guided.line.frames()[-1])
+        assert answer.error_code == code
+        assert guided.line.hung_up == bool(code)
+    early = Guided(world, broker=broker, demands=("sasl",))
+    early.feed(request(METADATA, 9, ALL_TOPICS))
+    assert early.line.hung_up
+    guarded.close()
+
+
 def test_cut_anywhere(world: ClusterWorld) -> None:
     world.disk.topics.create(TopicSpec(name="orders"))
     guided = Guided(world)
@@ -319,3 +348,24 @@ def test_a_cluster_that_is_away(world: ClusterWorld) -> None:
     assert read(FIND_COORDINATOR, 2, told).error_code is ErrorCode.coordinator_not_available
     (told,) = asking[2].line.frames()
     assert read(API_VERSIONS, 3, told).error_code is not ErrorCode.none
+
+
+def test_damaged_requests(world: ClusterWorld) -> None:
+    """Nothing raises, and every connection goes on or ends."""
+    dice = random.Random(5)
+    ended = 0
+    guided = Guided(world)
+    for _ in range(600):
+        key = dice.choice(list(TABLE))
+        version = dice.randint(TABLE[key].version_min, TABLE[key].version_max)
+        data = bytearray(frame(sample(load_request_schema(key, version), dice)[0]))
+        for _ in range(dice.randint(0, 3)):
+            at = dice.randrange(4, len(data))
+            data[at] = dice.choice((0, 127, 128, 255, dice.randrange(256)))
+        guided.feed(bytes(data))
+        world.runtime.run()
+        if guided.line.hung_up:
+            ended += 1
+            guided.session.close()
+            guided = Guided(world)
+    assert 50 < ended < 600

@@ -27,7 +27,7 @@ class _Part(NamedTuple):
     last_offset_delta: int
     base_timestamp: int
     timestamp_max: int
-    count: int
+    records: int
 
 
 def _i64(number: int) -> int:
@@ -72,7 +72,7 @@ def _part(view: memoryview, start: int, end: int) -> _Part:
 def _append(out: bytearray, view: memoryview, part: _Part, offset: int, later: int) -> None:
     """The records of a batch, `offset` further on and `later` in time."""
     position = part.start + _HEADER_BYTES
-    for _ in range(part.count):
+    for _ in range(part.records):
         length, position = _varint(view, position, part.end)
         if length < 1 or length > part.end - position:
             raise Malformed(_MALFORMED)
@@ -115,7 +115,7 @@ def join_batches(batches: Buffer, start: int, end: int, bytes_max: int) -> tuple
                 raise Malformed(_MALFORMED)
             del out[before:]
             break
-        records += part.count
+        records += part.records
         offsets += part.last_offset_delta + 1
         top = max(top, part.timestamp_max)
         start = part.end

@@ -20,8 +20,8 @@ from pentalog.protocols.fluvio.codec import Reader, Undecodable, Writer
 from pentalog.protocols.fluvio.session import Answer, Call
 from pentalog.runtime import Timer
 
-FORWARDED: Final = "pentalog gateway"
-"""Client id by which gateways know each other: nothing is forwarded twice."""
+_FORWARDED: Final = "pentalog gateway "
+"""How the client id of one gateway begins at another; the id of the one that is asked follows."""
 
 _TIMEOUT_MS: Final = 40_000
 """For all tries together: longer than it takes to elect an owner, shorter than clients wait."""
@@ -30,6 +30,23 @@ _ANSWER_BYTES_MAX: Final = 1 << 20
 _LENGTH: Final = struct.Struct(">I")
 _BODY_AT: Final = 8
 """Behind the length and the correlation id."""
+
+
+def is_forwarded(call: Call) -> bool:
+    """Does another gateway ask?  Nothing is forwarded twice."""
+    current = call.context.broker.knowledge.current
+    return not current and call.head.client_id.startswith(_FORWARDED)
+
+
+def is_meant(call: Call) -> bool:
+    """Does it ask this one?  Only gateways know ids, and have asked the rules about clients."""
+    me = call.context.broker.council.me
+    return me is not None and call.head.client_id == name_for(me)
+
+
+def name_for(peer: Peer) -> str:
+    """What a gateway calls itself when it asks another."""
+    return _FORWARDED + peer.gateway_id
 
 
 def owned(broker: Broker) -> bool:
@@ -51,9 +68,7 @@ class Errand:
         self._call = call
         self._act = act
         self._status = status
-        head = Writer(0).u16(call.head.key).i16(call.version).i32(call.head.correlation_id)
-        head.text(FORWARDED)
-        self._request = [_LENGTH.pack(len(head.out) + len(body)), bytes(head.out), body]
+        self._body = body
         self._incoming = bytearray(_LENGTH.size)
         self._filled = 0
         self._wire: Upstream | None = None
@@ -151,9 +166,13 @@ class Errand:
     # The wire's side
 
     def opened(self) -> None:
-        if self._wire is not None:
-            self._sent = True
-            self._wire.send(self._request)
+        if self._wire is None or self._peer is None:
+            return
+        self._sent = True
+        call, body = self._call, self._body
+        head = Writer(0).u16(call.head.key).i16(call.version).i32(call.head.correlation_id)
+        head.text(name_for(self._peer))
+        self._wire.send((_LENGTH.pack(len(head.out) + len(body)), bytes(head.out), body))
 
     def buffer(self) -> memoryview:
         return memoryview(self._incoming)[self._filled :]

@@ -14,7 +14,7 @@ from pentalog.model.later import Later
 from pentalog.protocols.fluvio import errors, objects, rights
 from pentalog.protocols.fluvio.codec import Reader, Undecodable, Writer
 from pentalog.protocols.fluvio.errors import WireError
-from pentalog.protocols.fluvio.forwarding import FORWARDED, Errand, owned
+from pentalog.protocols.fluvio.forwarding import Errand, is_forwarded, is_meant, owned
 from pentalog.protocols.fluvio.session import Answer, Api, Call, FluvioSession
 from pentalog.protocols.fluvio.watches import WATCHES_MAX, Watch
 from pentalog.session import Context, Replies
@@ -100,11 +100,7 @@ def _answer_settled(
 def _refusal_status(call: Call, name: str, refusal: BrokerError) -> Writer:
     if isinstance(refusal, SmartModuleInvalid):
         error = errors.module_invalid(str(refusal), name)
-    elif (
-        isinstance(refusal, Overloaded)
-        and call.head.client_id == FORWARDED
-        and not owned(call.context.broker)
-    ):
+    elif isinstance(refusal, Overloaded) and is_forwarded(call) and not owned(call.context.broker):
         error = WireError(errors.NOT_LEADER)
     else:
         error = errors.error_of(refusal)
@@ -113,11 +109,16 @@ def _refusal_status(call: Call, name: str, refusal: BrokerError) -> Writer:
 
 def _carry_out_at_owner(call: Call, start: int, name: str, act: Callable[[], Later[None]]) -> None:
     """Do it here if this gateway owns what is kept; else let the one that does."""
-    forwarded = call.head.client_id == FORWARDED
+    forwarded = is_forwarded(call)
+    if forwarded and not is_meant(call):
+        text = "this is another gateway than the one that was asked for"
+        call.answer(_status(call, name, WireError(errors.NOT_LEADER), text))
+        return
     try:
-        rights.check(call, rights.SC, objects.SMART_MODULE, name)
         if forwarded:
             call.know(lambda known: [known.owner()])
+        else:
+            rights.check(call, rights.SC, objects.SMART_MODULE, name)
     except BrokerError as refusal:
         call.answer(_refusal_status(call, name, refusal))
         return
@@ -159,7 +160,6 @@ def _make_nothing(call: Call, label: str, name: str) -> Later[None]:
 def _create_module(
     call: Call, name: str, wish: objects.ModuleWish, *, dry_run: bool
 ) -> Later[None]:
-    rights.check(call, rights.SC, objects.SMART_MODULE, name)
     modules = call.context.broker.smart_modules
     made = modules.create(SmartModule(name, wish.wasm, wish.package), dry_run=dry_run)
     if not dry_run:
@@ -252,7 +252,6 @@ def delete(call: Call) -> None:
 
 
 def _delete_module(call: Call, name: str) -> Later[None]:
-    rights.check(call, rights.SC, objects.SMART_MODULE, name)
     modules = call.context.broker.smart_modules
     modules.delete(name)
     call.context.access.record("delete SmartModule", name)
@@ -304,7 +303,9 @@ def list_objects(call: Call) -> None:
             if (not is_split or not system) and _matches(filters, name)
         }
         if label == objects.PARTITION:
-            call.know(lambda known: [known.partitions(name) for name in found])
+            call.know(
+                lambda known: [known.sizes(found), *(known.partitions(name) for name in found)]
+            )
         shown = system and _matches(filters, objects.OFFSETS_TOPIC)
         door.write_all(body, label, found, summary=summary, system=shown)
     call.answer(call.writer().text(label).bytes_(body.out))

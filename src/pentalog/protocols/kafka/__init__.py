@@ -28,5 +28,7 @@ PROTOCOL: Final = WireProtocol(
     ),
     error_codes=ERROR_CODES,
 )
-SIGNPOST: Final = replace(PROTOCOL.endpoints[0], open=SignpostSession, asks_first=True)
-"""The same port of a gateway, whose clients go on to the cluster."""
+SIGNPOST: Final = replace(
+    PROTOCOL.endpoints[0], open=SignpostSession, in_flight_max=4, asks_first=True
+)
+"""The same port of a gateway, whose clients go on to the cluster; its answers may be large."""
