@@ -313,7 +313,7 @@ def test_trimming_knows_the_partitions(live: OpenLife) -> None:
 
 
 def test_directories_without_a_row_are_adopted(
-    live: OpenLife, runtime: StepRuntime, tmp_path: Path
+    live: OpenLife, runtime: StepRuntime, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = live().topics.create(TopicSpec(name="copied", partitions=3))
     runtime.run()
@@ -322,6 +322,7 @@ def test_directories_without_a_row_are_adopted(
     for file in tmp_path.glob(FILE_NAME + "*"):
         file.unlink()
     adopted = live().topics.get("copied")
+    assert any(message.endswith("not known: copied") for message in caplog.messages)
     assert adopted.topic_id == topic.topic_id
     assert adopted.partitions == 3
     runtime.run()
