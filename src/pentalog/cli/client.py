@@ -23,6 +23,7 @@ _CLIENT_ID: Final = "pentalog-cli"
 EARLIEST: Final = -2
 LATEST: Final = -1
 _TOPIC_RESOURCE: Final = 2
+_WANTED: Final = ", or give a login or TLS by `pentalog profile add` if it wants them"
 _SET: Final = 0
 _UNSET: Final = 1
 
@@ -58,7 +59,7 @@ def explained(error: KafkaFailed) -> str:
     elif "DELEGATION_TOKEN_AUTH_DISABLED" in text:
         text += "; start the broker with PENTALOG_DELEGATION_TOKEN_SECRET set to have tokens"
     elif "broke off" in text:
-        text += ", or give a login or TLS by `pentalog profile add` if it wants them"
+        text += _WANTED
     return text
 
 
@@ -73,7 +74,7 @@ class Connection:
             reason = str(error).partition(";")[0]
             raise Refused(
                 f"{reason}; start a broker with `pentalog start` or name another one with "
-                "--server HOST:PORT"
+                f"--server HOST:PORT{_WANTED if 'broke off' in reason else ''}"
             ) from error
         except KafkaFailed as error:
             raise Refused(explained(error)) from error

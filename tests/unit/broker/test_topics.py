@@ -19,7 +19,7 @@ from pentalog.broker.sites import DIRECTORIES_PER_TURN
 from pentalog.broker.state import FILE_NAME, State
 from pentalog.broker.topics import DELETED_KEPT_MS, PARTITIONS_MAX, LocalTopics
 from pentalog.config import Config
-from pentalog.log.files import RealFiles
+from pentalog.log.files import Handle, RealFiles
 from pentalog.log.store import Store
 from pentalog.metrics import Metrics
 from pentalog.model.errors import (
@@ -313,7 +313,7 @@ def test_trimming_knows_the_partitions(live: OpenLife) -> None:
 
 
 def test_directories_without_a_row_are_adopted(
-    live: OpenLife, runtime: StepRuntime, tmp_path: Path
+    live: OpenLife, runtime: StepRuntime, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = live().topics.create(TopicSpec(name="copied", partitions=3))
     runtime.run()
@@ -322,6 +322,7 @@ def test_directories_without_a_row_are_adopted(
     for file in tmp_path.glob(FILE_NAME + "*"):
         file.unlink()
     adopted = live().topics.get("copied")
+    assert any(message.endswith("not known: copied") for message in caplog.messages)
     assert adopted.topic_id == topic.topic_id
     assert adopted.partitions == 3
     runtime.run()
@@ -463,6 +464,31 @@ def test_a_partition_that_cannot_be_made_undoes_the_others(
     assert [topic.name for topic in life.topics.all()] == ["b"]
     assert directories(tmp_path) == {f"b-{index}" for index in range(4)}
     assert [topic.name for topic in live().topics.all()] == ["b"]
+
+
+class Unwritable(RealFiles):
+    """A disk on which one directory can be made, and nothing be written to the files in it."""
+
+    def write(self, file: Handle, data: bytes | bytearray | memoryview, position: int) -> None:
+        if file.path.parent.name == "a-0":
+            raise OSError(errno.ENOSPC, "No space left on device", str(file.path))
+        super().write(file, data, position)
+
+
+def test_a_directory_that_cannot_be_filled_is_removed_again(live: OpenLife, tmp_path: Path) -> None:
+    life = live(files=Unwritable())
+    with pytest.raises(StorageFull, match="topic 'a'"):
+        life.topics.create(TopicSpec(name="a"))
+    assert directories(tmp_path) == set()
+    assert live().topics.all() == ()
+
+
+def test_a_directory_with_nothing_in_it_is_no_topic(live: OpenLife, tmp_path: Path) -> None:
+    (tmp_path / "a-0").mkdir()
+    life = live()
+    assert life.topics.all() == ()
+    life.topics.create(TopicSpec(name="a", partitions=2))
+    assert directories(tmp_path) == {"a-0", "a-1"}
 
 
 def test_directories_without_an_id_get_one(
