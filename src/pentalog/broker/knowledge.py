@@ -36,8 +36,13 @@ class Knowledge(Protocol):
     def partitions(self, topic: str, indexes: Collection[int] | None = None) -> Later[None]:
         """The marks of these partitions, or of all; what was appended here before is in them."""
 
-    def records(self, at: Partition, offset: Offset, *, bytes_max: int) -> Later[None]:
-        """The marks of a partition, and the stable records that `log.open` is about to read."""
+    def records(
+        self, at: Partition, offset: Offset, *, bytes_max: int, lately: bool = False
+    ) -> Later[None]:
+        """The marks of a partition, and the stable records that `log.open` is about to read.
+
+        `lately`: records that were brought a moment ago will do, and marks from then.
+        """
 
     def located(self, at: Partition, when: Edge | int) -> Later[None]:
         """Where `log.locate` finds this time."""
@@ -84,7 +89,9 @@ class AllKnown:
     def partitions(self, topic: str, indexes: Collection[int] | None = None) -> Later[None]:
         return Later.now(None)
 
-    def records(self, at: Partition, offset: Offset, *, bytes_max: int) -> Later[None]:
+    def records(
+        self, at: Partition, offset: Offset, *, bytes_max: int, lately: bool = False
+    ) -> Later[None]:
         return Later.now(None)
 
     def located(self, at: Partition, when: Edge | int) -> Later[None]:
