@@ -56,6 +56,11 @@ class Registrations:
         self._state = state
         self._runtime = runtime
 
+    @property
+    def possible(self) -> bool:
+        """Has some gateway ever owned the state?"""
+        return self._topics.known(STATE_TOPIC)
+
     def of(self, group: str) -> list[Registration]:
         """The topics of a group, as far as they exist."""
         return self._found("WHERE grp = ?", group)
@@ -102,13 +107,13 @@ class Registrations:
 
     def catch_up(self) -> Steps[None]:
         """Know what all gateways have written until now."""
-        if self._topics.known(STATE_TOPIC):
+        if self.possible:
             yield self._writing.drained(_AT)
             yield from self._fleet.persist(lambda: self._bounds.refresh([_AT]))
             yield from self._read_to(self._bounds.marks(_AT).stable)
 
     def _write(self, records: Sequence[Record]) -> Steps[None]:
-        if not self._topics.known(STATE_TOPIC):
+        if not self.possible:
             self._state.refuse()
         data = batch.build(records, timestamp_ms=self._runtime.now_ms())
         self._writing.check_room(len(data))

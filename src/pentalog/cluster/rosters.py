@@ -26,6 +26,7 @@ from pentalog.cluster.steps import Steps, all_of, begin
 from pentalog.cluster.topics import ClusterTopics
 from pentalog.config import Config
 from pentalog.model.errors import (
+    BrokerError,
     GroupNotFound,
     InvalidGroup,
     Overloaded,
@@ -272,13 +273,13 @@ class ClusterRosters:
     def _let_in(self, group: str, topic: str, name: str) -> Steps[None]:
         if self._count >= MEMBERS_TOTAL_MAX:
             raise Overloaded(f"{MEMBERS_TOTAL_MAX} members are in groups already: use fewer")
+        if self._registrations.possible:
+            yield self._registrations.add(group, topic)
         # Who comes from another gateway with the id it got there is the same member.
         known_as = name if given_out(name) else sealed(name, uuid.uuid4().hex[:12])
         member = Member(group, topic, known_as, name, self._runtime.now_ms())
         yield from self._fleet.persist(lambda: self._heartbeats.exchange(member))
-        yield from self._number(member)
         self._members.setdefault((group, topic), {})[known_as] = member
-        yield self._registrations.add(group, topic)
         self._count += 1
         for _ in range(_SETTLE_TRIES):
             others = [other for other in self._of(group) if other is not member]
@@ -288,6 +289,7 @@ class ClusterRosters:
             if member.partitions or member.gone:
                 break
             yield self._fleet.sleep(_SETTLE_PAUSE_MS)
+        yield from self._number(member)
         self._joined.setdefault((group, topic, name), []).append(member)
         self._arm(member)
 
@@ -295,15 +297,20 @@ class ClusterRosters:
         """Count the generations of a topic that nobody has read in this group from here on."""
         where = (member.group, member.topic)
         if where not in self._counted_from:
-            yield self.describe(member.group)
-            view = self._views.of(member.group).get(member.topic)
-            others = () if view is None else view.members
-            alone = all(other.member_id == member.member_id for other in others)
+            alone = yield from self._reads_alone(member)
             if len(self._counted_from) >= REGISTERED_MAX:
                 del self._counted_from[next(iter(self._counted_from))]
             self._counted_from[where] = member.epoch - 1 if alone else 0
         member.counted_from = self._counted_from[where]
         member.generation = max(member.epoch - member.counted_from, 1)
+
+    def _reads_alone(self, member: Member) -> Steps[bool]:
+        try:
+            yield self.describe(member.group)
+        except BrokerError:
+            return False  # nobody says so
+        view = self._views.of(member.group).get(member.topic)
+        return view is None or all(each.member_id == member.member_id for each in view.members)
 
     def _drop(self, member: Member) -> None:
         member.gone = True
