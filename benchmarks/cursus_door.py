@@ -22,6 +22,7 @@ import brokers
 
 MESSAGES = 1000
 PAYLOAD = b"x" * 100
+FEW = 10
 IN_FLIGHT = 5
 """Batches on their way, as the released clients have."""
 
@@ -117,12 +118,16 @@ def count_at(body: memoryview, head_bytes: int) -> int:
     return count
 
 
-def consume(wire: Wire, topic: str, messages: int) -> None:
+def consume(wire: Wire, topic: str, messages: int, more: str = "") -> None:
     head_bytes = 11 + len(topic)
     offset = 0
     while offset < messages:
-        command = f"CONSUME topic={topic} partition=0 offset={offset} member=m"
+        command = f"CONSUME topic={topic} partition=0 offset={offset} member=m{more}"
         offset += count_at(wire.ask(command.encode()), head_bytes)
+
+
+def consume_few(wire: Wire, topic: str, messages: int) -> None:
+    consume(wire, topic, messages, f" batch={FEW}")
 
 
 def stream(wire: Wire, topic: str, messages: int) -> None:
@@ -159,9 +164,14 @@ def rows(address: str, broker: brokers.Broker, batches: int) -> list[Measured]:
         found.append(measure(row, broker, total, partial(produce, wire, bodies)))
     time.sleep(0.5)
     topic = "produce-acks1"
-    for row, read in (("consume", consume), ("stream", stream)):
+    for row, read, share in (
+        ("consume", consume, 1),
+        (f"consume {FEW} at a time", consume_few, FEW),
+        ("stream", stream, 1),
+    ):
         reader = Wire(address)
-        found.append(measure(row, broker, total, partial(read, reader, topic, total)))
+        wanted = total // share
+        found.append(measure(row, broker, wanted, partial(read, reader, topic, wanted)))
         reader.close()
     wire.close()
     return found[1:]

@@ -19,6 +19,7 @@ from kafka_node import Node
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from tests.golden.cursus.test_cursus_golden import GOLDEN, spoken
 from tests.support.cursus_world import Message, batch, frame, messages_of, numbered
 
 from pentalog.clients.kafka import Cluster, committed
@@ -149,6 +150,80 @@ def test_members_at_two_gateways(pair: list[FleetMember], node: Node, topic: str
         assert topic in here.text("LIST_GROUPS")
         there.text(f"LEAVE_GROUP topic={topic} group={topic} member={names[1]}")
         until("all of it", lambda: joined(here, topic, names[0])[2] == [0, 1, 2, 3])
+
+
+def test_groups_are_the_clusters(pair: list[FleetMember], topic: str) -> None:
+    """Registered at one gateway, known at the other; commits of nobody go to members elsewhere."""
+    with Talk(pair[0]) as here, Talk(pair[1]) as there:
+        here.text(f"CREATE topic={topic} partitions=2")
+        assert "registered=true" in here.text(f"REGISTER_GROUP topic={topic} group=r-{topic}")
+        assert json.loads(there.text(f"GROUP_STATUS group=r-{topic}"))["state"] == "Dead"
+        assert f"r-{topic}" in there.text("LIST_GROUPS")
+        here.publish(batch([Message(b"x"), Message(b"y")], topic=topic, acks="-1"))
+        joined(there, topic, "a")
+        for offset in (1, 2):
+            assert here.text(f"COMMIT {topic} {topic} 0 {offset}") == "OK"
+            joined(there, topic, f"b{offset}")  # their epoch is another one from now on
+        fetch = f"FETCH_OFFSET topic={topic} partition=0 group={topic}"
+        assert there.text(fetch) == here.text(fetch) == "OK offset=2"
+
+
+def test_members_outlive_a_gateway(pair: list[FleetMember], topic: str) -> None:
+    """Who was at a gateway that is killed joins at the other one, and is the same member."""
+    with Talk(pair[0]) as here, Talk(pair[1]) as there:
+        here.text(f"CREATE topic={topic} partitions=4")
+        mine, _, _ = joined(here, topic, "a")
+        other, _, _ = joined(there, topic, "b")
+        until("two halves", lambda: len(joined(here, topic, mine)[2]) == 2)
+        until("two halves", lambda: len(joined(there, topic, other)[2]) == 2)
+    pair[1].kill()
+    with Talk(pair[0]) as here, Talk(pair[0]) as moved:
+        assert joined(moved, topic, other)[0] == other
+        shares: list[list[int]] = [[], []]
+
+        def shared() -> bool:
+            for number, (talk, member) in enumerate(((here, mine), (moved, other))):
+                shares[number] = joined(talk, topic, member)[2]
+            return sorted(shares[0] + shares[1]) == [0, 1, 2, 3]
+
+        until("all of it", shared)
+        assert [len(share) for share in shares] == [2, 2]
+    pair[1].start()
+
+
+class Asker(Talk):
+    """Stands for the client of the golden conversations."""
+
+    def ask(self, body: bytes) -> list[bytes]:  # type: ignore[override]  # all answers
+        answers = [super().ask(body)]
+        if b"READ_STREAM" in body and b'"status":"OK"' in answers[0]:
+            answers.append(self.receive())
+        return answers
+
+
+def test_captured_conversations(pair: list[FleetMember]) -> None:
+    """Word for word as on the local engine, but for addresses and what is drawn at random."""
+
+    def masked(lines: list[str]) -> list[str]:
+        lines = [re.sub(r"(c\d|pc|0001)-[0-9a-f]{12,20}\b", r"\1-*", line) for line in lines]
+        lines = [re.sub(r"leaders=\S+", "leaders=*", line) for line in lines]
+        return [re.sub(r"host=\S+ port=\d+", "host=* port=*", line) for line in lines]
+
+    owner: list[FleetMember] = []
+
+    def owned() -> bool:
+        for member in pair:
+            with Talk(member) as talk:
+                if talk.text("STREAM_VERSION topic=none key=k").startswith("ERROR: topic"):
+                    owner.append(member)
+        return bool(owner)
+
+    until("an owner", owned)
+    with Asker(owner[0]) as asker:
+        got = spoken(asker)  # type: ignore[arg-type]  # all it needs is `ask`
+        for topic in ("pyt", "jt", "orders", "es"):
+            asker.ask(f"DELETE topic={topic}".encode())
+    assert masked(got) == masked(GOLDEN.read_text().splitlines())
 
 
 def test_transactions(pair: list[FleetMember], topic: str) -> None:

@@ -82,6 +82,8 @@ class CursusBroker:
             "AAAAAAAAAAAAAAAAAAAAAA", self.log, self.topics, producers, self.groups,
             self.transactions, sourcing=Sourcing(named, self.rosters, self.aggregates, options),
         )  # fmt: skip
+        self.beside = self.broker
+        """What those use who come through other doors."""
         self.runtime.step()
 
     @contextmanager

@@ -39,8 +39,13 @@ class Knowledge(Protocol):
     def sizes(self, topics: Collection[str]) -> Later[None]:
         """What `log.size_bytes` is about to tell of the partitions of these topics."""
 
-    def records(self, at: Partition, offset: Offset, *, bytes_max: int) -> Later[None]:
-        """The marks of a partition, and the stable records that `log.open` is about to read."""
+    def records(
+        self, at: Partition, offset: Offset, *, bytes_max: int, lately: bool = False
+    ) -> Later[None]:
+        """The marks of a partition, and the stable records that `log.open` is about to read.
+
+        `lately`: records that were brought a moment ago will do, and marks from then.
+        """
 
     def located(self, at: Partition, when: Edge | int) -> Later[None]:
         """Where `log.locate` finds this time."""
@@ -90,7 +95,9 @@ class AllKnown:
     def sizes(self, topics: Collection[str]) -> Later[None]:
         return Later.now(None)
 
-    def records(self, at: Partition, offset: Offset, *, bytes_max: int) -> Later[None]:
+    def records(
+        self, at: Partition, offset: Offset, *, bytes_max: int, lately: bool = False
+    ) -> Later[None]:
         return Later.now(None)
 
     def located(self, at: Partition, when: Edge | int) -> Later[None]:

@@ -48,7 +48,14 @@ class LocalLog:
         self._waits: set[LocalWait] = set()
         self._stopping = False
 
-    def append(self, at: Partition, batches: memoryview, facts: Facts | None = None) -> Appended:
+    def append(
+        self,
+        at: Partition,
+        batches: memoryview,
+        facts: Facts | None = None,
+        *,
+        parted: bool = False,
+    ) -> Appended:
         partition = self._store.get(at)
         if at.topic in INTERNAL:
             raise InvalidTopic(f"{at.topic} is the broker's own: write to another topic")

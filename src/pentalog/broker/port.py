@@ -58,7 +58,14 @@ from pentalog.model.types import (
 class Log(Protocol):
     """Batches in, batches out."""
 
-    def append(self, at: Partition, batches: memoryview, facts: Facts | None = None) -> Appended:
+    def append(
+        self,
+        at: Partition,
+        batches: memoryview,
+        facts: Facts | None = None,
+        *,
+        parted: bool = False,
+    ) -> Appended:
         """Take whole batches in the log's own format, all or none; ordered, never waits.
 
         `batches` is writable and is patched in place (offset and epoch lie outside the
@@ -67,7 +74,8 @@ class Log(Protocol):
         Producer id, epoch and sequence are in the batches: a repeated batch is answered with
         the offsets it got the first time.  Offsets that others give out are -1 until `settle`
         tells them; such an engine takes one batch at a time, and refuses more with
-        `RecordTooLarge`.
+        `RecordTooLarge`.  `parted` lets it take them one after the other: others' records may
+        come between them, and if one is refused, those before it are there.
         """
 
     def settle(self, appended: Appended, ack: Ack) -> Later[Appended]:

@@ -36,6 +36,7 @@ TABLES: Final = (
     "subscriptions",
     "subscription_windows",
     "named_producers",
+    "shared_rosters",
     "topic_options",
     "aggregates",
     "aggregate_marks",

@@ -1,15 +1,18 @@
 """Events by key in a cluster: the owner of the gateways' state numbers them.
 
-It writes them in transactions of one transactional id.  A new owner takes that id over first, which
-ends what the former one left open: an event is never seen that was numbered by one who was owner no
-more.
+It writes them under the epoch of a transactional id that it has taken over.  Before its first event
+in a partition it has that epoch noted there, by the end of a transaction that holds nothing: from
+then on the partition's leader refuses what an earlier owner may still send, however late it comes.
+Only then it looks which events there are.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
+from uuid import UUID
 
 from pentalog.broker.aggregates import AggregateIndex
 from pentalog.broker.port import Opened, Topic
@@ -18,14 +21,12 @@ from pentalog.cluster import produce
 from pentalog.cluster.bounds import Bounds
 from pentalog.cluster.fleet import Fleet
 from pentalog.cluster.log import ClusterLog
-from pentalog.cluster.named_producers import ClusterNamedProducers
 from pentalog.cluster.refusals import Refused
 from pentalog.cluster.state_topic import ClusterState, Tenure
 from pentalog.cluster.steps import Steps, all_of, begin
 from pentalog.cluster.topics import ClusterTopics
 from pentalog.cluster.transactions import ClusterTransactions
 from pentalog.kernels import Facts
-from pentalog.model.batch import TRANSACTIONAL
 from pentalog.model.errors import BrokerError, Overloaded
 from pentalog.model.kio_schemas import ErrorCode
 from pentalog.model.later import Later
@@ -38,8 +39,8 @@ QUEUED_MAX: Final = 10_000
 
 _TIMEOUT_MS: Final = 60_000
 _TOGETHER_MAX: Final = 500
-_ATTRIBUTES_AT: Final = 21
-_SEQUENCES: Final = 1 << 31
+_IDENTITY_MS: Final = 24 * 3_600_000
+"""A cluster forgets a transactional id that is not used, by default after a week."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,16 +79,23 @@ class ClusterAggregates:
         log: ClusterLog,
         state: ClusterState,
         transactions: ClusterTransactions,
-        producers: ClusterNamedProducers,
         runtime: Runtime,
     ) -> None:
         self._fleet = fleet
+        self._topics = topics
         self._bounds = bounds
         self._log = log
         self._state = state
         self._transactions = transactions
-        self._producers = producers
         self._runtime = runtime
+        self._who: Identity | None = None
+        self._identified_ms = 0
+        self._sequences: dict[Partition, int] = {}
+        """Of the next event under this identity."""
+        self._fenced: dict[Partition, UUID] = {}
+        """Where no earlier owner can write any more, and in which topic."""
+        self._older: frozenset[UUID] = frozenset()
+        """Topics that were there before this gateway owned the state."""
         self._local: AggregateIndex | None = None
         self._tenure: Tenure | None = None
         self._queue: deque[_Event] = deque()
@@ -125,9 +133,12 @@ class ClusterAggregates:
     # Owning
 
     def move_in(self, tenure: Tenure) -> Steps[None]:
-        yield self._transactions.identify(TRANSACTIONAL_ID, timeout_ms=_TIMEOUT_MS)
+        yield from self._identify()
+        yield from self._fleet.persist(self._topics.refresh)
         if tenure.over:
             return
+        self._older = frozenset(topic.topic_id for topic in self._topics.all(internal=True))
+        self._fenced.clear()
         local = AggregateIndex(StableLog(self._log), tenure, self._runtime)
         local.open()
         self._local, self._tenure = local, tenure
@@ -151,18 +162,19 @@ class ClusterAggregates:
 
     def _extent(self, at: Partition, key: bytes) -> Steps[Extent]:
         self._owner()
-        yield from self._fleet.persist(lambda: self._settled(at))
+        yield from self._fleet.persist(lambda: self._settled([at]))
         found: Extent = yield self._owner().extent(at, key)
         return found
 
-    def _settled(self, at: Partition) -> Steps[None]:
-        """Know the end of a partition, behind which no transaction may hide an event."""
-        yield from self._bounds.refresh([at])
-        marks = self._bounds.marks(at)
-        if marks.stable < marks.durable:
-            raise Refused(
-                f"waiting for an open transaction in {at}", ErrorCode.concurrent_transactions
-            )
+    def _settled(self, places: Collection[Partition]) -> Steps[None]:
+        """Know the ends of partitions, behind which no transaction may hide an event."""
+        yield from self._bounds.refresh(places)
+        for at in places:
+            marks = self._bounds.marks(at)
+            if marks.stable < marks.durable:
+                raise Refused(
+                    f"waiting for an open transaction in {at}", ErrorCode.concurrent_transactions
+                )
 
     # Writing
 
@@ -184,46 +196,76 @@ class ClusterAggregates:
                 yield from self._identify_again()
 
     def _identify_again(self) -> Steps[None]:
-        """Whatever is left open of a transaction that failed ends by this."""
+        """What failed may still be on its way: it must be fenced before anything is numbered."""
+        self._who = None
+        self._fenced.clear()
+        self._older |= {topic.topic_id for topic in self._topics.all(internal=True)}
         if not self._state.owned:
             return
         try:
-            yield self._transactions.identify(TRANSACTIONAL_ID, timeout_ms=_TIMEOUT_MS)
+            yield from self._identify()
         except BrokerError:
             return  # whoever writes next is told
 
-    def _write(self, events: list[_Event]) -> Steps[None]:
-        """Those that are the next ones of their aggregates, in one transaction."""
-        versions: dict[tuple[Partition, bytes], int] = {}
-        taken: list[_Event] = []
-        for event in events:
-            where = (event.at, event.key)
-            if where not in versions:
-                versions[where] = (yield from self._extent(*where)).version
-            if event.version == versions[where] + 1:
-                versions[where] += 1
-                taken.append(event)
-            else:
-                event.later.fill(Conflict(versions[where]))
-        if not taken:
-            return
-        who = self._transactions.view(TRANSACTIONAL_ID).who
-        sent: dict[_Event, Later[Appended]] = {}
-        for event in taken:
-            sent[event] = yield from self._send(event, who)
-        yield all_of(list(sent.values()))
-        self._owner()  # one who is owner no more leaves the end to who is now
-        yield self._transactions.end(TRANSACTIONAL_ID, who, commit=True, bump=False)
-        for event, appended in sent.items():
-            event.later.fill(appended.value)
+    def _identify(self) -> Steps[Identity]:
+        who: Identity = yield self._transactions.identify(TRANSACTIONAL_ID, timeout_ms=_TIMEOUT_MS)
+        self._who = who
+        self._identified_ms = self._runtime.now_ms()
+        self._sequences.clear()
+        return who
 
-    def _send(self, event: _Event, who: Identity) -> Steps[Later[Appended]]:
-        yield self._transactions.prepare(TRANSACTIONAL_ID, event.at)
-        self._transactions.admit(who, event.at, enlists=True)
-        written = self._producers.written(event.at, who)
-        sequence = (written[-1].sequence_last + 1) % _SEQUENCES if written else 0
-        batch = event.batch
-        batch[_ATTRIBUTES_AT + 1] |= TRANSACTIONAL
-        produce.stamp(batch, who, sequence)
+    def _identity(self) -> Steps[Identity]:
+        aged_ms = self._runtime.now_ms() - self._identified_ms
+        if self._who is None or aged_ms >= _IDENTITY_MS:
+            return (yield from self._identify())
+        return self._who
+
+    def _fence(self, who: Identity, at: Collection[Partition]) -> Steps[None]:
+        """Shut out earlier owners; topics of this one's own time never had any."""
+        ids = {where: self._topics.get(where.topic).topic_id for where in at}
+        wanted = [
+            where
+            for where, topic_id in ids.items()
+            if topic_id in self._older and self._fenced.get(where) != topic_id
+        ]
+        for where in wanted:
+            yield self._transactions.prepare(TRANSACTIONAL_ID, where)
+        if wanted:
+            yield self._transactions.end(TRANSACTIONAL_ID, who, commit=False, bump=False)
+            self._fenced.update((where, ids[where]) for where in wanted)
+
+    def _write(self, events: list[_Event]) -> Steps[None]:
+        """Each partition's one after the other: none may be there without those before it."""
+        lines: dict[Partition, list[_Event]] = {}
+        for event in events:
+            lines.setdefault(event.at, []).append(event)
+        who = yield from self._identity()
+        yield from self._fence(who, lines)
+        yield from self._fleet.persist(lambda: self._settled(lines))
+        yield all_of([begin(self._write_line(line, who)) for line in lines.values()])
+
+    def _write_line(self, events: list[_Event], who: Identity) -> Steps[None]:
+        """Those that are the next ones of their aggregates."""
+        versions: dict[bytes, int] = {}
+        for event in events:
+            if event.key not in versions:
+                known: Extent = yield self._owner().extent(event.at, event.key)
+                versions[event.key] = known.version
+            if event.version != versions[event.key] + 1:
+                event.later.fill(Conflict(versions[event.key]))
+                continue
+            try:
+                sent = self._send(event, who)
+            except BrokerError as refusal:
+                event.later.refuse(refusal)  # it has not left
+                continue
+            appended: Appended = yield sent
+            versions[event.key] = event.version
+            event.later.fill(appended)
+
+    def _send(self, event: _Event, who: Identity) -> Later[Appended]:
         self._owner()
-        return self._log.settle(self._log.append(event.at, memoryview(batch)), Ack.DURABLE)
+        following = produce.stamp(event.batch, who, self._sequences.get(event.at, 0))
+        appended = self._log.append(event.at, memoryview(event.batch))
+        self._sequences[event.at] = following
+        return self._log.settle(appended, Ack.DURABLE)

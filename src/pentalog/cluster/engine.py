@@ -18,6 +18,7 @@ from pentalog.cluster.log import ClusterLog
 from pentalog.cluster.named_producers import ClusterNamedProducers
 from pentalog.cluster.offsets import ClusterOffsets
 from pentalog.cluster.refusals import Trouble
+from pentalog.cluster.registrations import Registrations
 from pentalog.cluster.rosters import ClusterRosters
 from pentalog.cluster.security import ClusterQuotas, ClusterRules, ClusterTokens, ClusterUsers
 from pentalog.cluster.signpost import ClusterSignpost
@@ -78,8 +79,11 @@ class Engine:
         )
         self.log.sent = self._producers.sent
         coordination = Coordination(self._fleet)
+        registrations = Registrations(
+            self._fleet, self._topics, self._bounds, self._writing, self.state, runtime
+        )
         self._rosters = ClusterRosters(
-            self._fleet, self._topics, coordination, runtime, config or Config()
+            self._fleet, self._topics, coordination, registrations, runtime, config or Config()
         )
         self._transactions = ClusterTransactions(
             self._fleet, coordination, self._writing, self._producers, self._rosters
@@ -94,7 +98,6 @@ class Engine:
             self.log,
             self.state,
             self._transactions,
-            self._producers,
             runtime,
         )
         self._smart_modules = ClusterSmartModules(self.state, runtime, config or Config())

@@ -36,6 +36,7 @@ class Member:
     __slots__ = (
         "beaten_ms",
         "beating",
+        "counted_from",
         "epoch",
         "generation",
         "gone",
@@ -60,6 +61,8 @@ class Member:
         self.seen_ms = now_ms
         self.beaten_ms = 0
         self.epoch = _JOINING
+        self.counted_from = 0
+        """The group's epoch before its first member read this topic: generations count from it."""
         self.generation = 0
         self.told = False
         """It knows its generation, so that another share needs another one."""
@@ -148,9 +151,9 @@ class Heartbeats:
             self._renew(member)
 
     def _renew(self, member: Member) -> None:
-        """A new generation, the group's epoch if possible; the same one if nobody knows it yet."""
+        """A new generation, by the group's epoch; the same one if nobody knows it yet."""
         least = member.generation + 1 if member.told else member.generation
-        member.generation = max(least, member.epoch, 1)
+        member.generation = max(least, member.epoch - member.counted_from, 1)
         member.told = False
 
     def _ask(self, member: Member, epoch: int) -> Steps[Any]:

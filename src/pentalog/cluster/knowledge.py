@@ -69,7 +69,15 @@ class ClusterKnowledge:
     def sizes(self, topics: Collection[str]) -> Later[None]:
         return begin(self._log.sizes.refresh(topics))
 
-    def records(self, at: Partition, offset: Offset, *, bytes_max: int) -> Later[None]:
+    def records(
+        self, at: Partition, offset: Offset, *, bytes_max: int, lately: bool = False
+    ) -> Later[None]:
+        if (
+            lately
+            and self._topics.described(at.topic, at.index)
+            and self._log.holds(at, offset, bytes_max=bytes_max)
+        ):
+            return Later.now(None)
         return begin(self._fetch(at, offset, bytes_max))
 
     def located(self, at: Partition, when: Edge | int) -> Later[None]:
@@ -79,7 +87,8 @@ class ClusterKnowledge:
         return begin(self._offsets.refresh(group, at))
 
     def groups(self) -> Later[None]:
-        return begin(self._fleet.persist(self._offsets.refresh_groups))
+        listed = begin(self._fleet.persist(self._offsets.refresh_groups))
+        return all_of([listed, self._rosters.learn_all()])
 
     def joining(self, group: str, topic: str, name: str) -> Later[None]:
         return self._rosters.let_in(group, topic, name)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NoReturn, TypeAlias
 
 from pentalog import kernels
 from pentalog.broker.opening import open_slice
 from pentalog.broker.port import Opened, Waiting
 from pentalog.cluster import fetch
+from pentalog.cluster.aborts import aborted_in
 from pentalog.cluster.bounds import Bounds
 from pentalog.cluster.fleet import READING, Fleet
+from pentalog.cluster.link import Link
 from pentalog.cluster.polling import FIRST_BYTES, Found, Polling
+from pentalog.cluster.recent import Recent
 from pentalog.cluster.refusals import Refused, Trouble
 from pentalog.cluster.sizes import Sizes
-from pentalog.cluster.steps import Steps, begin
+from pentalog.cluster.steps import Steps, all_of, begin
 from pentalog.cluster.topics import NO_LEADER, ClusterTopics
 from pentalog.cluster.writing import ACKS_ALL, Sending, Writing
 from pentalog.kernels import Facts
@@ -23,6 +26,7 @@ from pentalog.metrics import Metrics
 from pentalog.model import batch
 from pentalog.model.errors import (
     BatchCorrupt,
+    BrokerError,
     OffsetOutOfRange,
     RecordTooLarge,
     UnsupportedVersion,
@@ -53,7 +57,7 @@ _AHEAD_MAX: Final = 1_000
 class _Sent(Appended):
     """An append whose offsets only the cluster knows."""
 
-    sending: Sending
+    sendings: Sequence[Sending]
 
 
 Sent: TypeAlias = Callable[[Partition, Identity, int, int, Later[Appended]], None]
@@ -78,6 +82,7 @@ class ClusterLog:
         self._metrics = metrics
         self._ahead = Ahead()
         self.sizes = Sizes(fleet, topics)
+        self._recent = Recent(runtime)
         self._polling = Polling(fleet, topics, bounds, runtime)
         self._polling.found = self._polled
         self._appended_bytes: dict[Partition, int] = {}
@@ -87,8 +92,16 @@ class ClusterLog:
         """Under which one a producer writes."""
         writing.written = bounds.acknowledged
         topics.watch(self._ahead.clear)
+        topics.watch(self._recent.clear)
 
-    def append(self, at: Partition, batches: memoryview, facts: Facts | None = None) -> Appended:
+    def append(
+        self,
+        at: Partition,
+        batches: memoryview,
+        facts: Facts | None = None,
+        *,
+        parted: bool = False,
+    ) -> Appended:
         self._topics.leader(at)
         self._topics.check_writable(at.topic)
         if facts is None:
@@ -96,39 +109,46 @@ class ClusterLog:
         if facts.flaw or not facts.batches:
             raise BatchCorrupt(f"a batch for {at} is not sound: flaw {facts.flaw}")
         bytes_max = self._topics.get(at.topic).settings.message_bytes_max
-        if facts.batches > 1:
+        if facts.batch_bytes_max > bytes_max:
+            raise RecordTooLarge(
+                f"batch of {facts.batch_bytes_max} bytes for {at}; "
+                f"max.message.bytes accepts {bytes_max}"
+            )
+        if facts.batches > 1 and not parted:
             raise RecordTooLarge(
                 f"{len(batches)} bytes in {facts.batches} batches for {at}: a cluster takes one "
                 f"batch of at most {bytes_max} bytes at a time; send less at once"
             )
-        if facts.batch_bytes_max > bytes_max:
-            raise RecordTooLarge(
-                f"a batch of {facts.batch_bytes_max} bytes for {at}: its max.message.bytes accepts "
-                f"{bytes_max}; send less at once"
-            )
-        own = facts.producer_id < 0
-        sending = self._writing.take(at, bytearray(batches), facts.offsets, own=own)
+        self._writing.check_room(len(batches))
+        sent = _Sent(at, -1, -1, -1, -1)
+        sent.sendings = [self._send(at, *each) for each in _each(batches, facts)]
         self._appended_bytes[at] = self._appended_bytes.get(at, 0) + len(batches)
         self._metrics.appended_batches += facts.batches
         self._metrics.appended_records += facts.records
         self._metrics.appended_bytes += len(batches)
+        return sent
+
+    def _send(self, at: Partition, data: memoryview, facts: Facts) -> Sending:
+        own = facts.producer_id < 0
+        sending = self._writing.take(at, bytearray(data), facts.offsets, own=own)
         if not own:
             who = Identity(facts.producer_id, facts.producer_epoch)
             if facts.attributes_any & batch.TRANSACTIONAL:
                 sending.transactional_id = self.transactional_id(facts.producer_id)
             self.sent(at, who, facts.sequence_first, facts.sequence_last, sending.later)
-        sent = _Sent(at, -1, -1, -1, -1)
-        sent.sending = sending
-        return sent
+        return sending
 
     def settle(self, appended: Appended, ack: Ack) -> Later[Appended]:
         if not isinstance(appended, _Sent):
             return Later.now(appended)  # the cluster had it before
-        if ack is Ack.DURABLE:
-            appended.sending.acks = ACKS_ALL
-        elif ack is Ack.NONE:
+        if ack is Ack.NONE:
             return Later.now(appended)
-        return appended.sending.later
+        if ack is Ack.DURABLE:
+            for sending in appended.sendings:
+                sending.acks = ACKS_ALL
+        if len(appended.sendings) == 1:
+            return appended.sendings[0].later
+        return begin(_all_settled([sending.later for sending in appended.sendings]))
 
     def read(
         self,
@@ -152,6 +172,10 @@ class ClusterLog:
         """Learn the marks, and keep what the next read of the same place will ask for."""
         return begin(self._fetch_ahead(at, offset, bytes_max))
 
+    def holds(self, at: Partition, offset: Offset, *, bytes_max: int) -> bool:
+        """Would `open` find records from here on without asking?"""
+        return self._recent.find(at, offset, bytes_max, self._bounds.marks(at)) is not None
+
     def _fetch_ahead(self, at: Partition, offset: Offset, bytes_max: int) -> Steps[None]:
         self._ahead.drop(at, offset)
         found = yield self.read(at, offset, bytes_max=bytes_max, horizon=Horizon.STABLE)
@@ -167,22 +191,36 @@ class ClusterLog:
             if offset > _OFFSET_MAX:
                 yield from self._bounds.refresh([at])
                 self._refuse_offset(at, offset)
-            body = fetch.request_body(
-                at, offset, max(bytes_max, 1), committed=horizon is Horizon.STABLE
-            )
-            fetched = fetch.read_answer((yield link.exchange(fetch.KEY, fetch.VERSION, body)))
-            link.mute(fetched.throttle_ms)
-            if fetched.code is ErrorCode.offset_out_of_range:
-                yield from self._bounds.refresh([at])
-                self._refuse_offset(at, offset)
-            if fetched.code:
-                raise Refused(f"reading {at}", fetched.code)
+            # Only so does a node tell what was aborted, and no reader here is shown that.
+            fetched = yield from self._fetch(link, at, offset, bytes_max, committed=True)
+            beyond = horizon is not Horizon.STABLE and not fetched.data
+            if beyond and offset < fetched.marks.at(horizon):
+                fetched = yield from self._fetch(link, at, offset, bytes_max, committed=False)
+                fetched = fetched._replace(aborted=aborted_in(fetched.data))
+            else:
+                horizon = Horizon.STABLE
         except Trouble:
             yield from self._topics.refresh(at.topic)
             raise
         self._bounds.told(at, fetched.marks)
         self._metrics.read_bytes += len(fetched.data)
-        return self._slice(at, offset, fetched, bytes_max, horizon, whole_first)
+        found = self._slice(at, offset, fetched, bytes_max, horizon, whole_first)
+        if horizon is Horizon.STABLE:
+            self._recent.keep(at, found)
+        return found
+
+    def _fetch(
+        self, link: Link, at: Partition, offset: Offset, bytes_max: int, *, committed: bool
+    ) -> Steps[fetch.Fetched]:
+        body = fetch.request_body(at, offset, max(bytes_max, 1), committed=committed)
+        fetched = fetch.read_answer((yield link.exchange(fetch.KEY, fetch.VERSION, body)))
+        link.mute(fetched.throttle_ms)
+        if fetched.code is ErrorCode.offset_out_of_range:
+            yield from self._bounds.refresh([at])
+            self._refuse_offset(at, offset)
+        if fetched.code:
+            raise Refused(f"reading {at}", fetched.code)
+        return fetched
 
     def _refuse_offset(self, at: Partition, offset: Offset) -> NoReturn:
         marks = self._bounds.marks(at)
@@ -209,14 +247,17 @@ class ClusterLog:
             raise BatchCorrupt(f"{at} from offset {offset}: the cluster sent no whole batch")
         if end > bytes_max and not whole_first:
             end, next_offset = kernels.fit_batches(data, 0, len(data), bytes_max, limit)
-        aborted = fetched.aborted if horizon is Horizon.STABLE else ()
         if not end:
             return Slice((), 0, fetched.marks, offset)
-        return Slice((data[:end],), end, fetched.marks, max(next_offset, offset), aborted)
+        return Slice((data[:end],), end, fetched.marks, max(next_offset, offset), fetched.aborted)
 
     def open(
         self, at: Partition, offset: Offset, *, bytes_max: int, horizon: Horizon
     ) -> Later[Opened]:
+        if horizon is Horizon.STABLE and not self._ahead.holds(at, offset):
+            found = self._recent.find(at, offset, bytes_max, self._bounds.marks(at))
+            if found is not None:
+                return _opened(found, bytes_max)
         return begin(self._open(at, offset, bytes_max, horizon))
 
     def _open(
@@ -289,6 +330,9 @@ class Ahead:
         while self._bytes > _AHEAD_BYTES_MAX or len(self._kept) > _AHEAD_MAX:
             self._bytes -= self._kept.popitem(last=False)[1][1].size_bytes
 
+    def holds(self, at: Partition, offset: Offset) -> bool:
+        return (at, offset) in self._kept
+
     def drop(self, at: Partition, offset: Offset) -> None:
         self.take(at, offset, 1 << 62)
 
@@ -305,6 +349,33 @@ class Ahead:
         """Topics have changed: the same name may be another one."""
         self._kept.clear()
         self._bytes = 0
+
+
+def _opened(found: Slice, bytes_max: int) -> Later[Opened]:
+    try:
+        return Later.now(open_slice(found, bytes_max=bytes_max, read_piece=_no_files))
+    except BrokerError as refusal:
+        later: Later[Opened] = Later()
+        later.refuse(refusal)
+        return later
+
+
+def _each(batches: memoryview, facts: Facts) -> Iterator[tuple[memoryview, Facts]]:
+    if facts.batches == 1:
+        yield batches, facts
+        return
+    position = 0
+    while position < len(batches):
+        end = position + kernels.batch_header(batches, position).size
+        yield batches[position:end], kernels.check_batches(batches, position, end)
+        position = end
+
+
+def _all_settled(laters: Sequence[Later[Appended]]) -> Steps[Appended]:
+    """Where the first begins and the last ends; what the first that failed was refused with."""
+    yield all_of(laters)
+    first, last = laters[0].value, laters[-1].value
+    return last._replace(base_offset=first.base_offset)
 
 
 def _not_noted(

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final, NoReturn, Protocol
 
 from pentalog.broker.port import Committed, Fence
+from pentalog.cluster.council import GROUP as COUNCIL
 from pentalog.cluster.fleet import ASKING, Fleet, by_topic
 from pentalog.cluster.link import Link
 from pentalog.cluster.refusals import Lost, Refused, Trouble, check
@@ -33,6 +34,7 @@ class Members(Protocol):
     """Who is in groups at this gateway."""
 
     def fence(self, group: str, at: Collection[Partition]) -> Fence: ...
+    def fence_elsewhere(self, group: str, at: Collection[Partition]) -> Steps[Fence]: ...
     def owns(self, group: str, member_id: str, at: Collection[Partition]) -> bool: ...
     def refresh(self, group: str) -> Steps[None]: ...
 
@@ -41,6 +43,10 @@ class Nobody:
     """Implements `Members` where no group has any."""
 
     def fence(self, group: str, at: Collection[Partition]) -> Fence:
+        return Fence()
+
+    def fence_elsewhere(self, group: str, at: Collection[Partition]) -> Steps[Fence]:
+        yield from ()
         return Fence()
 
     def owns(self, group: str, member_id: str, at: Collection[Partition]) -> bool:
@@ -117,25 +123,39 @@ class ClusterOffsets:
         for answer in answers:
             check("listing the groups", answer.value.error_code)
             found.update(group.group_id for group in answer.value.groups)
-        self._groups = frozenset(found)
+        self._groups = frozenset(found - {COUNCIL})
 
     def _commit(self, group: str, offsets: Mapping[Partition, Committed]) -> Steps[None]:
         def once() -> Steps[None]:
             fence = self.members.fence(group, offsets)
-            fields = _commit_fields(group, offsets, fence)
-            answer = yield from self._ask_coordinator(group, _OFFSET_COMMIT, fields)
-            for topic in answer.topics:
-                for part in topic.partitions:
-                    if part.error_code is ErrorCode.unknown_topic_or_partition:
-                        # Refused for the moment only if it is there: the coordinator is behind.
-                        self._topics.leader(Partition(topic.name, part.partition_index))
-                    if part.error_code is ErrorCode.stale_member_epoch:
-                        yield from move_on(self.members, group, fence, offsets)
-                    self._check(group, f"{topic.name}-{part.partition_index}", part.error_code)
+            try:
+                yield from self._commit_as(group, offsets, fence)
+            except Refused as refused:
+                if fence != Fence() or refused.code is not ErrorCode.unknown_member_id:
+                    raise
+                # It has members, none of them here: a coordinator takes offsets from them only.
+                elsewhere = yield from self.members.fence_elsewhere(group, offsets)
+                if elsewhere == Fence():
+                    raise
+                yield from self._commit_as(group, offsets, elsewhere)
 
         yield from self._fleet.persist(once)
         for at, committed in offsets.items():
             self._remember(group, at, committed)
+
+    def _commit_as(
+        self, group: str, offsets: Mapping[Partition, Committed], fence: Fence
+    ) -> Steps[None]:
+        fields = _commit_fields(group, offsets, fence)
+        answer = yield from self._ask_coordinator(group, _OFFSET_COMMIT, fields)
+        for topic in answer.topics:
+            for part in topic.partitions:
+                if part.error_code is ErrorCode.unknown_topic_or_partition:
+                    # Refused for the moment only if it is there: the coordinator is behind.
+                    self._topics.leader(Partition(topic.name, part.partition_index))
+                if part.error_code is ErrorCode.stale_member_epoch:
+                    yield from move_on(self.members, group, fence, offsets)
+                self._check(group, f"{topic.name}-{part.partition_index}", part.error_code)
 
     def _ask(self, group: str, at: Collection[Partition] | None) -> Steps[None]:
         topics = None

@@ -13,18 +13,20 @@ import uuid
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from pentalog.broker.port import Fence
+from pentalog.broker.port import Fence, Topic
 from pentalog.broker.shared_rosters import MEMBERS_TOTAL_MAX, NAME_CHARACTERS_MAX
 from pentalog.broker.sourcing import MemberShare, RosterView, Share
 from pentalog.cluster.changes import Changes
 from pentalog.cluster.coordination import Coordination
 from pentalog.cluster.fleet import Fleet
 from pentalog.cluster.heartbeats import Heartbeats, Member, given_out, sealed
+from pentalog.cluster.registrations import REGISTERED_MAX, Registrations
 from pentalog.cluster.roster_views import RosterViews
 from pentalog.cluster.steps import Steps, all_of, begin
 from pentalog.cluster.topics import ClusterTopics
 from pentalog.config import Config
 from pentalog.model.errors import (
+    BrokerError,
     GroupNotFound,
     InvalidGroup,
     Overloaded,
@@ -35,8 +37,6 @@ from pentalog.model.errors import (
 from pentalog.model.later import Later
 from pentalog.model.types import Partition
 from pentalog.runtime import Runtime
-
-REGISTERED_MAX: Final = 10_000
 
 _FRESH_MS: Final = 1_000
 """A member that was told of in this time need not be told of again because it is heard of."""
@@ -54,6 +54,7 @@ class ClusterRosters:
         fleet: Fleet,
         topics: ClusterTopics,
         coordination: Coordination,
+        registrations: Registrations,
         runtime: Runtime,
         config: Config,
     ) -> None:
@@ -67,21 +68,24 @@ class ClusterRosters:
         self._count = 0
         self._joined: dict[tuple[str, str, str], list[Member]] = {}
         """Who has been let in under a name, and not been told yet."""
-        self._registered: dict[tuple[str, str], None] = {}
+        self._registrations = registrations
+        self._counted_from: dict[tuple[str, str], int] = {}
+        """Epochs of groups, one for all their topics, before anybody read a topic."""
         self._heartbeats = Heartbeats(topics, coordination, runtime)
         self._views = RosterViews(topics, coordination, runtime)
         self._partitions: dict[str, int] = {}
         """Of the topics that are read, when they were last looked at."""
         self._closed = False
         topics.watch(self._topics_changed)
+        topics.gone.append(self._topic_gone)
+        topics.deleted.append(self._topic_deleted)
 
     # What members ask
 
     def register(self, group: str, topic: str) -> None:
-        """Remembered here only: a cluster knows groups by their members and offsets."""
         _check_group(group)
         self._topics.get(topic)
-        self._register(group, topic)
+        self._changes.wait_for(self._registrations.add(group, topic))
 
     def join(
         self, group: str, topic: str, name: str, *, generation: int | None = None
@@ -126,15 +130,19 @@ class ClusterRosters:
         return member.member_id
 
     def topics(self, group: str) -> Collection[str]:
-        found = [topic for name, topic in (*self._members, *self._registered) if name == group]
+        found = {topic for name, topic in self._members if name == group}
+        found.update(known.topic for known in self._registrations.of(group))
         return {*found, *self._views.of(group)}
 
     def view(self, group: str, topic: str) -> RosterView:
+        members = self._members.get((group, topic), {})
         described = self._views.of(group).get(topic)
         if described is not None:
-            return described
-        members = self._members.get((group, topic), {})
-        if not members and (group, topic) not in self._registered:
+            counted = described.generation - self._counted_from.get((group, topic), 0)
+            here = [member.generation for member in members.values()]
+            return described._replace(generation=max(counted, *here, 1))
+        registered = self._registrations.find(group, topic)
+        if not members and registered is None:
             raise _no_roster(group, topic)
         shares = [
             MemberShare(member.member_id, member.seen_ms, member.partitions)
@@ -142,10 +150,11 @@ class ClusterRosters:
         ]
         generation = max((member.generation for member in members.values()), default=0)
         partitions = self._topics.get(topic).partitions
-        return RosterView(group, topic, generation, partitions, shares, self._runtime.now_ms())
+        changed_ms = self._runtime.now_ms() if registered is None else registered.since_ms
+        return RosterView(group, topic, generation, partitions, shares, changed_ms)
 
     def all(self) -> Sequence[tuple[str, str]]:
-        return list({**dict.fromkeys(self._members), **self._registered})
+        return [*{*self._members, *(known[:2] for known in self._registrations.all())}]
 
     def settle(self) -> Later[None]:
         return self._changes.settle()
@@ -161,6 +170,12 @@ class ClusterRosters:
                 if where.index in member.partitions:
                     return Fence(member.member_id, member.epoch)
         return Fence() if here is None else Fence(here.member_id, here.epoch)
+
+    def fence_elsewhere(self, group: str, at: Collection[Partition]) -> Steps[Fence]:
+        """In the name of which member at another gateway; nobody's if the cluster plans no such
+        group.
+        """
+        return (yield from self._views.fence(group, at))
 
     def owns(self, group: str, member_id: str, at: Collection[Partition]) -> bool:
         """Does a member here read all of these?"""
@@ -196,7 +211,12 @@ class ClusterRosters:
             member = self._members.get((group, topic), {}).get(member_id)
             return None if member is None else member.seen_ms
 
-        return begin(self._fleet.persist(lambda: self._views.describe(group, seen_ms)))
+        asked = begin(self._fleet.persist(lambda: self._views.describe(group, seen_ms)))
+        return all_of([asked, begin(self._registrations.catch_up())])
+
+    def learn_all(self) -> Later[None]:
+        """Learn of all groups that are registered, for `all`."""
+        return begin(self._registrations.catch_up())
 
     def close(self) -> None:
         """Leave all groups, so that others need not wait for those who were here."""
@@ -216,15 +236,9 @@ class ClusterRosters:
             for member in roster.values()
         ]
 
-    def _register(self, group: str, topic: str) -> None:
-        self._registered.pop((group, topic), None)
-        self._registered[group, topic] = None
-        if len(self._registered) > REGISTERED_MAX:
-            del self._registered[next(iter(self._registered))]
-
     def _roster(self, group: str, topic: str) -> dict[str, Member]:
         members = self._members.get((group, topic))
-        if members is None and (group, topic) not in self._registered:
+        if members is None and self._registrations.find(group, topic) is None:
             raise _no_roster(group, topic)
         return members or {}
 
@@ -259,12 +273,13 @@ class ClusterRosters:
     def _let_in(self, group: str, topic: str, name: str) -> Steps[None]:
         if self._count >= MEMBERS_TOTAL_MAX:
             raise Overloaded(f"{MEMBERS_TOTAL_MAX} members are in groups already: use fewer")
+        if self._registrations.possible:
+            yield self._registrations.add(group, topic)
         # Who comes from another gateway with the id it got there is the same member.
         known_as = name if given_out(name) else sealed(name, uuid.uuid4().hex[:12])
         member = Member(group, topic, known_as, name, self._runtime.now_ms())
         yield from self._fleet.persist(lambda: self._heartbeats.exchange(member))
         self._members.setdefault((group, topic), {})[known_as] = member
-        self._register(group, topic)
         self._count += 1
         for _ in range(_SETTLE_TRIES):
             others = [other for other in self._of(group) if other is not member]
@@ -274,8 +289,28 @@ class ClusterRosters:
             if member.partitions or member.gone:
                 break
             yield self._fleet.sleep(_SETTLE_PAUSE_MS)
+        yield from self._number(member)
         self._joined.setdefault((group, topic, name), []).append(member)
         self._arm(member)
+
+    def _number(self, member: Member) -> Steps[None]:
+        """Count the generations of a topic that nobody has read in this group from here on."""
+        where = (member.group, member.topic)
+        if where not in self._counted_from:
+            alone = yield from self._reads_alone(member)
+            if len(self._counted_from) >= REGISTERED_MAX:
+                del self._counted_from[next(iter(self._counted_from))]
+            self._counted_from[where] = member.epoch - 1 if alone else 0
+        member.counted_from = self._counted_from[where]
+        member.generation = max(member.epoch - member.counted_from, 1)
+
+    def _reads_alone(self, member: Member) -> Steps[bool]:
+        try:
+            yield self.describe(member.group)
+        except BrokerError:
+            return False  # nobody says so
+        view = self._views.of(member.group).get(member.topic)
+        return view is None or all(each.member_id == member.member_id for each in view.members)
 
     def _drop(self, member: Member) -> None:
         member.gone = True
@@ -289,12 +324,12 @@ class ClusterRosters:
         self._joined.pop((member.group, member.topic, member.name), None)
 
     def _topics_changed(self) -> None:
-        """Who reads a topic that has grown shall hear of it; who reads one that is gone leaves."""
-        for topic in {topic for _, topic in (*self._members, *self._registered)}:
+        """Who reads a topic that has grown shall hear of it."""
+        for topic in {topic for _, topic in self._members}:
             try:
                 partitions = self._topics.get(topic).partitions
             except TopicNotFound:
-                self._topic_deleted(topic)
+                self._topic_gone(topic)  # before somebody was let in
                 continue
             if self._partitions.get(topic) != partitions:
                 self._partitions[topic] = partitions
@@ -309,12 +344,15 @@ class ClusterRosters:
             for member in roster.values()
         ]
 
-    def _topic_deleted(self, topic: str) -> None:
+    def _topic_deleted(self, topic: Topic) -> Later[None]:
+        return self._registrations.drop(self._registrations.of_topic(topic.name))
+
+    def _topic_gone(self, topic: str) -> None:
         for member in self._reading(topic):
             self._drop(member)
             begin(self._leave(member))
-        for where in [where for where in self._registered if where[1] == topic]:
-            del self._registered[where]
+        for where in [where for where in self._counted_from if where[1] == topic]:
+            del self._counted_from[where]
         self._partitions.pop(topic, None)
 
     # Heartbeats

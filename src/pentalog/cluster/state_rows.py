@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from pentalog.broker.state import MIGRATIONS, Row, Value
@@ -127,6 +127,16 @@ class Tables:
         found = self.rows(f"SELECT {columns} FROM {table} WHERE {_same(shape.keys)}", keys)
         value = _written(dict(zip(shape.columns, found[0], strict=True))) if found else None
         return Record(value, _written([table, *keys]))
+
+
+def row(table: str, columns: Mapping[str, Value], *keys: Value) -> Record:
+    """A record that makes a row what these columns say."""
+    return Record(_written(columns), _written([table, *keys]))
+
+
+def no_row(table: str, *keys: Value) -> Record:
+    """A record that deletes a row."""
+    return Record(None, _written([table, *keys]))
 
 
 def table_of(record: Record) -> str:

@@ -41,8 +41,9 @@ _log: Final = logging.getLogger(__name__)
 
 AT: Final = Partition(STATE_TOPIC, 0)
 BATCH_BYTES_MAX: Final = 64 << 20
-SHARED: Final = frozenset({"verifiers", "keys", "tokens", "rules", "quotas"})
-"""Tables whose rows may be written by others than the owner: by commands, one row at a time."""
+SHARED: Final = frozenset({"verifiers", "keys", "tokens", "rules", "quotas", "shared_rosters"})
+"""Tables whose rows may be written by others than the owner, one row at a time: by commands, and
+those of groups by every gateway."""
 TOPIC_SETTINGS: Final = {"cleanup.policy": "compact", "max.message.bytes": str(BATCH_BYTES_MAX)}
 
 _READ_BYTES: Final = 1 << 20

@@ -311,7 +311,7 @@ class ClusterTopics:
         self._changes.wait_for(later)
 
     def touch(self) -> None:
-        """Something has changed of topics that others keep."""
+        """Something has changed that belongs to topics, and is not kept here."""
         self._change(self._known)
 
     def grow(self, name: str, partitions: int, *, dry_run: bool = False) -> None:
@@ -339,8 +339,12 @@ class ClusterTopics:
 
     def trim(self, at: Partition, before: Offset) -> Offset:
         self.leader(at)
-        self._changes.ask(self._changing.trim(at, before))
+        self._changes.ask(self._trim(at, before))
         return before
+
+    def _trim(self, at: Partition, before: Offset) -> Steps[None]:
+        yield from self._changing.trim(at, before)
+        self.touch()  # what was read ahead may not be there any more
 
 
 _GONE: Final = (ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_topic_exception)

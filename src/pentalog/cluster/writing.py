@@ -128,11 +128,14 @@ class Writing:
         self.written: Callable[[Partition, int], None] = lambda at, end: None
         """Called with every end that the cluster's answers tell."""
 
-    def take(self, at: Partition, batch: bytearray, offsets: int, *, own: bool) -> Sending:
-        if self._queued_bytes + len(batch) > QUEUED_BYTES_MAX:
+    def check_room(self, size_bytes: int) -> None:
+        if self._queued_bytes + size_bytes > QUEUED_BYTES_MAX:
             raise Overloaded(
                 f"{self._queued_bytes} bytes wait for the cluster to take them; try again later"
             )
+
+    def take(self, at: Partition, batch: bytearray, offsets: int, *, own: bool) -> Sending:
+        """A batch for which there is room."""
         deadline_s = self._runtime.monotonic() + PATIENCE_MS / 1000
         sending = Sending(at, batch, offsets, deadline_s, own=own)
         lane = self._lanes.get(at)

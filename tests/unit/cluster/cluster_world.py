@@ -42,8 +42,28 @@ class PumpRuntime(ManualRuntime):
     def __init__(self) -> None:
         super().__init__()
         self.pump: Callable[[], bool] = lambda: False
+        self.held_lanes: set[str] = set()
+        """Lanes of the cluster's disk whose threads are stuck until released."""
+        self._held: list[tuple[str, Callable[[], None]]] = []
+
+    def offload(
+        self,
+        lane: str,
+        work: Callable[[], Any],
+        done: Callable[[Any, BaseException | None], None],
+    ) -> None:
+        if lane in self.held_lanes:
+            self._held.append((lane, lambda: super(PumpRuntime, self).offload(lane, work, done)))
+        else:
+            super().offload(lane, work, done)
 
     def run(self) -> None:
+        held, self._held = self._held, []
+        for lane, release in held:
+            if lane in self.held_lanes:
+                self._held.append((lane, release))
+            else:
+                release()
         while True:
             super().run()
             self._fire()

@@ -57,6 +57,7 @@ class CursusGateway(ClusterWorld):
         self.engine.council.open("one", {"cursus": ("one.example", 9000)})
         self.owns()
         self.topics = self.broker.topics
+        self.beside = self.disk.broker
 
     def owns(self) -> None:
         """Wait until this gateway owns the state."""

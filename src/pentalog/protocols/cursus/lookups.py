@@ -216,7 +216,7 @@ def _read(broker: Broker, command: Command) -> Lookups:
         if offset is not None and committed and 0 <= offset <= _OFFSET_MAX:
             asked = whole_number(command.get("batch", str(MESSAGES_MAX))) or MESSAGES_MAX
             bytes_max = read_bytes_max(max(1, min(MESSAGES_MAX, asked)))
-            yield broker.knowledge.records(at, offset, bytes_max=bytes_max)
+            yield broker.knowledge.records(at, offset, bytes_max=bytes_max, lately=True)
             continue
         yield broker.knowledge.partitions(topic, (index,))
         if offset is None:

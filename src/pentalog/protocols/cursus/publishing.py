@@ -131,7 +131,7 @@ def append(
         base_sequence=sequencing.sequence,
         batch_bytes_max=route.batch_bytes_max,
     )
-    return call.broker.log.append(route.at, memoryview(batches), facts)
+    return call.broker.log.append(route.at, memoryview(batches), facts, parted=True)
 
 
 def _found_or_known(again: Later[Appended], end: int) -> Later[Appended]:

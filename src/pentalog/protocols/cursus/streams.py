@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from pentalog.broker.port import Opened, Waiting
 from pentalog.broker.security import Kind, Operation
-from pentalog.model.errors import BrokerError
+from pentalog.model.errors import BrokerError, OffsetOutOfRange
 from pentalog.model.later import Later
 from pentalog.protocols.cursus.calls import Call
 from pentalog.protocols.cursus.errors import REFUSALS, Refused
@@ -123,8 +123,7 @@ class Stream:
         try:
             marks = log.marks(reading.at)
             if reading.offset < marks.start:
-                more = out_of_range(reading, marks).partition(" ")[2]
-                self.end("offset_out_of_range", " " + more)
+                self._end_out_of_range()
             elif reading.offset < marks.at(reading.horizon):
                 log.open(
                     reading.at,
@@ -137,6 +136,16 @@ class Stream:
         except BrokerError:
             self.end("removed")
 
+    def _end_out_of_range(self) -> None:
+        reading = self._reading
+        try:
+            marks = self._session.context.broker.log.marks(reading.at)
+        except BrokerError:
+            self.end("removed")
+            return
+        more = out_of_range(reading, marks).partition(" ")[2]
+        self.end("offset_out_of_range", " " + more)
+
     def _opened(self, opened: Later[Opened]) -> None:
         if self._over:
             return
@@ -144,6 +153,9 @@ class Stream:
         try:
             page = reading.page(opened.value)
             self._reading = reading.behind(page, opened.value)
+        except OffsetOutOfRange:
+            self._end_out_of_range()  # gone since the last look
+            return
         except REFUSALS:
             self.end("error")
             return

@@ -88,6 +88,7 @@ def test_refusals_start_with_error(client: Client, command: str, code: str) -> N
 def test_a_topic_may_have_an_equals_sign(client: Client) -> None:
     assert client.ask("CREATE a=b 1")[0].startswith(b"OK topic=a=b partitions=1")
     assert client.ask("CONSUME a=b 0 0")[0][:7] == b"\xba\x7c\x00\x03a=b"
+    assert client.text("LIST") == "OK count=2 topics=a=b,orders"
 
 
 @pytest.mark.usefixtures("topic")

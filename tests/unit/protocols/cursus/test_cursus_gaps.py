@@ -99,6 +99,7 @@ def test_a_repeated_early_batch_is_stored_once(broker: CursusBroker, client: Cli
 def test_only_so_many_are_kept(broker: CursusBroker, client: Client) -> None:
     early = broker.connect()
     early.feed(frame(numbered(9)) * BATCHES_MAX)
+    broker.step()
     assert len(errors(client.ask(numbered(9)))) == 1
     early.session.close()
     broker.advance(PATIENCE_MS)

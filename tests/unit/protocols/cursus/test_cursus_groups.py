@@ -247,11 +247,11 @@ def test_only_the_owner_commits(client: Client) -> None:
 
 
 def test_offsets_are_everybodys(broker: CursusBroker, client: Client) -> None:
-    broker.groups.offsets.commit("shared", {Partition("orders", 1): Committed(7)})
+    broker.beside.groups.offsets.commit("shared", {Partition("orders", 1): Committed(7)})
     assert client.text("FETCH_OFFSET topic=orders partition=1 group=shared") == "OK offset=7"
     assert client.text("COMMIT orders shared 1 8") == "OK"
     at = Partition("orders", 1)
-    assert broker.groups.offsets.committed("shared")[at].offset == 8
+    assert broker.beside.groups.offsets.committed("shared")[at].offset == 8
     assert client.text("LIST_GROUPS") == "OK count=1 groups=shared"
 
 

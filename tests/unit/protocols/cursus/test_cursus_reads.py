@@ -19,7 +19,7 @@ def topic(client: Client) -> None:
 def test_pages_are_made_only_while_there_is_room(broker: CursusBroker, client: Client) -> None:
     """Woken together, many waiting reads would fill the memory with their answers."""
     for _ in range(20):
-        client.feed(frame(CONSUME % 0))
+        client.ask(CONSUME % 0)
     client.line.full = True
     broker.connect().publish(batch([Message(b"x" * 1000)] * 3, acks="-1"))
     broker.step()

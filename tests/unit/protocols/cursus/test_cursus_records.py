@@ -94,12 +94,13 @@ def test_acks_0_is_not_answered_where_nobody_reads(client: Client) -> None:
     good, bad = batch([Message()], acks="0"), batch([Message()], topic="nope", acks="0")
     publish = b"PUBLISH topic=orders partition=0 acks=0 producerId=p message=x"
     client.feed(frame(good) * 1_000)
+    client.broker.step()
     waiting = client.line.queued_bytes
     for body in (good, bad, publish) * 100:
         client.feed(frame(body))
+        client.broker.step()
     assert client.line.queued_bytes == waiting
-    client.feed(frame(batch([Message()], acks="1")))
-    answers = client.frames()
+    answers = client.ask(batch([Message()], acks="1"))
     assert len(answers) == 1_001
     assert json.loads(answers[-1])["last_offset"] == 1_200
     assert len(client.ask(bad)) == 1, "it reads again"
@@ -169,10 +170,11 @@ def test_sequence_numbers_beyond_31_bits(client: Client) -> None:
     who = named.who(b"p1", 1)
     named.enter(b"p1", 1)
     built = batches_of.build(
-        [Record(b"x")], timestamp_ms=1, producer_id=who.producer_id, producer_epoch=0,
+        [Record(b"x")], timestamp_ms=1, producer_id=who.producer_id, producer_epoch=who.epoch,
         base_sequence=start - 1,
     )  # fmt: skip
     broker.log.append(Partition("orders", 0), memoryview(built))
+    broker.step()
     for number in range(start + 1, start + 5):
         assert client.publish(numbered(number))["status"] == "OK", number
     assert client.publish(numbered(start + 3))["last_offset"] == 3
@@ -252,18 +254,22 @@ def test_records_too_large_to_give_back_are_refused(client: Client) -> None:
     answer = client.publish(batch([Message(b"x" * (16 << 20))]))
     assert answer["error"].startswith("invalid_payload")
     client.broker.topics.configure("orders", {"max.message.bytes": "1000"})
+    client.broker.step()
     answer = client.publish(batch([Message(b"x" * 2000)]))
     assert answer["error"].startswith("invalid_payload reason='batch of")
     small = [Message(b"x" * 300)] * 20
     assert client.publish(batch(small))["last_offset"] == 19
+    many = numbered(*range(1, 21), payload=b"x" * 300)
+    for _ in range(2):
+        assert client.publish(many)["last_offset"] == 39
+    assert len(client.read(CONSUME.format(0))) == 40
 
 
 def test_batches_carry_the_number_of_this_door(client: Client) -> None:
     client.publish(batch([Message()], acks="-1"))
-    opened = client.broker.log.open(
-        Partition("orders", 0), 0, bytes_max=1000, horizon=Horizon.END
-    ).value
-    assert bytes(opened.batches)[21:23] == b"\x02\x00"
+    opened = client.broker.log.open(Partition("orders", 0), 0, bytes_max=1000, horizon=Horizon.END)
+    client.broker.step()
+    assert bytes(opened.value.batches)[21:23] == b"\x02\x00"
 
 
 def test_kafka_headers_are_shown_as_metadata(client: Client) -> None:

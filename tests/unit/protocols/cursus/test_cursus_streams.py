@@ -125,6 +125,7 @@ def test_records_that_vanish_under_a_reader(broker: CursusBroker, client: Client
     client.line.full = True
     write(broker, b"a", b"b", b"c")
     broker.topics.trim(Partition("s1", 0), 9)
+    broker.step()
     client.line.drain()
     broker.step()
     assert client.frames() == [

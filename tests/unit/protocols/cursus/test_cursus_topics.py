@@ -121,17 +121,17 @@ def test_options_survive_a_restart(tmp_path: Path) -> None:
 
 
 def test_topics_are_listed_described_and_deleted(broker: CursusBroker, client: Client) -> None:
-    broker.topics.create(TopicSpec(name="naïve", partitions=1))
-    broker.topics.create(TopicSpec(name="__internal", partitions=1))
-    client.text("CREATE topic=a=b")
-    assert client.text("LIST") == "OK count=2 topics=a=b,orders"
+    broker.beside.topics.create(TopicSpec(name="naïve", partitions=1))
+    broker.beside.topics.create(TopicSpec(name="__internal", partitions=1))
+    client.text("CREATE topic=a-b")
+    assert client.text("LIST") == "OK count=2 topics=a-b,orders"
     assert client.text("LIST topic=orders") == "OK count=1 topics=orders partitions=3"
     described = json.loads(client.text("DESCRIBE topic=orders"))
     assert described["partitions"][2] == {
         "id": 2, "leader": "", "replicas": None, "isr": None, "leo": 0, "hwm": 0,
     }  # fmt: skip
     assert client.text("DELETE topic=orders") == "OK topic=orders deleted=true"
-    assert client.text("LIST") == "OK count=1 topics=a=b"
+    assert client.text("LIST") == "OK count=1 topics=a-b"
 
 
 def test_where_topics_are(client: Client) -> None:

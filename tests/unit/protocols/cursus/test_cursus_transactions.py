@@ -89,6 +89,19 @@ def test_an_abort_hides_for_ever(client: Client) -> None:
     assert payloads(client, UNCOMMITTED) == [b"after"]
 
 
+def test_an_abort_behind_an_open_transaction_hides_too(client: Client) -> None:
+    staying, going = Transactional(client, "stays"), Transactional(client, "goes")
+    for tx, payload in ((staying, "a"), (going, "b")):
+        tx.begin()
+        tx.publish(payload, 1)
+    going.end("abort")
+    client.publish(batch([Message(b"outside")], acks="-1"))
+    assert payloads(client) == []
+    assert payloads(client, UNCOMMITTED) == [b"a", b"outside"]
+    staying.end()
+    assert payloads(client) == payloads(client, UNCOMMITTED) == [b"a", b"outside"]
+
+
 def test_one_transaction_per_epoch(client: Client) -> None:
     tx = Transactional(client)
     tx.begin()
@@ -157,7 +170,7 @@ def test_offsets_become_real_with_the_transaction(broker: CursusBroker, client: 
     assert tx.end() == "OK transactional_id=tx2 state=committed messages=0 offsets=1"
     assert client.text("FETCH_OFFSET topic=orders partition=0 group=g") == "OK offset=3"
     at = Partition("orders", 0)
-    assert broker.groups.offsets.committed("g")[at] == Committed(
+    assert broker.beside.groups.offsets.committed("g")[at] == Committed(
         3, timestamp_ms=broker.runtime.now_ms()
     )
 
@@ -207,21 +220,22 @@ def test_publishing_needs_an_open_transaction(client: Client) -> None:
 
 
 def test_a_transaction_of_kafka_is_isolated_here(broker: CursusBroker, client: Client) -> None:
-    later = broker.transactions.identify("kafka", timeout_ms=1000)
+    later = broker.beside.transactions.identify("kafka", timeout_ms=1000)
     broker.step()
     who = later.value
     at = Partition("orders", 0)
-    broker.transactions.enlist("kafka", who, (at,))
+    broker.beside.transactions.enlist("kafka", who, (at,))
     built = batches_of.build(
         [Record(b"theirs")], timestamp_ms=broker.runtime.now_ms(), producer_id=who.producer_id,
         producer_epoch=who.epoch, base_sequence=0, transactional=True,
     )  # fmt: skip
-    broker.log.settle(broker.log.append(at, memoryview(built)), Ack.DURABLE)
+    log = broker.beside.log
+    log.settle(log.append(at, memoryview(built)), Ack.DURABLE)
     broker.step()
     assert payloads(client) == []
     assert payloads(client, UNCOMMITTED) == [b"theirs"]
     assert payloads(client, COMMITTED + " isolation_level=read_uncommitted") == [b"theirs"]
-    broker.transactions.end("kafka", who, commit=True, bump=False)
+    broker.beside.transactions.end("kafka", who, commit=True, bump=False)
     broker.step()
     assert payloads(client) == [b"theirs"]
 

@@ -65,7 +65,14 @@ class MemoryLog:
         self.waits: list[tuple[MemoryWaiting, dict[Partition, int]]] = []
         self.refuse: Callable[[Facts], BrokerError | None] = lambda facts: None
 
-    def append(self, at: Partition, batches: memoryview, facts: Facts | None = None) -> Appended:
+    def append(
+        self,
+        at: Partition,
+        batches: memoryview,
+        facts: Facts | None = None,
+        *,
+        parted: bool = False,
+    ) -> Appended:
         assert not batches.readonly
         facts = facts or kernels.check_batches(batches, 0, len(batches))
         if facts.flaw:
