@@ -67,6 +67,7 @@ class ClusterCouncil:
     def __init__(self, fleet: Fleet, runtime: Runtime) -> None:
         self.generation = -1
         self.me: Peer | None = None
+        self.secret = ""
         self.caller: Caller | None = None
         """How the others are reached; None: they are not."""
         self._nodes = fleet

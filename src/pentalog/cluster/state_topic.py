@@ -12,6 +12,7 @@ import logging
 import sqlite3
 from collections.abc import Callable, Collection
 from typing import Final, NoReturn, Protocol
+from uuid import uuid4
 
 from pentalog.broker.port import TopicSpec, Waiting
 from pentalog.broker.state import CHANGES_MAX, Row, Value
@@ -66,6 +67,8 @@ class Replica:
         """Under which id and epoch this one writes, if it does."""
         self.before: Identity | None = None
         """Who else wrote the last batch that was read."""
+        self.secret = ""
+        """Of the owner that claimed the state last: only who may read the state knows it."""
         self._state = state
         self._tables = Tables()
         self._waiting: Waiting | None = None
@@ -114,7 +117,7 @@ class Replica:
                 self.before = writer
             for record in rows:
                 if record.key == _CLAIM_KEY:
-                    _check_claim(record)
+                    self.secret = _read_claim(record)
             try:
                 changed |= self._tables.apply(rows)
             except (sqlite3.Error, TypeError, KeyError, AttributeError, AssertionError) as flaw:
@@ -173,6 +176,7 @@ class Tenure(Replica):
             "gateway": council.me.gateway_id if council.me else "",
             "generation": council.generation,
             "schema": SCHEMA,
+            "secret": uuid4().hex,
         }
         claim = Record(json.dumps(said, separators=(",", ":")).encode(), _CLAIM_KEY)
         behind = yield from self._writer.write([claim], self.may)
@@ -450,6 +454,7 @@ class ClusterState:
                     self._take_place(replica)
                 elif changed:
                     self._tell(changed)
+                self.council.secret = replica.secret
                 replica.told = replica.position
                 yield replica.more()
             else:
@@ -467,6 +472,7 @@ class ClusterState:
         if tenure.over:
             return
         self._take_place(tenure)
+        self.council.secret = tenure.secret
         for tenant in self.tenants:
             self._moved_in.append(tenant)
             yield from tenant.move_in(tenure)
@@ -500,9 +506,11 @@ class ClusterState:
             yield from self.topics.refresh(STATE_TOPIC)
 
 
-def _check_claim(record: Record) -> None:
+def _read_claim(record: Record) -> str:
+    """The owner's secret; raises if this gateway is too old to understand it."""
     try:
-        schema = int(json.loads(record.value or b"{}").get("schema", 0))
+        said = json.loads(record.value or b"{}")
+        schema, secret = int(said.get("schema", 0)), str(said.get("secret", ""))
     except (ValueError, AttributeError, TypeError) as flaw:
         raise StorageFailed(f"a claim in {AT} cannot be read: {record.value!r}") from flaw
     if schema > SCHEMA:
@@ -510,3 +518,4 @@ def _check_claim(record: Record) -> None:
             f"{AT} was written by a newer pentalog (state version {schema}, this one knows up to "
             f"{SCHEMA}): run this gateway in that version too"
         )
+    return secret

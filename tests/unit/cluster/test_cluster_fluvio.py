@@ -51,6 +51,7 @@ from test_fluvio_spu import FETCH, PRODUCE, STREAM
 from tests.fuzz.fluvio.fluvio_fuzz import controller_corpus, spu_corpus
 from wat_modules import module
 
+from pentalog.broker.council import ALONE
 from pentalog.broker.port import TopicSpec
 from pentalog.broker.security import (
     ANONYMOUS,
@@ -69,7 +70,7 @@ from pentalog.model.errors import UnsupportedVersion
 from pentalog.model.types import Horizon, Partition
 from pentalog.protocols.fluvio.codec import Reader, Writer
 from pentalog.protocols.fluvio.errors import NOT_LEADER
-from pentalog.protocols.fluvio.forwarding import name_for
+from pentalog.protocols.fluvio.forwarding import name_among
 from pentalog.session import Context
 
 INVALID_RECORD = 87
@@ -379,10 +380,11 @@ def test_an_owner_that_does_not_answer(world: ClusterWorld, gateways: list[Fluvi
     reader = asked(world, sc, CREATE, create_module("m", module("filter")))
     assert status(reader, text_of) == ("m", 2)
     # It is not passed on a second time by one who is asked in the owner's place.
-    assert other.council.me is not None
-    for peer in (other.council.me, gateways[0].council.me):
-        assert peer is not None
-        sc.feed(request(CREATE, create_module("m", module("filter")), 19, 77, name_for(peer)))
+    until(world, gateways, lambda: bool(other.council.secret))
+    among = name_among(other.council)
+    assert among == name_among(gateways[0].council) != name_among(ALONE)
+    for name in (among, among[:-1], name_among(ALONE)):
+        sc.feed(request(CREATE, create_module("m", module("filter")), 19, 77, name))
         sc.run()
         ((number, answer),) = sc.frames()
         assert number == 77
@@ -407,6 +409,13 @@ def test_rules_are_asked_where_the_client_is(
     store = create_module("m", module("filter"))
     assert status(asked(world, other.sc(), CREATE, store)) == ("m", 0)
     assert status(asked(world, owner.sc(), CREATE, store)) == ("m", 13)
+    pretended = owner.sc()
+    name = name_among(ALONE) + "guessed"
+    pretended.feed(request(CREATE, create_module("n", module("filter")), 19, 78, name))
+    pretended.run()
+    ((_, answer),) = pretended.frames()
+    assert status(Reader(memoryview(answer), 0, len(answer), 19)) == ("n", NOT_LEADER)
+    assert [each.name for each in owner.broker.smart_modules.all()] == ["m"]
     guarded.close()
 
 

@@ -6,11 +6,12 @@ owner then, which may be this gateway.  Twice the same does no harm to SmartModu
 
 from __future__ import annotations
 
+import hmac
 import struct
 from collections.abc import Callable
 from typing import Final
 
-from pentalog.broker.council import Peer
+from pentalog.broker.council import Council, Peer
 from pentalog.broker.port import Broker
 from pentalog.broker.upstream import Upstream
 from pentalog.model.errors import BrokerError, Overloaded, SmartModuleNotFound
@@ -21,7 +22,7 @@ from pentalog.protocols.fluvio.session import Answer, Call
 from pentalog.runtime import Timer
 
 _FORWARDED: Final = "pentalog gateway "
-"""How the client id of one gateway begins at another; the id of the one that is asked follows."""
+"""How the client id of one gateway begins at another; the owner's secret follows."""
 
 _TIMEOUT_MS: Final = 40_000
 """For all tries together: longer than it takes to elect an owner, shorter than clients wait."""
@@ -38,15 +39,16 @@ def is_forwarded(call: Call) -> bool:
     return not current and call.head.client_id.startswith(_FORWARDED)
 
 
-def is_meant(call: Call) -> bool:
-    """Does it ask this one?  Only gateways know ids, and have asked the rules about clients."""
-    me = call.context.broker.council.me
-    return me is not None and call.head.client_id == name_for(me)
+def is_trusted(call: Call) -> bool:
+    """Is it really a gateway?  Then the rules have been asked about the client there."""
+    council = call.context.broker.council
+    said, expected = call.head.client_id.encode(), name_among(council).encode()
+    return bool(council.secret) and hmac.compare_digest(said, expected)
 
 
-def name_for(peer: Peer) -> str:
+def name_among(council: Council) -> str:
     """What a gateway calls itself when it asks another."""
-    return _FORWARDED + peer.gateway_id
+    return _FORWARDED + council.secret
 
 
 def owned(broker: Broker) -> bool:
@@ -166,12 +168,12 @@ class Errand:
     # The wire's side
 
     def opened(self) -> None:
-        if self._wire is None or self._peer is None:
+        if self._wire is None:
             return
         self._sent = True
         call, body = self._call, self._body
         head = Writer(0).u16(call.head.key).i16(call.version).i32(call.head.correlation_id)
-        head.text(name_for(self._peer))
+        head.text(name_among(call.context.broker.council))
         self._wire.send((_LENGTH.pack(len(head.out) + len(body)), bytes(head.out), body))
 
     def buffer(self) -> memoryview:

@@ -14,7 +14,7 @@ from pentalog.model.later import Later
 from pentalog.protocols.fluvio import errors, objects, rights
 from pentalog.protocols.fluvio.codec import Reader, Undecodable, Writer
 from pentalog.protocols.fluvio.errors import WireError
-from pentalog.protocols.fluvio.forwarding import Errand, is_forwarded, is_meant, owned
+from pentalog.protocols.fluvio.forwarding import Errand, is_forwarded, is_trusted, owned
 from pentalog.protocols.fluvio.session import Answer, Api, Call, FluvioSession
 from pentalog.protocols.fluvio.watches import WATCHES_MAX, Watch
 from pentalog.session import Context, Replies
@@ -110,8 +110,8 @@ def _refusal_status(call: Call, name: str, refusal: BrokerError) -> Writer:
 def _carry_out_at_owner(call: Call, start: int, name: str, act: Callable[[], Later[None]]) -> None:
     """Do it here if this gateway owns what is kept; else let the one that does."""
     forwarded = is_forwarded(call)
-    if forwarded and not is_meant(call):
-        text = "this is another gateway than the one that was asked for"
+    if forwarded and not is_trusted(call):
+        text = "this gateway knows another owner than the one that asks: try again"
         call.answer(_status(call, name, WireError(errors.NOT_LEADER), text))
         return
     try:
