@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Final
+from collections.abc import Collection, Iterator
+from typing import Any, Final
 
 from pentalog.cluster.fleet import ASKING, Fleet
-from pentalog.cluster.steps import Steps
+from pentalog.cluster.steps import Steps, all_of, first_of
 from pentalog.cluster.topics import ClusterTopics
 from pentalog.model.errors import BrokerError, UnsupportedVersion
+from pentalog.model.later import Later
 from pentalog.model.types import Partition
 
 _DESCRIBE_LOG_DIRS: Final = 35
+_PATIENCE_MS: Final = 2_000
+"""With a node that does not answer."""
 _BELIEVED_MS: Final = 10_000
 
 
@@ -39,17 +42,24 @@ class Sizes:
         answers = [
             link.ask(_DESCRIBE_LOG_DIRS, {"topics": asked}) for link in self._fleet.everyone(ASKING)
         ]
+        yield first_of([all_of(answers), self._fleet.sleep(_PATIENCE_MS)])
         found: dict[Partition, int] = {}
         for answer in answers:
-            try:
-                said = yield answer
-            except BrokerError:
-                continue
-            for directory in said.results:
-                for topic in directory.topics:
-                    for part in topic.partitions:
-                        at = Partition(topic.name, part.partition_index)
-                        # Copies differ by what they have not yet got, or dropped.
-                        found[at] = max(found.get(at, 0), part.partition_size)
+            for at, size in _told(answer):
+                # Copies differ by what they have not yet got, or dropped.
+                found[at] = max(found.get(at, 0), size)
         self._found = found
         self._until_s = self._fleet.monotonic() + _BELIEVED_MS / 1000
+
+
+def _told(answer: Later[Any]) -> Iterator[tuple[Partition, int]]:
+    if not answer.ready:
+        return
+    try:
+        directories = answer.value.results
+    except BrokerError:
+        return
+    for directory in directories:
+        for topic in directory.topics:
+            for part in topic.partitions:
+                yield Partition(topic.name, part.partition_index), part.partition_size
