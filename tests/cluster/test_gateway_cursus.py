@@ -28,7 +28,7 @@ from pentalog.model.types import Partition
 
 pytestmark = pytest.mark.java
 
-PATIENCE_S = 60
+PATIENCE_S = 120
 
 
 class Talk:
@@ -292,34 +292,61 @@ def test_events_outlive_their_owner(pair: list[FleetMember], topic: str) -> None
 
 
 def test_the_released_client(pair: list[FleetMember], topic: str) -> None:
-    """Its producer and two consumers of a group, which go where the gateways send them."""
+    """Its producer and two consumers of a group, which go where the gateways send them.
+
+    Each gateway is killed once; clients whose group met there find it again when it is back.
+    """
     cursus = pytest.importorskip("cursus")
     addresses = [member.addresses["cursus"] for member in pair]
-    producer = cursus.Producer(
-        cursus.ProducerConfig(brokers=addresses, topic=topic, partitions=2, acks=cursus.Acks.ALL)
-    )
-    for number in range(50):
-        producer.send(f"{number}")
-    producer.flush()
-    producer.close()
     got: list[str] = []
-    consumers = [
-        cursus.Consumer(cursus.ConsumerConfig(brokers=[address], topic=topic, group_id=topic))
-        for address in addresses
-    ]
-    threads = [
-        threading.Thread(
-            target=consumer.start, args=(lambda message: got.append(message.payload),), daemon=True
+    sent: set[str] = set()
+    done = threading.Event()
+    consumers: dict[str, Any] = {}
+
+    def send() -> None:
+        producer = cursus.Producer(
+            cursus.ProducerConfig(
+                brokers=addresses, topic=topic, partitions=2, acks=cursus.Acks.ALL
+            )
         )
-        for consumer in consumers
-    ]
+        for number in range(len(sent), len(sent) + 50):
+            producer.send(f"{number}")
+            sent.add(f"{number}")
+        producer.flush()
+        producer.close()
+
+    def run(address: str) -> None:
+        while not done.is_set():
+            consumer = cursus.Consumer(
+                cursus.ConsumerConfig(
+                    brokers=[address, *addresses],
+                    topic=topic,
+                    group_id=topic,
+                    heartbeat_interval_ms=300,
+                )
+            )
+            consumers[address] = consumer
+            try:
+                consumer.start(lambda message: got.append(message.payload))
+            except cursus.ConnectionError:
+                consumer.close()  # it gives up when it cannot commit; applications begin anew
+
+    send()
+    threads = [threading.Thread(target=run, args=(one,), daemon=True) for one in addresses]
     for thread in threads:
         thread.start()
-    until("every message", lambda: set(got) == {f"{number}" for number in range(50)})
-    for consumer in consumers:
-        consumer.close()
+    until("every message", lambda: set(got) == sent)
+    for member in pair:
+        member.kill()
+        member.start()
+        send()
+        until("every message", lambda: set(got) == sent)
+    done.set()
     for thread in threads:
-        thread.join(PATIENCE_S)
+        while thread.is_alive():
+            for consumer in list(consumers.values()):
+                consumer.close()
+            thread.join(1)
 
 
 def test_the_released_event_store(pair: list[FleetMember], topic: str) -> None:
