@@ -300,7 +300,8 @@ def test_the_released_client(pair: list[FleetMember], topic: str) -> None:
     addresses = [member.addresses["cursus"] for member in pair]
     got: list[str] = []
     sent: set[str] = set()
-    done = threading.Event()
+    done, up = threading.Event(), threading.Event()
+    up.set()
     consumers: dict[str, Any] = {}
 
     def send() -> None:
@@ -329,7 +330,10 @@ def test_the_released_client(pair: list[FleetMember], topic: str) -> None:
             try:
                 consumer.start(lambda message: got.append(message.payload))
             except cursus.ConnectionError:
-                consumer.close()  # it gives up when it cannot commit; applications begin anew
+                # It gives up when it cannot commit; applications begin anew, and those that do not
+                # leave are waited for by the cluster.
+                up.wait()
+                consumer.close()
 
     send()
     threads = [threading.Thread(target=run, args=(one,), daemon=True) for one in addresses]
@@ -337,8 +341,10 @@ def test_the_released_client(pair: list[FleetMember], topic: str) -> None:
         thread.start()
     until("every message", lambda: set(got) == sent)
     for member in pair:
+        up.clear()
         member.kill()
         member.start()
+        up.set()
         send()
         until("every message", lambda: set(got) == sent)
     done.set()
