@@ -24,10 +24,14 @@ from tests.golden.cursus.test_cursus_golden import GOLDEN, spoken
 from tests.support.cursus_world import Message, batch, frame, messages_of, numbered
 
 from pentalog.clients.kafka import Cluster, committed
-from pentalog.model.types import Partition
+from pentalog.clients.kafka.errors import Refused
+from pentalog.model import batch as batches_of
+from pentalog.model.kio_schemas import ErrorCode
+from pentalog.model.types import Partition, Record
 
 pytestmark = pytest.mark.java
 
+DESCRIBE_PRODUCERS = 61
 PATIENCE_S = 120
 
 
@@ -254,7 +258,16 @@ def test_transactions(pair: list[FleetMember], topic: str) -> None:
         assert fetched == "OK offset=1"
 
 
-def test_events_outlive_their_owner(pair: list[FleetMember], topic: str) -> None:
+def last_writer(cluster: Cluster, at: Partition) -> tuple[int, int, int]:
+    """Producer id, epoch and last sequence of who wrote to a partition."""
+    asked = {"topics": [{"name": at.topic, "partition_indexes": (at.index,)}]}
+    (part,) = cluster.leader(at).ask(DESCRIBE_PRODUCERS, asked).topics[0].partitions
+    (one,) = part.active_producers
+    return one.producer_id, one.producer_epoch, one.last_sequence
+
+
+def test_events_outlive_their_owner(pair: list[FleetMember], node: Node, topic: str) -> None:
+    """What the dead one may have sent and comes late is refused by the partition's leader."""
     owner: list[FleetMember] = []
 
     def created() -> bool:
@@ -271,7 +284,11 @@ def test_events_outlive_their_owner(pair: list[FleetMember], topic: str) -> None
     append = f"APPEND_STREAM topic={topic} key=k version={{}} message=m{{}}"
     with Talk(owner[0]) as talk, Talk(other) as stranger:
         for version in (1, 2, 3):
-            assert talk.text(append.format(version, version)).startswith(f"OK version={version}")
+            answer = talk.text(append.format(version, version))
+            assert answer.startswith(f"OK version={version} offset={version - 1}")
+        at = Partition(topic, int(answer.rpartition("=")[2]))
+        with Cluster(node.address) as cluster:
+            producer_id, epoch, sequence = last_writer(cluster, at)
         assert talk.text(append.format(3, 3)) == "ERROR: version_conflict current=3 expected=3"
         talk.text(f"SAVE_SNAPSHOT topic={topic} key=k version=1 message=first")
         until(
@@ -288,6 +305,16 @@ def test_events_outlive_their_owner(pair: list[FleetMember], topic: str) -> None
         envelope = json.loads(talk.receive())
         assert envelope["snapshot"] == {"version": 1, "payload": "first"}
         assert [message.version for message in messages_of(talk.receive())] == [2, 3, 4]
+    late = batches_of.build(
+        [Record(b"late")],
+        timestamp_ms=1,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=sequence + 1,
+    )
+    with Cluster(node.address) as cluster, pytest.raises(Refused) as refused:
+        cluster.produce(at, bytes(late))
+    assert refused.value.code is ErrorCode.invalid_producer_epoch
     owner[0].start()
 
 
