@@ -23,11 +23,15 @@ from tests.golden.cursus.test_cursus_golden import GOLDEN, spoken
 from tests.support.cursus_world import Message, batch, frame, messages_of, numbered
 
 from pentalog.clients.kafka import Cluster, committed
-from pentalog.model.types import Partition
+from pentalog.clients.kafka.errors import Refused
+from pentalog.model import batch as batches_of
+from pentalog.model.kio_schemas import ErrorCode
+from pentalog.model.types import Partition, Record
 
 pytestmark = pytest.mark.java
 
-PATIENCE_S = 60
+DESCRIBE_PRODUCERS = 61
+PATIENCE_S = 120
 
 
 class Talk:
@@ -253,7 +257,16 @@ def test_transactions(pair: list[FleetMember], topic: str) -> None:
         assert fetched == "OK offset=1"
 
 
-def test_events_outlive_their_owner(pair: list[FleetMember], topic: str) -> None:
+def last_writer(cluster: Cluster, at: Partition) -> tuple[int, int, int]:
+    """Producer id, epoch and last sequence of who wrote to a partition."""
+    asked = {"topics": [{"name": at.topic, "partition_indexes": (at.index,)}]}
+    (part,) = cluster.leader(at).ask(DESCRIBE_PRODUCERS, asked).topics[0].partitions
+    (one,) = part.active_producers
+    return one.producer_id, one.producer_epoch, one.last_sequence
+
+
+def test_events_outlive_their_owner(pair: list[FleetMember], node: Node, topic: str) -> None:
+    """What the dead one may have sent and comes late is refused by the partition's leader."""
     owner: list[FleetMember] = []
 
     def created() -> bool:
@@ -270,7 +283,11 @@ def test_events_outlive_their_owner(pair: list[FleetMember], topic: str) -> None
     append = f"APPEND_STREAM topic={topic} key=k version={{}} message=m{{}}"
     with Talk(owner[0]) as talk, Talk(other) as stranger:
         for version in (1, 2, 3):
-            assert talk.text(append.format(version, version)).startswith(f"OK version={version}")
+            answer = talk.text(append.format(version, version))
+            assert answer.startswith(f"OK version={version} offset={version - 1}")
+        at = Partition(topic, int(answer.rpartition("=")[2]))
+        with Cluster(node.address) as cluster:
+            producer_id, epoch, sequence = last_writer(cluster, at)
         assert talk.text(append.format(3, 3)) == "ERROR: version_conflict current=3 expected=3"
         talk.text(f"SAVE_SNAPSHOT topic={topic} key=k version=1 message=first")
         until(
@@ -287,38 +304,84 @@ def test_events_outlive_their_owner(pair: list[FleetMember], topic: str) -> None
         envelope = json.loads(talk.receive())
         assert envelope["snapshot"] == {"version": 1, "payload": "first"}
         assert [message.version for message in messages_of(talk.receive())] == [2, 3, 4]
+    late = batches_of.build(
+        [Record(b"late")],
+        timestamp_ms=1,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=sequence + 1,
+    )
+    with Cluster(node.address) as cluster, pytest.raises(Refused) as refused:
+        cluster.produce(at, bytes(late))
+    assert refused.value.code is ErrorCode.invalid_producer_epoch
     owner[0].start()
 
 
 def test_the_released_client(pair: list[FleetMember], topic: str) -> None:
-    """Its producer and two consumers of a group, which go where the gateways send them."""
+    """Its producer and two consumers of a group, which go where the gateways send them.
+
+    The gateway where the group meets is killed; they find it again when it is back.
+    """
     cursus = pytest.importorskip("cursus")
     addresses = [member.addresses["cursus"] for member in pair]
-    producer = cursus.Producer(
-        cursus.ProducerConfig(brokers=addresses, topic=topic, partitions=2, acks=cursus.Acks.ALL)
-    )
-    for number in range(50):
-        producer.send(f"{number}")
-    producer.flush()
-    producer.close()
     got: list[str] = []
-    consumers = [
-        cursus.Consumer(cursus.ConsumerConfig(brokers=[address], topic=topic, group_id=topic))
-        for address in addresses
-    ]
-    threads = [
-        threading.Thread(
-            target=consumer.start, args=(lambda message: got.append(message.payload),), daemon=True
+    sent: set[str] = set()
+    done, up = threading.Event(), threading.Event()
+    up.set()
+    consumers: dict[str, Any] = {}
+
+    def send() -> None:
+        producer = cursus.Producer(
+            cursus.ProducerConfig(
+                brokers=addresses, topic=topic, partitions=2, acks=cursus.Acks.ALL
+            )
         )
-        for consumer in consumers
-    ]
+        for number in range(len(sent), len(sent) + 50):
+            producer.send(f"{number}")
+            sent.add(f"{number}")
+        producer.flush()
+        producer.close()
+
+    def run(address: str) -> None:
+        while not done.is_set():
+            consumer = cursus.Consumer(
+                cursus.ConsumerConfig(
+                    brokers=[address, *addresses],
+                    topic=topic,
+                    group_id=topic,
+                    heartbeat_interval_ms=300,
+                )
+            )
+            consumers[address] = consumer
+            try:
+                consumer.start(lambda message: got.append(message.payload))
+            except cursus.ConnectionError:
+                # It gives up when it cannot commit; applications begin anew, and those that do not
+                # leave are waited for by the cluster.
+                up.wait()
+                consumer.close()
+
+    send()
+    threads = [threading.Thread(target=run, args=(one,), daemon=True) for one in addresses]
     for thread in threads:
         thread.start()
-    until("every message", lambda: set(got) == {f"{number}" for number in range(50)})
-    for consumer in consumers:
-        consumer.close()
+    until("every message", lambda: set(got) == sent)
+    with Talk(pair[0]) as talk:
+        place = talk.text(f"FIND_COORDINATOR group={topic}")
+    for member in pair:
+        if place.endswith(" port=" + member.addresses["cursus"].rpartition(":")[2]):
+            up.clear()
+            member.kill()
+            member.start()
+            up.set()
+    send()
+    until("every message", lambda: set(got) == sent)
+    done.set()
     for thread in threads:
-        thread.join(PATIENCE_S)
+        while thread.is_alive():
+            for consumer in list(consumers.values()):
+                consumer.close()
+            thread.join(1)
 
 
 def test_the_released_event_store(pair: list[FleetMember], topic: str) -> None:

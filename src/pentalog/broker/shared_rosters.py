@@ -148,6 +148,9 @@ class LocalSharedRosters:
         self._plan(roster)
         return member.member_id
 
+    def leave_elsewhere(self, group: str, topic: str, member_id: str) -> Later[bool]:
+        return Later.now(False)
+
     def check(self, group: str, topic: str, member_id: str, generation: int) -> Share:
         roster = self._found(group, topic)
         return self._share(roster, self._member(roster, member_id, generation))

@@ -93,6 +93,9 @@ class SharedRosters(Protocol):
     def leave(self, group: str, topic: str, name: str, *, generation: int | None = None) -> str:
         """Leave, by the member id or by the client's own name; returns the member id."""
 
+    def leave_elsewhere(self, group: str, topic: str, member_id: str) -> Later[bool]:
+        """Let a member leave that others let in; False if there is none of that id."""
+
     def check(self, group: str, topic: str, member_id: str, generation: int) -> Share:
         """A member that may act for the group now."""
 
@@ -187,6 +190,9 @@ class Unshared:
         raise _no_groups(group)
 
     def leave(self, group: str, topic: str, name: str, *, generation: int | None = None) -> str:
+        raise _no_groups(group)
+
+    def leave_elsewhere(self, group: str, topic: str, member_id: str) -> Later[bool]:
         raise _no_groups(group)
 
     def check(self, group: str, topic: str, member_id: str, generation: int) -> Share:

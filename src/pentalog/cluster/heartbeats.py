@@ -176,10 +176,13 @@ class Heartbeats:
         }
         return (yield from self._coordination.ask(GROUP, member.group, _HEARTBEAT, fields, _code))
 
-    def leave(self, member: Member) -> Steps[None]:
+    def leave(self, member: Member) -> Steps[bool]:
+        """Was it still there?"""
         answer = yield from self._ask(member, _LEAVING)
-        if answer.error_code not in _EXPELLED:
-            check(_doing(member), answer.error_code, answer.error_message)
+        if answer.error_code in _EXPELLED:
+            return False
+        check(_doing(member), answer.error_code, answer.error_message)
+        return True
 
 
 def sealed(name: str, drawn: str) -> str:

@@ -82,7 +82,7 @@ class ClusterLog:
         self._metrics = metrics
         self._ahead = Ahead()
         self.sizes = Sizes(fleet, topics)
-        self._recent = Recent(runtime)
+        self._recent = Recent(bounds, runtime)
         self._polling = Polling(fleet, topics, bounds, runtime)
         self._polling.found = self._polled
         self._appended_bytes: dict[Partition, int] = {}
@@ -174,7 +174,7 @@ class ClusterLog:
 
     def holds(self, at: Partition, offset: Offset, *, bytes_max: int) -> bool:
         """Would `open` find records from here on without asking?"""
-        return self._recent.find(at, offset, bytes_max, self._bounds.marks(at)) is not None
+        return self._recent.find(at, offset, bytes_max) is not None
 
     def _fetch_ahead(self, at: Partition, offset: Offset, bytes_max: int) -> Steps[None]:
         self._ahead.drop(at, offset)
@@ -255,7 +255,7 @@ class ClusterLog:
         self, at: Partition, offset: Offset, *, bytes_max: int, horizon: Horizon
     ) -> Later[Opened]:
         if horizon is Horizon.STABLE and not self._ahead.holds(at, offset):
-            found = self._recent.find(at, offset, bytes_max, self._bounds.marks(at))
+            found = self._recent.find(at, offset, bytes_max)
             if found is not None:
                 return _opened(found, bytes_max)
         return begin(self._open(at, offset, bytes_max, horizon))

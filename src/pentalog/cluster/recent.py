@@ -6,7 +6,8 @@ from collections import OrderedDict
 from typing import Final, NamedTuple
 
 from pentalog import kernels
-from pentalog.model.types import Marks, Offset, Partition, Slice
+from pentalog.cluster.bounds import Bounds
+from pentalog.model.types import Offset, Partition, Slice
 from pentalog.runtime import Runtime
 
 FRESH_MS: Final = 1_000
@@ -27,7 +28,8 @@ class _Kept(NamedTuple):
 class Recent:
     """The last slice of each partition; only of what is stable, which does not change any more."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, bounds: Bounds, runtime: Runtime) -> None:
+        self._bounds = bounds
         self._runtime = runtime
         self._kept: OrderedDict[Partition, _Kept] = OrderedDict()
         self._bytes = 0
@@ -44,7 +46,7 @@ class Recent:
         while self._bytes > _BYTES_MAX or len(self._kept) > _PARTITIONS_MAX:
             self.drop(next(iter(self._kept)))
 
-    def find(self, at: Partition, offset: Offset, bytes_max: int, marks: Marks) -> Slice | None:
+    def find(self, at: Partition, offset: Offset, bytes_max: int) -> Slice | None:
         """What is left from an offset on, as if it had been fetched."""
         kept = self._kept.get(at)
         if kept is None:
@@ -52,7 +54,8 @@ class Recent:
         if self._runtime.monotonic() > kept.until_s:
             self.drop(at)
             return None
-        if not offset < kept.found.next_offset or offset < marks.start:
+        marks = self._bounds.marks(at)
+        if not marks.start <= offset < kept.found.next_offset:
             return None
         data = kept.data
         start, size, base_offset, _ = kernels.locate_offset(data, 0, len(data), offset)

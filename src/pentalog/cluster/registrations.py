@@ -29,6 +29,8 @@ REGISTERED_MAX: Final = 10_000
 
 _AT: Final = Partition(STATE_TOPIC, 0)
 _TABLE: Final = "shared_rosters"
+_OWNER_TRIES: Final = 100
+_OWNER_PAUSE_MS: Final = 100
 _TRIES: Final = 300
 _PAUSE_MS: Final = 10
 
@@ -58,7 +60,7 @@ class Registrations:
 
     @property
     def possible(self) -> bool:
-        """Has some gateway ever owned the state?"""
+        """Is it known that some gateway has owned the state?"""
         return self._topics.known(STATE_TOPIC)
 
     def of(self, group: str) -> list[Registration]:
@@ -113,7 +115,12 @@ class Registrations:
             yield from self._read_to(self._bounds.marks(_AT).stable)
 
     def _write(self, records: Sequence[Record]) -> Steps[None]:
-        if not self.possible:
+        for _ in range(_OWNER_TRIES):
+            if self.possible:
+                break
+            yield self._fleet.sleep(_OWNER_PAUSE_MS)  # the first owner makes the topic
+            yield from self._fleet.persist(lambda: self._topics.refresh(STATE_TOPIC))
+        else:
             self._state.refuse()
         data = batch.build(records, timestamp_ms=self._runtime.now_ms())
         self._writing.check_room(len(data))

@@ -129,6 +129,13 @@ class ClusterRosters:
         self._changes.ask(self._leave(member))
         return member.member_id
 
+    def leave_elsewhere(self, group: str, topic: str, member_id: str) -> Later[bool]:
+        """Its gateway may be dead, and the cluster waits for it."""
+        if not given_out(member_id):
+            return Later.now(False)
+        now_ms = self._runtime.now_ms()
+        return begin(self._leave(Member(group, topic, member_id, member_id, now_ms)))
+
     def topics(self, group: str) -> Collection[str]:
         found = {topic for name, topic in self._members if name == group}
         found.update(known.topic for known in self._registrations.of(group))
@@ -371,9 +378,9 @@ class ClusterRosters:
             self._arm(member)
             self._heartbeats.beat(member)
 
-    def _leave(self, member: Member) -> Steps[None]:
+    def _leave(self, member: Member) -> Steps[bool]:
         try:
-            yield from self._fleet.persist(lambda: self._heartbeats.leave(member))
+            return (yield from self._fleet.persist(lambda: self._heartbeats.leave(member)))
         finally:
             for other in self._of(member.group):
                 self._heartbeats.beat(other)

@@ -266,6 +266,17 @@ def test_a_member_moves_to_another_gateway(world: CursusGateway, other: OtherGat
     assert len(world.disk.broker.consumers.view("g").members) == 1
 
 
+def test_a_member_leaves_whose_gateway_is_dead(world: CursusGateway, other: OtherGateway) -> None:
+    member, _, _ = joined(world.connect(), "a")
+    there = other.connect()
+    leave = "LEAVE_GROUP topic=orders group=g member={}"
+    assert there.text(leave.format("a")) == "ERROR: member_not_found member=a group=g"
+    assert there.text(leave.format(member)) == f"OK group=g member={member} left=true"
+    assert not world.disk.broker.consumers.view("g").members
+    again = f"ERROR: member_not_found member={member} group=g"
+    assert OtherGateway(world).connect().text(leave.format(member)) == again
+
+
 def test_nobody_is_let_in_who_may_not(
     world: CursusGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,12 +66,31 @@ def leave(call: Call) -> None:
     command = call.command
     topic, group, member = _who(call)
     generation = _generation(call) if "generation" in command.parameters else None
+    rosters = call.broker.sourcing.rosters
     try:
-        member_id = call.broker.sourcing.rosters.leave(group, topic, member, generation=generation)
+        member_id = rosters.leave(group, topic, member, generation=generation)
     except BrokerError as refusal:
-        raise _explained(call, refusal, topic, group, member, generation or 0) from None
+        explained = _explained(call, refusal, topic, group, member, generation or 0)
+        if (
+            not isinstance(refusal, UnknownMember | GroupNotFound)
+            or ownership.elsewhere(call, group) is not None
+        ):
+            raise explained from None
+        _leave_elsewhere(call, topic, group, member, explained)
+        return
     done = f"OK group={shown(group)} member={member_id} left=true"
-    call.after(call.broker.sourcing.rosters.settle(), lambda _: call.reply(done))
+    call.after(rosters.settle(), lambda _: call.reply(done))
+
+
+def _leave_elsewhere(call: Call, topic: str, group: str, member: str, refusal: Exception) -> None:
+    """Of a member whose gateway may be dead."""
+
+    def left(known: bool) -> None:
+        if not known:
+            raise refusal
+        call.reply(f"OK group={shown(group)} member={member} left=true")
+
+    call.after(call.broker.sourcing.rosters.leave_elsewhere(group, topic, member), left)
 
 
 def status(call: Call) -> None:
