@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -129,6 +130,7 @@ class App(Front):
         The http listener answers first.  `listening` is told of each as it opens.
         """
         files = raise_file_limit()
+        self._store.partitions_max = max(0, files - _SPARE_FILES) * 3 // 4
         told = listening or tell_nobody
         try:
             early = await self._open_store(told)
@@ -401,4 +403,6 @@ def tell_nobody(name: str, address: Address) -> None: ...
 
 def _explain(config: Config, error: OSError) -> str:
     where = error.filename or config.data
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return f"cannot open {where}: {error.strerror}; raise the limit of open files (ulimit -Hn)"
     return f"cannot use {where}: {error.strerror or error}; correct that or choose another --data"

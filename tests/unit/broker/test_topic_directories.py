@@ -13,10 +13,7 @@ from topic_lives import OpenLife, directories
 from pentalog.broker.port import TopicSpec
 from pentalog.broker.sites import DIRECTORIES_PER_TURN
 from pentalog.log.files import Handle, RealFiles
-from pentalog.model.errors import (
-    StorageFull,
-    TopicNotFound,
-)
+from pentalog.model.errors import InvalidPartitions, StorageFailed, StorageFull, TopicNotFound
 from pentalog.model.types import Partition
 
 
@@ -57,6 +54,55 @@ def test_a_directory_that_cannot_be_filled_is_removed_again(live: OpenLife, tmp_
         life.topics.create(TopicSpec(name="a"))
     assert directories(tmp_path) == set()
     assert live().topics.all() == ()
+
+
+class FewFiles(RealFiles):
+    """A process that may open no more files when it comes to the log of one partition."""
+
+    full = False
+
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> Handle:
+        if path.parent.name == "a-9" and path.suffix == ".log":
+            self.full = True
+        if self.full:
+            raise OSError(errno.EMFILE, "Too many open files", str(path))
+        return super().open(path, create=create, writable=writable)
+
+    def remove_directory(self, path: Path) -> None:
+        if self.full:
+            raise OSError(errno.EMFILE, "Too many open files", str(path))
+        super().remove_directory(path)
+
+
+def test_files_that_cannot_be_opened_leave_no_topic(live: OpenLife, runtime: StepRuntime) -> None:
+    files = FewFiles()
+    life = live(files=files)
+    with pytest.raises(StorageFailed, match="raise that limit"):
+        life.topics.create(TopicSpec(name="a", partitions=20))
+    runtime.run()
+    files.full = False
+    assert live().topics.all() == ()
+
+
+def test_no_more_partitions_are_made_than_the_next_start_can_open(
+    live: OpenLife, runtime: StepRuntime, tmp_path: Path
+) -> None:
+    life = live()
+    life.store.partitions_max = 30
+    life.topics.create(TopicSpec(name="a", partitions=10))
+    prepared = life.topics.prepare(TopicSpec(name="b", partitions=15))
+    for refused in (
+        lambda: life.topics.create(TopicSpec(name="c", partitions=6)),
+        lambda: life.topics.prepare(TopicSpec(name="c", partitions=20)),
+        lambda: life.topics.grow("a", 16),
+    ):
+        with pytest.raises(InvalidPartitions, match=r"room for 5 more.*ulimit"):
+            refused()
+    runtime.run()
+    assert prepared.ready
+    life.topics.create(TopicSpec(name="b", partitions=15))
+    life.topics.grow("a", 15)
+    assert len(directories(tmp_path)) == 30
 
 
 def test_a_directory_with_nothing_in_it_is_no_topic(live: OpenLife, tmp_path: Path) -> None:
