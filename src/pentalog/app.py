@@ -130,7 +130,7 @@ class App(Front):
         The http listener answers first.  `listening` is told of each as it opens.
         """
         files = raise_file_limit()
-        self._store.partitions_max = max(0, files - _SPARE_FILES) * 3 // 4
+        self._store.files_max = max(0, files - _SPARE_FILES)
         told = listening or tell_nobody
         try:
             early = await self._open_store(told)

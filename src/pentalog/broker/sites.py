@@ -120,7 +120,7 @@ class Sites:
 
     def _check_room(self, name: str, count: int) -> None:
         promised = sum(len(site.left) for site in self._building.values())
-        room = max(0, self._store.partitions_max - len(self._store) - promised)
+        room = max(0, self._store.room - promised)
         if count > room:
             raise InvalidPartitions(
                 f"topic {name[:260]!r}: {count} partitions asked for, and there is room for {room} "

@@ -102,8 +102,8 @@ class Store:
         self._marks = MarksFile(directory, files)
         self._marks_timer: Timer | None = None
         self.troubles = Troubles(runtime)
-        self.partitions_max = sys.maxsize
-        """More are not to be made: each has a file open, and the next start must open them all."""
+        self.files_max = sys.maxsize
+        """Files that may be open at once, of which each partition has one."""
         self._residents = Residents()
         self._partitions: dict[Partition, PartitionLog] = {}
         self._lock: Handle | None = None
@@ -135,6 +135,11 @@ class Store:
             files.sync_directory(directory)
             self.stopped_cleanly = True
         found = list(self._partition_directories())
+        if len(found) > self.files_max:
+            raise StoreError(
+                f"{directory} holds {len(found)} partitions, each needs an open file, and there "
+                f"may be {self.files_max}; let this process open more (ulimit -Hn)"
+            )
         for done, (at, name) in enumerate(found):
             for _ in self._open_partition(at, name, stops.get(name), points.get(at, 0)):
                 yield Opening(done, len(found))
@@ -417,8 +422,10 @@ class Store:
         """The partitions there are, and the ids of their topics as far as they are known."""
         return {at: p.topic_id if p.topic_id.int else None for at, p in self._partitions.items()}
 
-    def __len__(self) -> int:
-        return len(self._partitions)
+    @property
+    def room(self) -> int:
+        """How many partitions more may be made: some files are left for other things."""
+        return max(0, self.files_max * 3 // 4 - len(self._partitions))
 
     def all(self) -> list[PartitionLog]:
         return list(self._partitions.values())

@@ -12,7 +12,10 @@ from topic_lives import OpenLife, directories
 
 from pentalog.broker.port import TopicSpec
 from pentalog.broker.sites import DIRECTORIES_PER_TURN
+from pentalog.config import Config
 from pentalog.log.files import Handle, RealFiles
+from pentalog.log.store import Store, StoreError
+from pentalog.metrics import Metrics
 from pentalog.model.errors import InvalidPartitions, StorageFailed, StorageFull, TopicNotFound
 from pentalog.model.types import Partition
 
@@ -88,7 +91,7 @@ def test_no_more_partitions_are_made_than_the_next_start_can_open(
     live: OpenLife, runtime: StepRuntime, tmp_path: Path
 ) -> None:
     life = live()
-    life.store.partitions_max = 30
+    life.store.files_max = 40
     life.topics.create(TopicSpec(name="a", partitions=10))
     prepared = life.topics.prepare(TopicSpec(name="b", partitions=15))
     for refused in (
@@ -103,6 +106,18 @@ def test_no_more_partitions_are_made_than_the_next_start_can_open(
     life.topics.create(TopicSpec(name="b", partitions=15))
     life.topics.grow("a", 15)
     assert len(directories(tmp_path)) == 30
+
+
+def test_a_start_that_could_not_open_every_partition_says_so(
+    live: OpenLife, runtime: StepRuntime, tmp_path: Path
+) -> None:
+    live().topics.create(TopicSpec(name="a", partitions=8))
+    live().store.close()
+    store = Store(tmp_path, RealFiles(), runtime, Metrics(), Config(data=tmp_path))
+    store.files_max = 7
+    with pytest.raises(StoreError, match=r"holds 8 partitions.*there may be 7; .*ulimit"):
+        store.open()
+    store.close()
 
 
 def test_a_directory_with_nothing_in_it_is_no_topic(live: OpenLife, tmp_path: Path) -> None:
