@@ -19,6 +19,7 @@ import base64
 import contextlib
 import logging
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -35,6 +36,7 @@ from pentalog.log.marks import MarksFile
 from pentalog.log.partition import PartitionLog
 from pentalog.log.recovery import CleanStop, open_partition, open_producers
 from pentalog.log.residents import Residents
+from pentalog.log.segment import segment_path
 from pentalog.log.troubles import Troubles
 from pentalog.metrics import Metrics
 from pentalog.model.errors import PartitionNotFound
@@ -100,6 +102,8 @@ class Store:
         self._marks = MarksFile(directory, files)
         self._marks_timer: Timer | None = None
         self.troubles = Troubles(runtime)
+        self.files_max = sys.maxsize
+        """Files that may be open at once, of which each partition has one."""
         self._residents = Residents()
         self._partitions: dict[Partition, PartitionLog] = {}
         self._lock: Handle | None = None
@@ -131,6 +135,11 @@ class Store:
             files.sync_directory(directory)
             self.stopped_cleanly = True
         found = list(self._partition_directories())
+        if len(found) > self.files_max:
+            raise StoreError(
+                f"{directory} holds {len(found)} partitions, each needs an open file, and there "
+                f"may be {self.files_max}; let this process open more (ulimit -Hn)"
+            )
         for done, (at, name) in enumerate(found):
             for _ in self._open_partition(at, name, stops.get(name), points.get(at, 0)):
                 yield Opening(done, len(found))
@@ -413,6 +422,11 @@ class Store:
         """The partitions there are, and the ids of their topics as far as they are known."""
         return {at: p.topic_id if p.topic_id.int else None for at, p in self._partitions.items()}
 
+    @property
+    def room(self) -> int:
+        """How many partitions more may be made: some files are left for other things."""
+        return max(0, self.files_max * 3 // 4 - len(self._partitions))
+
     def all(self) -> list[PartitionLog]:
         return list(self._partitions.values())
 
@@ -430,12 +444,19 @@ class Store:
             partition = self._make(at, directory, topic_id, settings)
         except OSError:
             if new:
-                # What is left would be taken for a topic, or for a Kafka's, at the next start.
-                with contextlib.suppress(OSError):
-                    self.files.remove_directory(directory)
+                self._unmake(directory)
             raise
         self._partitions[at] = partition
         self.flusher.created(self.directory)
+
+    def _unmake(self, directory: Path) -> None:
+        """What is left would be taken for a topic, or for a Kafka's, at the next start."""
+        for path in (directory / _TOPIC_ID, segment_path(directory, 0, ".log")):
+            with contextlib.suppress(OSError):
+                self.files.remove(path)
+        # May fail where no more files can be opened; a bare directory is as good as none.
+        with contextlib.suppress(OSError):
+            self.files.remove_directory(directory)
 
     def _make(
         self, at: Partition, directory: Path, topic_id: UUID, settings: LogSettings
