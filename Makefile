@@ -5,7 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 KERNELS := $(wildcard $(addprefix src/pentalog/kernels/compiled/,*.pyx *.pxd *.h))
-PARALLEL ?= 2
+# One more than processors: a third of the tests' time is waits for timers.
+PARALLEL ?= 3
 FRAMES ?= 1000000
 # Python that may keep no compiled modules compiles them anew in each of hundreds of processes.
 unexport PYTHONDONTWRITEBYTECODE
