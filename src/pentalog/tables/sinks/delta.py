@@ -106,11 +106,11 @@ class DeltaSink:
         assert found is not None
         return found
 
-    def layout(self, file_bytes: int) -> Layout:
+    def layout(self, file_bytes: int, *, whole: bool = False) -> Layout:
         schema = self.schema()
         assert schema is not None, "prepared first"
         # What will be merged is read again here: whole rows, wherever they go in the end.
-        staged = bool(self.at.key)
+        staged = bool(self.at.key) and not whole
         return Layout(
             self.at.uri,
             schema,
@@ -144,6 +144,11 @@ class DeltaSink:
             batch = self._version(f"query:{query}")
             if batch is not None:
                 batches[query] = batch
+        if not covered and not batches and _PARTITIONS in known and table.file_uris():
+            raise SinkRefused(
+                f"{self.at.uri} has rows, but not of a pipeline {self.at.pipeline!r}; call it as it"
+                " was called when they were written, or name another directory as into"
+            )
         return State(covered, dropped, batches)
 
     def announce(self, query: str, partitions: Iterable[Partition]) -> None:

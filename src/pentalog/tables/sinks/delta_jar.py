@@ -89,7 +89,7 @@ class DeltaJarSink(DeltaSink):
             table.alter.set_table_properties({WRITER: self.writer}, raise_if_not_exists=False)
         return found
 
-    def layout(self, file_bytes: int) -> Layout:
+    def layout(self, file_bytes: int, *, whole: bool = False) -> Layout:
         schema = self.schema()
         assert schema is not None, "prepared first"
         self._staging.make_folder()
