@@ -168,7 +168,7 @@ class DeltaSink:
             _PARTITIONS: partitions_text(listed | set(partitions)),
             _QUERIES: json.dumps([*queries, *new][-_QUERIES_MAX:]),
         }
-        with _conflicts(self.at.uri):
+        with conflicts(self.at.uri):
             table.alter.set_table_properties(properties, raise_if_not_exists=False)
 
     def append(self, files: Sequence[File], step: Step) -> None:
@@ -183,7 +183,7 @@ class DeltaSink:
             for one in files
         ]
         table = self._current(refresh=False)
-        with _conflicts(self.at.uri):
+        with conflicts(self.at.uri):
             table.create_write_transaction(
                 adds,
                 mode,
@@ -199,7 +199,7 @@ class DeltaSink:
         table = self._current(refresh=False)
         on = " and ".join(f"(t.`{name}` is not distinct from s.`{name}`)" for name in self.at.key)
         before = table.version()
-        with _conflicts(self.at.uri):
+        with conflicts(self.at.uri):
             table.merge(
                 rows,
                 on,
@@ -216,7 +216,7 @@ class DeltaSink:
         """Remove the rows below the starts of `step`, with the new starts in the same commit."""
         table = self._current(refresh=False)
         before = table.version()
-        with _conflicts(self.at.uri):
+        with conflicts(self.at.uri):
             table.delete(self._below(step), commit_properties=self._properties(step, 0))
         self._record(step, unless_after=before)
 
@@ -266,7 +266,7 @@ class DeltaSink:
         return read_files(spark, self.at, schema, pairs)
 
     def compact(self, file_bytes: int) -> Mapping[str, Any]:
-        with _conflicts(self.at.uri):
+        with conflicts(self.at.uri):
             done = self._current().optimize.compact(target_size=file_bytes)
         return {"files_removed": done["numFilesRemoved"], "files_added": done["numFilesAdded"]}
 
@@ -355,7 +355,7 @@ LATER: Final = (
 
 
 @contextmanager
-def _conflicts(uri: str) -> Iterator[None]:
+def conflicts(uri: str) -> Iterator[None]:
     from deltalake.exceptions import CommitFailedError
 
     try:
