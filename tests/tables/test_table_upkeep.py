@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,17 +78,18 @@ def test_a_second_chance_that_is_cut_short(
         decode={"format": "json", "schema": "id BIGINT, amount STRING"},
     )  # fmt: skip
 
-    def cut_short(*_: object) -> None:
+    def die(*_: object) -> None:
         raise KeyboardInterrupt
 
-    def replay(finish: Callable[..., None]) -> None:
-        with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
-            patch.setattr(replays, "finish", finish)
-            repair.replay_dead_letters(spark, lenient)
+    def replay_is_cut_short() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(replays, "finish", die)
+            with pytest.raises(KeyboardInterrupt):
+                repair.replay_dead_letters(spark, lenient)
 
     produce(server, topic, [*orders(0, 5), text, b"never"])
     run(spark, strict)
-    replay(cut_short)
+    replay_is_cut_short()
     with pytest.raises(SinkRefused, match="a replay of dead letters was cut short"):
         maintenance.vacuum(strict, retention_ms=0)
     produce(server, topic, [text, b"bad"])
@@ -99,7 +98,7 @@ def test_a_second_chance_that_is_cut_short(
     assert [offset for _, offset in places(strict, "dead_letters")] == [6, 7, 8]
     maintenance.vacuum(strict, retention_ms=0)
 
-    replay(cut_short)
+    replay_is_cut_short()
     assert repair.rebuild(spark, strict) == {"silver": 5, "dead_letters": 4}
     assert repair.replay_dead_letters(spark, lenient) == {"moved": 2, "dropped": 0, "left": 2}
     audit(lenient, 9)

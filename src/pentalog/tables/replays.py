@@ -101,13 +101,25 @@ def _finish(
         total = {at: state.dropped.get(at, 0) + count for at, count in dropped.items()}
         return Step(QUERY, number, {}, {}, total, QUERY)
 
-    def replace(files: Any, step: Step) -> None:
+    def once() -> None:
+        sink.announce(QUERY, ())
+        # Before the state, which is to be the last that is looked at.
         schema = sink.schema()
         assert schema is not None, "planned from it"
-        sink.replace(files, step, schema)
+        found = step(sink.state())
+        if found is None:
+            return
+        if letters:
+            sink.replace(files, found, schema)
+        elif sink.at.key:
+            sink.merge(files, found)
+        else:
+            sink.append(files, found)
 
-    if step(sink.state()) is not None:
-        commit.commit(sink, QUERY, (), files, step, write=replace if letters else None)
+    commit.insisting(sink, once)
+    # But for those of a merge they are the table's, also if another process has committed them.
+    if sink.at.key:
+        sink.discard(files)
 
 
 def _refuse_newer(pipeline: Pipeline, plan: Mapping[str, Any], letters: State) -> None:
