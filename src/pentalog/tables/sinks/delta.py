@@ -106,11 +106,11 @@ class DeltaSink:
         assert found is not None
         return found
 
-    def layout(self, file_bytes: int) -> Layout:
+    def layout(self, file_bytes: int, *, whole: bool = False) -> Layout:
         schema = self.schema()
         assert schema is not None, "prepared first"
         # What will be merged is read again here: whole rows, wherever they go in the end.
-        staged = bool(self.at.key)
+        staged = bool(self.at.key) and not whole
         return Layout(
             self.at.uri,
             schema,
@@ -144,6 +144,11 @@ class DeltaSink:
             batch = self._version(f"query:{query}")
             if batch is not None:
                 batches[query] = batch
+        if not covered and not batches and _PARTITIONS in known and table.file_uris():
+            raise SinkRefused(
+                f"{self.at.uri} has rows, but not of a pipeline {self.at.pipeline!r}; call it as it"
+                " was called when they were written, or name another directory as into"
+            )
         return State(covered, dropped, batches)
 
     def announce(self, query: str, partitions: Iterable[Partition]) -> None:
@@ -163,7 +168,7 @@ class DeltaSink:
             _PARTITIONS: partitions_text(listed | set(partitions)),
             _QUERIES: json.dumps([*queries, *new][-_QUERIES_MAX:]),
         }
-        with _conflicts(self.at.uri):
+        with conflicts(self.at.uri):
             table.alter.set_table_properties(properties, raise_if_not_exists=False)
 
     def append(self, files: Sequence[File], step: Step) -> None:
@@ -178,7 +183,7 @@ class DeltaSink:
             for one in files
         ]
         table = self._current(refresh=False)
-        with _conflicts(self.at.uri):
+        with conflicts(self.at.uri):
             table.create_write_transaction(
                 adds,
                 mode,
@@ -194,7 +199,7 @@ class DeltaSink:
         table = self._current(refresh=False)
         on = " and ".join(f"(t.`{name}` is not distinct from s.`{name}`)" for name in self.at.key)
         before = table.version()
-        with _conflicts(self.at.uri):
+        with conflicts(self.at.uri):
             table.merge(
                 rows,
                 on,
@@ -211,7 +216,7 @@ class DeltaSink:
         """Remove the rows below the starts of `step`, with the new starts in the same commit."""
         table = self._current(refresh=False)
         before = table.version()
-        with _conflicts(self.at.uri):
+        with conflicts(self.at.uri):
             table.delete(self._below(step), commit_properties=self._properties(step, 0))
         self._record(step, unless_after=before)
 
@@ -261,7 +266,7 @@ class DeltaSink:
         return read_files(spark, self.at, schema, pairs)
 
     def compact(self, file_bytes: int) -> Mapping[str, Any]:
-        with _conflicts(self.at.uri):
+        with conflicts(self.at.uri):
             done = self._current().optimize.compact(target_size=file_bytes)
         return {"files_removed": done["numFilesRemoved"], "files_added": done["numFilesAdded"]}
 
@@ -350,7 +355,7 @@ LATER: Final = (
 
 
 @contextmanager
-def _conflicts(uri: str) -> Iterator[None]:
+def conflicts(uri: str) -> Iterator[None]:
     from deltalake.exceptions import CommitFailedError
 
     try:
