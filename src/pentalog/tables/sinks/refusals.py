@@ -13,3 +13,7 @@ class Busy(Exception):
 
 class Missing(SinkRefused):
     """There is no such table yet."""
+
+
+class CatalogFailed(OSError):
+    """A catalog, or the store behind it, failed; the text holds nothing that is secret."""
