@@ -13,6 +13,8 @@ from typing import Any, Final
 
 FORMATS: Final = ("json", "avro", "csv", "text", "raw")
 SINKS: Final = ("delta", "parquet", "iceberg", "delta-jar", "iceberg-jar")
+CATALOGS: Final = ("rest", "glue", "hive", "sql")
+"""Those to which pyiceberg can commit."""
 ACTIONS: Final = ("drop", "dead-letter", "stop")
 LAYERS: Final = ("bronze", "silver", "dead_letters")
 TIME_PARTITIONS: Final = ("day", "hour")
@@ -269,6 +271,8 @@ def _check(where: str, pipeline: Pipeline) -> None:
             f"{where}.catalog: sink = '{pipeline.sink}' knows none; set sink = 'iceberg', which"
             " commits to catalogs"
         )
+    if "type" in pipeline.catalog:
+        _one_of(f"{where}.catalog.type", pipeline.catalog["type"], CATALOGS)
     for key in ("file_bytes", "batch_rows_max"):
         if getattr(pipeline, key) < 1:
             raise PipelineError(f"{where}.{key}: {getattr(pipeline, key)} must be 1 or more")

@@ -61,10 +61,15 @@ def test_other_kinds_know_no_catalog(sink: str) -> None:
         declared(f"sink = '{sink}'\ncatalog = {{ type = 'rest', uri = 'http://h' }}")
 
 
+def test_a_catalog_that_cannot_be_committed_to_is_refused() -> None:
+    with pytest.raises(PipelineError, match=r"catalog\.type: 'dynamodb' is not known; known: rest"):
+        declared("sink = 'iceberg'\ncatalog = { type = 'dynamodb' }")
+
+
 @pytest.mark.parametrize(
     ("catalog", "advice"),
     [
-        ({"type": "resst", "uri": "http://h"}, "'resst' is not .*of type rest, hive, glue"),
+        ({"type": "resst", "uri": "http://h"}, "'resst' is not .*of type rest, glue"),
         ({"type": "rest"}, "URI missing"),
         ({"type": "hive", "uri": "thrift://h:1"}, r"pip install 'pyiceberg\[hive\]'"),
         ({"uri": f"postgresql+psycopg2://u:{SECRET}@h/d"}, "pip install 'pyiceberg.*postgres"),

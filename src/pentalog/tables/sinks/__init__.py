@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pentalog.model.types import Partition
 from pentalog.tables.files import File, FileSet, Layout
 from pentalog.tables.pipeline import TableAt
-from pentalog.tables.sinks.refusals import Busy, CatalogFailed, Missing, SinkRefused
+from pentalog.tables.sinks.refusals import Busy, CatalogFailed, Missing, SinkRefused, Unreachable
 from pentalog.tables.sinks.state import Entry, Range, State, Step
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Busy", "CatalogFailed", "Entry", "File", "Missing", "Range", "Sink", "SinkRefused", "State",
-    "Step", "open_table", "probe",
+    "Step", "Unreachable", "open_table", "probe",
 ]  # fmt: skip
 
 
@@ -124,7 +124,7 @@ def probe(at: TableAt) -> None:
                     f"{folder}: wrote 41 and 42 up to 43 and read back {rows} up to {end}"
                 )
     except (OSError, Busy) as error:
-        raise SinkRefused(f"{folder}: cannot write and read a {at.sink} table: {error}") from error
+        raise Unreachable(f"{folder}: cannot write and read a {at.sink} table: {error}") from error
 
 
 @contextmanager

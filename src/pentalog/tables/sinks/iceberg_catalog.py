@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pentalog.tables.pipeline import TableAt
+from pentalog.tables.pipeline import CATALOGS, TableAt
 from pentalog.tables.sinks.refusals import Busy, CatalogFailed, SinkRefused
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def open_catalog(at: TableAt) -> Catalog:
         home(at).mkdir(parents=True, exist_ok=True)
         place = f"sqlite:///{home(at)}/iceberg.db"
         return SqlCatalog(CATALOG, uri=place, warehouse=str(home(at)))
-    from pyiceberg.catalog import CatalogType, load_catalog
+    from pyiceberg.catalog import load_catalog
     from pyiceberg.exceptions import NotInstalledError
 
     given: dict[str, Any] = {**_granting(at.storage_options), **properties(at.catalog)}
@@ -86,10 +86,9 @@ def open_catalog(at: TableAt) -> Catalog:
     except NotInstalledError as error:
         raise SinkRefused(f"{at.uri}: catalog: {_without_secrets(at, error)}") from None
     except ValueError as error:
-        known = ", ".join(one.value for one in CatalogType if one is not CatalogType.IN_MEMORY)
         raise SinkRefused(
             f"{at.uri}: catalog: {_without_secrets(at, error)}; give catalog = {{ type = 'rest',"
-            f" uri = 'https://..' }}, of type {known}"
+            f" uri = 'https://..' }}, of type {', '.join(CATALOGS)}"
         ) from None
 
 

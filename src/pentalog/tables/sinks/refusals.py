@@ -11,6 +11,10 @@ class Busy(Exception):
     """Another commit came first: look at the table again, then perhaps try once more."""
 
 
+class Unreachable(SinkRefused):
+    """It cannot be written and read now; it may be a matter of time."""
+
+
 class Missing(SinkRefused):
     """There is no such table yet."""
 
