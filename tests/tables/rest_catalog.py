@@ -36,7 +36,7 @@ _ENOUGH_S = 120
 
 
 @contextmanager
-def started(folder: Path, store: Mapping[str, str]) -> Iterator[str]:
+def started(folder: Path, store: Mapping[str, str], port: int = 0) -> Iterator[str]:
     """The server's address; it keeps what it knows in `folder`."""
     try:
         java = archive.java()
@@ -44,7 +44,7 @@ def started(folder: Path, store: Mapping[str, str]) -> Iterator[str]:
         pytest.skip(str(why))
     files = jar_files.fetched("iceberg-rest-1.10.1", _PACKAGES)
     hadoop = (Path(pyspark.__file__).parent / "jars").glob("hadoop-client-*.jar")
-    port = free_port()
+    port = port or free_port()
     settings = {
         "REST_PORT": str(port),
         "URI": f"jdbc:sqlite:{folder}/rest.db",

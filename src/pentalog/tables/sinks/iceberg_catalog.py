@@ -25,6 +25,7 @@ CATALOG: Final = "pentalog"
 """What the file calls itself, and the namespace in it."""
 _OURS: Final = ("name", "namespace")
 """Keys of `catalog` that are not the library's properties."""
+_TOLD_MAX: Final = 500
 _DEFAULT: Final = "default"
 _ODD: Final = re.compile(r"[^a-z0-9_]")
 _SAME: Final = {"s3a": "s3", "s3n": "s3", "abfss": "abfs"}
@@ -194,7 +195,7 @@ def _without_secrets(at: TableAt, error: Exception) -> str:
         for key, value in given.items():
             for one in _secrets(key, str(value)):
                 text = text.replace(one, "***")
-    return text
+    return text[:_TOLD_MAX]
 
 
 def _secrets(key: str, value: str) -> list[str]:
