@@ -22,11 +22,12 @@ def started() -> Iterator[dict[str, str]]:
         [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"],
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
+    assert server.stderr is not None
+    drain = threading.Thread(target=server.stderr.read, daemon=True)
     try:
-        assert server.stderr is not None
         found = (re.search(r"http://(127\.0\.0\.1:\d+)", line) for line in server.stderr)
         address = next(one[1] for one in found if one)
-        threading.Thread(target=server.stderr.read, daemon=True).start()
+        drain.start()
         fs.S3FileSystem(
             access_key="test", secret_key="test", region="us-east-1", scheme="http",
             endpoint_override=address, allow_bucket_creation=True,
@@ -41,3 +42,6 @@ def started() -> Iterator[dict[str, str]]:
     finally:
         server.kill()
         server.wait()
+        if drain.is_alive():
+            drain.join()
+        server.stderr.close()

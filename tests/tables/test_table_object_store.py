@@ -11,9 +11,10 @@ from lake import audit, declare, forget_last_commit, make_topic, orders, produce
 
 import pentalog
 from pentalog.model.types import Partition
-from pentalog.tables import maintenance
+from pentalog.tables import maintenance, repair, status, verification
+from pentalog.tables.catalog import Catalog, Places
 from pentalog.tables.files import FileSet
-from pentalog.tables.pipeline import PipelineError, TableAt
+from pentalog.tables.pipeline import SINKS, PipelineError, TableAt
 from pentalog.tables.sinks import Busy, Range, SinkRefused, Step, open_table
 
 if TYPE_CHECKING:
@@ -53,13 +54,15 @@ def test_a_pipeline_into_an_object_store(
     server = broker.address("kafka")
     make_topic(server, topic)
     produce(server, topic, [*orders(0, 100), b"bad"])
-    declared = declare(
-        server, topic, f"s3://lake/{topic}", storage_options=options, partition_by=["day"],
-        checkpoint=str(tmp_path / "progress"), batch_rows_max=60,
-    )  # fmt: skip
+    given = {
+        "storage_options": options, "partition_by": ["day"], "batch_rows_max": 60,
+        "checkpoint": str(tmp_path / "progress"), "starting": {topic: {"0": 9}},
+    }  # fmt: skip
+    declared = declare(server, topic, f"s3://lake/{topic}", **given)
     run(spark, declared)
     forget_last_commit(declared)
     run(spark, declared)
+    assert repair.backfill(spark, declared, "earliest") == {Partition(topic, 0): Range(0, 9)}
     audit(declared, 101)
     rows = open_table(declared.table("silver")).read(spark)
     assert rows.selectExpr("sum(id)", "count(distinct _day)").first() == (4950, 1)
@@ -69,14 +72,36 @@ def test_a_pipeline_into_an_object_store(
     maintenance.vacuum(declared, retention_ms=0)
     assert table(declared, "silver").num_rows == 100
 
+    texts = declare(
+        server, topic, f"s3://lake/{topic}", **given,
+        decode={"format": "json", "schema": "id BIGINT, amount DOUBLE", "infer": True},
+        columns={"id": "id", "amount": "cast(amount as string)"},
+    )  # fmt: skip
+    assert repair.replay_dead_letters(spark, texts) == {"moved": 0, "dropped": 0, "left": 1}
+    assert repair.rebuild(spark, texts) == {"silver": 100, "dead_letters": 1}
+    report = verification.verify(spark, texts)
+    assert report.ok, report.problems
+    rows = Catalog(spark, Places(pipelines={"orders": texts})).sql(
+        "select max(amount), (select count(*) from table.orders_dead_letters) from table.orders"
+    )
+    assert rows.first() == ("9.75", 1)
+    told = status.describe(texts)
+    assert told["lag"]["records"] == 0
+    assert sum(end - start for start, end in told["tables"]["silver"]["covered"].values()) == 101
+    assert set(maintenance.drop(texts)) == {"bronze", "silver", "dead_letters"}
+    assert not open_table(texts.table("silver")).exists()
+
 
 def test_what_needs_a_file_system_says_so(options: dict[str, str]) -> None:
-    for sink, advice in (
-        ("parquet", "set sink = 'delta' or 'iceberg' for an object store"),
-        ("iceberg", "give catalog = .* or set sink = 'delta' for an object store"),
-    ):
+    advice = {
+        "parquet": "set sink = 'delta' or 'iceberg' for an object store",
+        "iceberg": "give sink = 'iceberg' and catalog = .* or set sink = 'delta'",
+        "iceberg-jar": "give sink = 'iceberg' and catalog = ",
+        "delta-jar": "set sink = 'delta' for an object store",
+    }
+    for sink in (one for one in SINKS if one != "delta"):
         at = TableAt("s3://lake/x/bronze", sink, "p", "bronze", storage_options=options)
-        with pytest.raises(SinkRefused, match=advice):
+        with pytest.raises(SinkRefused, match=advice[sink]):
             open_table(at)
     with pytest.raises(PipelineError, match="into: is empty"):
         declare("h:1", "t", "")

@@ -37,7 +37,7 @@ def describe(pipeline: Pipeline) -> dict[str, Any]:
     """What is in the tables, how far the log is ahead, and what the last batch was like."""
     tables: dict[str, dict[str, Any]] = {}
     reached: dict[Any, int] = {}
-    for layer in LAYERS:
+    for layer in pipeline.layers:
         sink = open_table(pipeline.table(layer))
         covered = sink.state().covered if sink.exists() else {}
         tables[layer] = {

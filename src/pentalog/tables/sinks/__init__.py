@@ -6,11 +6,12 @@ import dataclasses
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pentalog.model.types import Partition
 from pentalog.tables.files import File, FileSet, Layout
-from pentalog.tables.pipeline import TableAt
+from pentalog.tables.pipeline import TableAt, is_local
 from pentalog.tables.sinks.refusals import Busy, CatalogFailed, Missing, SinkRefused, Unreachable
 from pentalog.tables.sinks.state import Entry, Range, State, Step
 
@@ -24,6 +25,10 @@ __all__ = [
 ]  # fmt: skip
 
 
+_MARKS: Final = {"delta": "_delta_log", "parquet": "_manifest", "iceberg": "metadata"}
+"""The directory in a table that only its kind has."""
+
+
 class Sink(Protocol):
     """One table.  Its state and its rows change in the same commit or not at all."""
 
@@ -34,8 +39,8 @@ class Sink(Protocol):
     def prepare(self, schema: pa.Schema) -> pa.Schema:
         """Make the table, or give it the columns it lacks; its schema afterwards."""
 
-    def layout(self, file_bytes: int) -> Layout:
-        """How tasks must write the files of this table."""
+    def layout(self, file_bytes: int, *, whole: bool = False) -> Layout:
+        """How tasks must write files for this table; `whole`: files for `replace`."""
 
     def announce(self, query: str, partitions: Iterable[Partition]) -> None:
         """Make room for the state of a query and of partitions that were not there before."""
@@ -75,6 +80,7 @@ class Sink(Protocol):
 
 def open_table(at: TableAt) -> Sink:
     """The table at a place; nothing is made before `prepare`."""
+    _refuse_other_kind(at)
     if at.sink == "delta":
         from pentalog.tables.sinks.delta import DeltaSink
 
@@ -96,6 +102,18 @@ def open_table(at: TableAt) -> Sink:
 
         return IcebergJarSink(at)
     raise SinkRefused(f"{at.uri}: no sink {at.sink!r}")
+
+
+def _refuse_other_kind(at: TableAt) -> None:
+    """Two kinds in one directory would take each other's files for a crash's leavings."""
+    if not is_local(at.uri):
+        return
+    for kind, mark in _MARKS.items():
+        if at.sink not in (kind, f"{kind}-jar") and Path(at.uri, mark).is_dir():
+            raise SinkRefused(
+                f"{at.uri} is a table of sink = '{kind}', not '{at.sink}'; set that again, or name"
+                " another directory as into, or drop the pipeline with that before you change it"
+            )
 
 
 def probe(at: TableAt) -> None:

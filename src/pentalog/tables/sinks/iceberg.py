@@ -78,8 +78,8 @@ class IcebergSink:
         if not at.catalog and not is_local(at.uri):
             raise SinkRefused(
                 f"{at.uri}: iceberg.db, the catalog of those who name none, needs a file system;"
-                " give catalog = { type = 'rest', uri = 'https://..' }, or set sink = 'delta' for"
-                " an object store without a catalog"
+                " give sink = 'iceberg' and catalog = { type = 'rest', uri = 'https://..' }, or set"
+                " sink = 'delta' for an object store without a catalog"
             )
         self._home = iceberg_catalog.home(at)
         self._name = iceberg_catalog.identifier(at)
@@ -133,10 +133,10 @@ class IcebergSink:
             for name in self.at.partition_by:
                 spec.add_identity(name)
 
-    def layout(self, file_bytes: int) -> Layout:
+    def layout(self, file_bytes: int, *, whole: bool = False) -> Layout:
         self._file_bytes = file_bytes
         # What will be merged is read again here: whole rows, wherever they go in the end.
-        return self._layout(() if self.at.key else self.at.partition_by)
+        return self._layout(() if self.at.key and not whole else self.at.partition_by)
 
     def _layout(self, partition_by: tuple[str, ...]) -> Layout:
         schema = self.schema()

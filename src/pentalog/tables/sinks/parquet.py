@@ -99,10 +99,10 @@ class ParquetSink:
             self._commit({"schema": text}, self._table)
         return grown
 
-    def layout(self, file_bytes: int) -> Layout:
+    def layout(self, file_bytes: int, *, whole: bool = False) -> Layout:
         self._file_bytes = file_bytes
         # What will be merged is read again here: whole rows, wherever they go in the end.
-        return self._layout(() if self.at.key else self.at.partition_by)
+        return self._layout(() if self.at.key and not whole else self.at.partition_by)
 
     def _layout(self, partition_by: tuple[str, ...]) -> Layout:
         schema = self.schema()
