@@ -12,11 +12,11 @@ from pentalog.tables import bronze, checkpoint, group, sources
 from pentalog.tables.checkpoint import INGEST, Checkpoint
 from pentalog.tables.options import OptionRefused
 from pentalog.tables.pipeline import LAYERS, Pipeline, PipelineError
-from pentalog.tables.sinks import open_table
+from pentalog.tables.sinks import SinkRefused, open_table
 from pentalog.tables.sinks.state import name_of
 from pentalog.tables.storage import StorageError
 
-TROUBLES: Final = (PipelineError, StorageError, OptionRefused, OSError, ValueError)
+TROUBLES: Final = (PipelineError, StorageError, SinkRefused, OptionRefused, OSError, ValueError)
 """What may come of looking at tables."""
 _ENTRIES_SHOWN: Final = 50
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pentalog.model.types import Partition
 from pentalog.tables.files import File, FileSet, Layout
 from pentalog.tables.pipeline import TableAt, is_local
-from pentalog.tables.sinks.refusals import Busy, Missing, SinkRefused
+from pentalog.tables.sinks.refusals import Busy, CatalogFailed, Missing, SinkRefused, Unreachable
 from pentalog.tables.sinks.state import Entry, Range, State, Step
 
 if TYPE_CHECKING:
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = [
-    "Busy", "Entry", "File", "Missing", "Range", "Sink", "SinkRefused", "State", "Step",
-    "open_table", "probe",
+    "Busy", "CatalogFailed", "Entry", "File", "Missing", "Range", "Sink", "SinkRefused", "State",
+    "Step", "Unreachable", "open_table", "probe",
 ]  # fmt: skip
 
 
@@ -123,24 +124,34 @@ def probe(at: TableAt) -> None:
     trial = dataclasses.replace(
         at, uri=f"{folder}/.probe-{uuid.uuid4().hex[:12]}", key=(), partition_by=()
     )
-    sink = open_table(trial)
     try:
-        sink.prepare(pa.schema([("offset", pa.int64())]))
-        files = FileSet(sink.layout(1 << 20))
-        files.add(pa.table({"offset": pa.array([41, 42], pa.int64())}))
-        at_zero = Partition("probe", 0)
-        sink.announce("probe", [at_zero])
-        sink.state()
-        step = Step("probe", 0, {at_zero: Range(41, 43)}, {at_zero: Range(41, 43)})
-        sink.append(files.close(), step)
-        sink.examine()
-        again = open_table(trial)
-        rows, end = sorted(again.arrow().column("offset").to_pylist()), again.state().end(at_zero)
-        if rows != [41, 42] or end != 43:
-            raise SinkRefused(
-                f"{folder}: wrote 41 and 42 up to 43 and read back {rows} up to {end}"
-            )
+        with _dropping(open_table(trial)) as sink:
+            sink.prepare(pa.schema([("offset", pa.int64())]))
+            files = FileSet(sink.layout(1 << 20))
+            files.add(pa.table({"offset": pa.array([41, 42], pa.int64())}))
+            at_zero = Partition("probe", 0)
+            sink.announce("probe", [at_zero])
+            sink.state()
+            step = Step("probe", 0, {at_zero: Range(41, 43)}, {at_zero: Range(41, 43)})
+            sink.append(files.close(), step)
+            sink.examine()
+            again = open_table(trial)
+            rows, end = sorted(again.arrow()["offset"].to_pylist()), again.state().end(at_zero)
+            if rows != [41, 42] or end != 43:
+                raise SinkRefused(
+                    f"{folder}: wrote 41 and 42 up to 43 and read back {rows} up to {end}"
+                )
     except (OSError, Busy) as error:
-        raise SinkRefused(f"{folder}: cannot write and read a {at.sink} table: {error}") from error
+        raise Unreachable(f"{folder}: cannot write and read a {at.sink} table: {error}") from error
+
+
+@contextmanager
+def _dropping(sink: Sink) -> Iterator[Sink]:
+    """Whatever becomes of the trial, it goes; what failed first is what is told."""
+    done = False
+    try:
+        yield sink
+        done = True
     finally:
-        sink.drop()
+        with suppress(*(() if done else (OSError,))):
+            sink.drop()

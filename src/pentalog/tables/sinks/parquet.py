@@ -72,7 +72,7 @@ class ParquetSink:
         if not self._storage.is_local:
             raise SinkRefused(
                 f"{at.uri}: plain Parquet needs a file system that can link files; set"
-                " sink = 'delta' for an object store"
+                " sink = 'delta' or 'iceberg' for an object store"
             )
         self._manifest = Path(self._storage.root) / _MANIFEST
         self._table = _Table()
