@@ -26,6 +26,7 @@ KERNELS = (
     "blipmq",
     "blipmq_answers",
     "rows",
+    "documents",
 )
 
 
