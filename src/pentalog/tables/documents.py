@@ -1,8 +1,8 @@
 """JSON documents into columns without Spark, where it is certain that Spark would find the same.
 
-Whatever is unusual about a document is left to Spark: escapes, control characters, blanks around
-it, values of another type than the schema's, great length.  So there is one meaning of JSON, and
-two speeds.
+Whatever is unusual about a document is left to Spark: several lines, control characters, blanks
+around it, values of another type than the schema's, great length.  So there is one meaning of JSON,
+and two speeds.
 """
 
 from __future__ import annotations

@@ -90,8 +90,11 @@ def test_what_is_certain(twin: SimpleNamespace, value: bytes) -> None:
      b'{"tiny":128}', b'{"tiny":-129}', b'{"amount":-0.0}', b'{"amount":-1e-400}',
      b'{"amount":1e400}', b'{"amount":NaN}', b'{"amount":.5}', b'{"amount":1.}',
      b'{"amount":+1}', b'{"amount":"1"}', b'{"amount":%s}' % (b"1" * 64), b'{"good":1}',
-     b'{"good":"true"}', b'{"good":tru}', b'{"name":1}', b'{"name":"a\\n"}', b'{"name":"\x7f"}',
-     b'{"name":"\xff"}', b'{"name":"\xed\xa0\x80"}', b'{"name":"\xc0\x80"}', b'{"else":01}',
+     b'{"good":"true"}', b'{"good":tru}', b'{"name":1}', b'{"name":"\\x"}', b'{"name":"\x7f"}',
+     b'{"name":"\\ud800"}', b'{"name":"\\udc00\\ud800"}', b'{"name":"\\ud800\\n"}',
+     b'{"name":"\\u12"}', b'{"name":"\\"}', b'{"n\\u0061me":"a"}', b'{"else":{"\\n":1}}',
+     b'{"else":"\\q"}', b'{"name":"\xff"}', b'{"name":"\xed\xa0\x80"}', b'{"name":"\xc0\x80"}',
+     b'{"else":01}',
      b'{"else":[1,]}', b'{"else":{"a"}}', b'{"else":{1:2}}', b'{"else":nul}', b"{'id':1}",
      b'{"else":%s%s}' % (b"[" * 33, b"]" * 33), b'{"name":"%s"}' % (b"n" * 990)],
 )  # fmt: skip
@@ -99,6 +102,13 @@ def test_what_is_not_certain(twin: SimpleNamespace, value: bytes) -> None:
     found = parsed(twin, [b'{"name":"before"}', value, b'{"name":"behind"}'])
     assert found.certain == bytes([0b101])
     assert found.fields[5].data == b"beforebehind"
+
+
+def test_escapes(twin: SimpleNamespace) -> None:
+    text = rb"\"\\\/\b\f\n\r\t\u00e9\u20AC\ud83d\ude00\u0000}"
+    value = b'{"name":"%s","else":"\\"}\\ud800"}' % text
+    found = parsed(twin, [value, b'{"name":"plain"}'])
+    assert found.fields[5].data.decode() == '"\\/\b\f\n\r\té€😀\0}plain'
 
 
 def test_a_document_that_lacks_what_is_needed(twin: SimpleNamespace) -> None:
@@ -132,23 +142,27 @@ _KEYS = st.one_of(st.sampled_from([name.decode() for name in NAMES]), st.text(ma
 _DOCUMENTS = st.dictionaries(_KEYS, _ANY, max_size=6).map(
     lambda one: json.dumps(one, ensure_ascii=False).encode("utf-8", "surrogatepass")
 )
+_ESCAPED = st.dictionaries(_KEYS, _ANY, max_size=6).map(lambda one: json.dumps(one).encode())
 _NUMBERS = st.from_regex(rb"-?[0-9]{1,25}(\.[0-9]{1,25})?([eE][+-]?[0-9]{1,4})?", fullmatch=True)
 _FLOATS = st.builds(
     lambda name, text: b'{"%s":%s}' % (name, text), st.sampled_from(NAMES), _NUMBERS
 )
 _PIECES = st.lists(
     st.sampled_from([b"{", b"}", b"[", b"]", b'"', b":", b",", b"1", b"-", b"0", b".5", b"e1",
-                     b" ", b"true", b"null", b'"id"', b'"name"', b'"good"', b"\\", b"\xc3\xa9"]),
+                     b" ", b"true", b"null", b'"id"', b'"name"', b'"good"', b"\\", b"\xc3\xa9",
+                     b"\\n", b"\\ud83d", b"\\ude00", b'"\\u00e9"']),
     max_size=12,
 ).map(b"".join)  # fmt: skip
 
 
-@given(
-    st.lists(st.one_of(_DOCUMENTS, _FLOATS, _PIECES, _PIECES.map(lambda one: b"{%s}" % one),
-                       st.binary(max_size=20), st.none()), max_size=20),
-    st.binary(min_size=len(NAMES), max_size=len(NAMES)).map(lambda one: bytes(b & 1 for b in one)),
-    st.integers(0, 9),
+_VALUE = st.one_of(
+    _DOCUMENTS, _ESCAPED, _FLOATS, _PIECES, _PIECES.map(lambda one: b"{%s}" % one),
+    st.binary(max_size=20), st.none(),
 )  # fmt: skip
+_NEEDED = st.lists(st.booleans(), min_size=len(NAMES), max_size=len(NAMES)).map(bytes)
+
+
+@given(st.lists(_VALUE, max_size=20), _NEEDED, st.integers(0, 9))
 @pytest.mark.skipif(kernels.KERNELS["documents"] != "compiled", reason="not compiled here")
 def test_twins_agree(values: list[bytes | None], needed: bytes, first: int) -> None:
     compiled = importlib.import_module("pentalog.kernels.compiled.documents")

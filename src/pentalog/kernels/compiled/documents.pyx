@@ -10,14 +10,14 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.math cimport isfinite
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint64_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memchr, memcmp, memcpy, memset
+
+from pentalog.kernels.compiled.json_text cimport Bytes, is_utf8, name_end, put_escaped, string_end
 
 from pentalog.kernels.document_facts import Documents, Field
 
 cdef extern from "Python.h":
     double PyOS_string_to_double(const char* text, char** end, void* overflow) except? -1.0
-
-ctypedef const unsigned char* Bytes
 
 cdef enum:
     INT8 = 0
@@ -65,13 +65,6 @@ cdef inline Bytes _after_blanks(Bytes at, Bytes end) noexcept:
     while at < end and at[0] == 0x20:
         at += 1
     return at
-
-
-cdef inline Bytes _string_end(Bytes at, Bytes end) noexcept:
-    """The closing quote of a text that begins at `at`; there are no escapes."""
-    while at < end and at[0] != 0x22:
-        at += 1
-    return at if at < end else NULL
 
 
 cdef inline bint _is_digit(unsigned char one) noexcept:
@@ -137,7 +130,7 @@ cdef Bytes _skip(Bytes at, Bytes end, int depth) noexcept:
     if at >= end:
         return NULL
     if at[0] == 0x22:
-        at = _string_end(at + 1, end)
+        at = string_end(at + 1, end)
         return at + 1 if at != NULL else NULL
     if at[0] == 0x74:
         return _word(at, end, b"true", 4)
@@ -157,7 +150,7 @@ cdef Bytes _skip(Bytes at, Bytes end, int depth) noexcept:
         if close == 0x7D:
             if at >= end or at[0] != 0x22:
                 return NULL
-            at = _string_end(at + 1, end)
+            at = name_end(at + 1, end)
             if at == NULL:
                 return NULL
             at = _after_blanks(at + 1, end)
@@ -177,52 +170,17 @@ cdef Bytes _skip(Bytes at, Bytes end, int depth) noexcept:
         at = _after_blanks(at + 1, end)
 
 
-cdef bint _is_utf8(Bytes at, Bytes end) noexcept:
-    cdef int more
-    cdef unsigned char least, most
-    while at < end:
-        if at[0] < 0x80:
-            at += 1
-            continue
-        least, most = 0x80, 0xBF
-        if 0xC2 <= at[0] <= 0xDF:
-            more = 1
-        elif 0xE0 <= at[0] <= 0xEF:
-            more = 2
-            if at[0] == 0xE0:
-                least = 0xA0
-            elif at[0] == 0xED:
-                most = 0x9F
-        elif 0xF0 <= at[0] <= 0xF4:
-            more = 3
-            if at[0] == 0xF0:
-                least = 0x90
-            elif at[0] == 0xF4:
-                most = 0x8F
-        else:
-            return False
-        if end - at <= more or at[1] < least or at[1] > most:
-            return False
-        at += 2
-        while more > 1:
-            if at[0] & 0xC0 != 0x80:
-                return False
-            at += 1
-            more -= 1
-    return True
-
-
 cdef bint _is_plain(Bytes at, Py_ssize_t size) noexcept:
-    """An object, by its looks, in one line without escapes."""
+    """An object, by its looks, in one line."""
     cdef unsigned char odd = 0
     cdef unsigned char high = 0
     cdef Py_ssize_t place
     if size < 2 or size > DOCUMENT_BYTES_MAX or at[0] != 0x7B or at[size - 1] != 0x7D:
         return False
     for place in range(size):
-        odd |= (at[place] < 0x20) | (at[place] == 0x5C) | (at[place] == 0x7F)
+        odd |= (at[place] < 0x20) | (at[place] == 0x7F)
         high |= at[place]
-    return not odd and (high < 0x80 or _is_utf8(at, at + size))
+    return not odd and (high < 0x80 or is_utf8(at, at + size))
 
 
 cdef Bytes _put_float(Column* column, Py_ssize_t row, Bytes at, Bytes end) except? NULL:
@@ -287,16 +245,23 @@ cdef inline void _put_narrow(char* data, int kind, Py_ssize_t row, int64_t value
 cdef Bytes _put(Column* column, Py_ssize_t row, Bytes at, Bytes end) except? NULL:
     """Behind a value that is the row's in this column, or NULL."""
     cdef Bytes behind
+    cdef Py_ssize_t size
     if at >= end:
         return NULL
     if at[0] == 0x6E:
         return _word(at, end, b"null", 4)
     if column.kind == TEXT:
-        behind = _string_end(at + 1, end) if at[0] == 0x22 else NULL
+        behind = string_end(at + 1, end) if at[0] == 0x22 else NULL
         if behind == NULL:
             return NULL
-        memcpy(column.data + column.used, at + 1, behind - at - 1)
-        column.used += behind - at - 1
+        size = behind - at - 1
+        if memchr(at + 1, 0x5C, size) == NULL:
+            memcpy(column.data + column.used, at + 1, size)
+        else:
+            size = put_escaped(column.data + column.used, at + 1, behind)
+            if size < 0:
+                return NULL
+        column.used += size
         behind += 1
     elif column.kind == BOOLEAN:
         behind = _word(at, end, b"true", 4)
@@ -340,7 +305,7 @@ cdef bint _row(Column* columns, Py_ssize_t count, Py_ssize_t row, Bytes at, Byte
         if at >= end or at[0] != 0x22:
             return False
         name = at + 1
-        at = _string_end(name, end)
+        at = name_end(name, end)
         if at == NULL:
             return False
         column = _named(columns, count, &likely, name, at - name)

@@ -21,8 +21,8 @@ from pentalog.kernels.document_facts import (
 )
 from pentalog.kernels.facts import Buffer
 
-_PLAIN: Final = re.compile(rb"\{[^\x00-\x1f\\\x7f]*\}")
-_STRING: Final = re.compile(r'"[^"]*"')
+_PLAIN: Final = re.compile(rb"\{[^\x00-\x1f\x7f]*\}")
+_STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
 _NUMBERS: Final = "bhiqd"
 
 
@@ -50,9 +50,10 @@ def parse_documents(
     `validity` has one bit for each, lowest first, from bit `first` on; it is empty if none is
     null.  Of every field there are its name, its kind and whether a document must have it.
 
-    Certain is a document that is one object in one line without escapes and control characters,
-    of ordinary length, with every field at most once, in its type, and with nothing that readers
-    take for different numbers: exponents or fractions in whole numbers, zero with a sign.
+    Certain is a document that is one object in one line without control characters, of ordinary
+    length, with no escapes in names and no half characters, with every field at most once, in its
+    type, and with nothing that readers take for different numbers: exponents or fractions in whole
+    numbers, zero with a sign.
     """
     view = memoryview(data)
     count = len(memoryview(offsets)) // 4 - 1
@@ -96,7 +97,7 @@ def _row(value: bytes, names: tuple[bytes, ...], kinds: bytes, needed: bytes) ->
         )
     except ValueError:
         raise _Uncertain from None
-    if _depth(text) > DEPTH_MAX + 1:
+    if _depth(text) > DEPTH_MAX + 1 or _has_escaped_name(text):
         raise _Uncertain
     row: list[Any] = [None] * len(names)
     seen: set[int] = set()
@@ -114,6 +115,14 @@ def _row(value: bytes, names: tuple[bytes, ...], kinds: bytes, needed: bytes) ->
     return row
 
 
+def _has_escaped_name(text: str) -> bool:
+    """Whether a backslash is in a text that a colon follows; the document is known to be valid."""
+    return any(
+        "\\" in found[0] and text[found.end() :].lstrip(" ").startswith(":")
+        for found in _STRING.finditer(text)
+    )
+
+
 def _refuse(_: str) -> None:
     raise _Uncertain
 
@@ -128,7 +137,10 @@ def _depth(text: str) -> int:
 
 def _typed(kind: int, value: Any) -> Any:
     if kind == TEXT and isinstance(value, str):
-        return value.encode()
+        try:
+            return value.encode()
+        except UnicodeEncodeError:
+            raise _Uncertain from None
     if kind == BOOLEAN and isinstance(value, bool):
         return value
     if kind >= BOOLEAN or not isinstance(value, _Number):
