@@ -27,6 +27,7 @@ KERNELS = (
     "blipmq",
     "blipmq_answers",
     "rows",
+    "documents",
 )
 
 

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -98,32 +98,49 @@ def connector_jars() -> list[Path]:
     return sorted(folder.glob("*.jar"))
 
 
+class Way(NamedTuple):
+    """One way through Spark, to be measured."""
+
+    name: str
+    run: Callable[[], object]
+    work: str
+    ours: bool
+
+
 class Bench(NamedTuple):
-    """Where things are measured, and how often."""
+    """Where ways are measured."""
 
     spark: SparkSession
     topic: Topic
     folder: Path
-    repeats: int
-    clock: cpu_clock.Clock
 
-    def cost(self, name: str, run: Callable[[], object], *, work: str, ours: bool) -> Cost:
-        """The cheapest of several runs after one that does not count: Java compiles meanwhile."""
-        found: list[tuple[float, float]] = []
-        run()
-        for _ in range(self.repeats):
+
+def measured(
+    ways: Sequence[Way], records: int, rounds: int, clock: cpu_clock.Clock
+) -> Iterator[Cost]:
+    """The cheapest run of each way, in rounds of all of them after one that does not count.
+
+    Java compiles while it runs, and the ways share much of its code: whoever comes first would
+    pay for the others.
+    """
+    found: list[list[tuple[float, float]]] = [[] for _ in ways]
+    for number in range(rounds + 1):
+        for way, costs in zip(ways, found, strict=True):
             begun = time.monotonic()
-            self.clock.begin()
-            run()
+            clock.begin()
+            way.run()
             wall_s = time.monotonic() - begun
             try:
-                found.append((self.clock.spent_s(), wall_s))
+                spent_s = clock.spent_s()
             except cpu_clock.Unaccounted as error:
-                print(f"{name}: a run does not count: {error}")
-        if not found:
-            raise SystemExit(f"{name}: no run could be measured")
-        least, wall_s = min(found)
-        return Cost(name, self.topic.records, least, wall_s, work, ours)
+                print(f"{way.name}: a run does not count: {error}")
+                continue
+            if number:
+                costs.append((spent_s, wall_s))
+    for way, costs in zip(ways, found, strict=True):
+        if not costs:
+            raise SystemExit(f"{way.name}: no run could be measured")
+        yield Cost(way.name, records, *min(costs), way.work, way.ours)
 
 
 def session(jars: list[Path]) -> SparkSession:
@@ -133,7 +150,7 @@ def session(jars: list[Path]) -> SparkSession:
     return make(master="local[2]", name="benchmark", settings=settings)
 
 
-def ours(bench: Bench) -> Iterator[Cost]:
+def ours(bench: Bench) -> Iterator[Way]:
     from pentalog.tables import pipeline
     from pentalog.tables.runner import Runner
 
@@ -146,7 +163,7 @@ def ours(bench: Bench) -> Iterator[Cost]:
     few = "topic,partition,offset,timestamp,key,value"
     for way, place in (("Kafka door", {"servers": topic.address}),
                        ("segment files", {"data": str(topic.data)})):  # fmt: skip
-        yield bench.cost(
+        yield Way(
             f"pentalog: to Spark's rows, {way}",
             lambda place=place: _discard(source(few, **place)),  # type: ignore[misc]
             work="rows", ours=True,
@@ -166,18 +183,18 @@ def ours(bench: Bench) -> Iterator[Cost]:
         ("pentalog: pipeline to bronze, silver of JSON, dead letters",
          {"format": "json", "schema": JSON}, "json"),
     ):  # fmt: skip
-        yield bench.cost(
+        yield Way(
             name, lambda decode=decode: run(decode),  # type: ignore[misc]
             work=work, ours=True,
         )  # fmt: skip
 
 
-def connector(bench: Bench) -> Iterator[Cost]:
+def connector(bench: Bench) -> Iterator[Way]:
     """Spark's own connector, and Spark's own Parquet writer behind it.
 
     In batches it does less than a pipeline: it keeps no progress.  As a stream it has a checkpoint
-    too, and writes both tables of a batch from `foreachBatch`; whether the batch is kept between
-    them or read twice is what costs it less.
+    too, and writes both tables of a batch from `foreachBatch`, which is kept between them or read
+    twice: what costs less counts.
     """
     where = {"kafka.bootstrap.servers": bench.topic.address, "subscribe": TOPIC}
     where["startingOffsets"] = "earliest"
@@ -206,23 +223,20 @@ def connector(bench: Bench) -> Iterator[Cost]:
         _parquet(source(), bench.folder / "bronze")
         _parquet(silver(source()), bench.folder / "silver")
 
-    yield bench.cost(
+    yield Way(
         "Spark's connector: to Spark's rows", lambda: _discard(source()), work="rows", ours=False
     )
     for name, silver, work in (
         ("to Parquet as it is, and its columns to another", _few, "raw"),
         ("to Parquet as it is, and from JSON to another", _from_json, "json"),
     ):
-        ways = [
-            bench.cost(
+        for how, kept in (("kept between", True), ("read twice", False)):
+            yield Way(
                 f"Spark's connector, a stream {name}, {how}",
                 lambda silver=silver, kept=kept: stream(silver, kept=kept),  # type: ignore[misc]
                 work=work, ours=False,
-            )
-            for how, kept in (("kept between", True), ("read twice", False))
-        ]  # fmt: skip
-        yield min(ways, key=lambda one: one.cpu_s)
-        yield bench.cost(
+            )  # fmt: skip
+        yield Way(
             f"Spark's connector, in a batch {name}",
             lambda silver=silver: batch(silver),  # type: ignore[misc]
             work=f"{work} in a batch", ours=False,
@@ -245,7 +259,7 @@ def _parquet(rows: DataFrame, place: Path) -> None:
     rows.write.mode("overwrite").parquet(str(place))
 
 
-def consumer(bench: Bench) -> Iterator[Cost]:
+def consumer(bench: Bench) -> Iterator[Way]:
     """Where the connector cannot be had: `foreachBatch` over confluent-kafka, written by Spark."""
     from pyspark.sql import functions as f
 
@@ -279,7 +293,7 @@ def consumer(bench: Bench) -> Iterator[Cost]:
         ("confluent-kafka in foreachBatch: to Parquet as it is", raw, "raw"),
         ("confluent-kafka in foreachBatch: to Parquet, and from JSON", silver, "json"),
     ):
-        yield bench.cost(
+        yield Way(
             name, lambda write=write: run(write),  # type: ignore[misc]
             work=work, ours=False,
         )  # fmt: skip

@@ -158,7 +158,7 @@ def source_rows(address: str, data: Path, records: int) -> Iterator[Row]:
 
 
 def spark_rows(
-    records: int, folder: Path, repeats: int, *, consumer: bool
+    records: int, folder: Path, rounds: int, *, consumer: bool
 ) -> list[spark_costs.Cost]:
     """Our ways through Spark, and those of others, over one topic."""
     started = brokers.start_pentalog(folder)
@@ -167,10 +167,11 @@ def spark_rows(
         topic = spark_costs.fill(started.address, started.data, records)
         jars = [] if consumer else spark_costs.connector_jars()
         spark = spark_costs.session(jars)
-        bench = spark_costs.Bench(spark, topic, folder / "lakes", repeats, clock)
+        bench = spark_costs.Bench(spark, topic, folder / "lakes")
+        others = spark_costs.connector if jars else spark_costs.consumer
+        ways = [*spark_costs.ours(bench), *others(bench)]
         try:
-            others = spark_costs.connector if jars else spark_costs.consumer
-            return [*spark_costs.ours(bench), *others(bench)]
+            return list(spark_costs.measured(ways, topic.records, rounds, clock))
         finally:
             spark.stop()
 
@@ -191,7 +192,8 @@ def print_spark(costs: list[spark_costs.Cost]) -> None:
     headings = ("way", "records/s", "CPU s per million", "of the other's CPU", "of its batch's")
     for heading in headings:
         table.add_column(heading, justify="left" if heading == "way" else "right")
-    others = {one.work: one for one in costs if not one.ours}
+    rest = sorted((one for one in costs if not one.ours), key=lambda one: -one.cpu_s)
+    others = {one.work: one for one in rest}
     for one in costs:
         beside = [others.get(work) for work in (one.work, f"{one.work} in a batch") if one.ours]
         table.add_row(
@@ -206,6 +208,7 @@ def print_spark(costs: list[spark_costs.Cost]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=1_500_000)
+    parser.add_argument("--rounds", type=int, default=2, help="of Spark, the cheapest counts")
     parser.add_argument("--quick", action="store_true", help="a tenth of it; not for quoting")
     parser.add_argument(
         "--consumer",
@@ -223,7 +226,7 @@ def main() -> None:
         costs = spark_rows(
             records * 2 // 3,
             Path(folder) / "spark",
-            1 if given.quick else 2,
+            1 if given.quick else given.rounds,
             consumer=given.consumer,
         )
     print_spark(costs)
@@ -233,7 +236,7 @@ def main() -> None:
         "spark": [one._asdict() for one in costs],
     }
     print(json.dumps(described))
-    print(f"again: {Path(sys.executable)} benchmarks/tables.py --records {given.records}")
+    print(f"again: {Path(sys.executable)} benchmarks/tables.py {' '.join(sys.argv[1:])}")
 
 
 if __name__ == "__main__":
