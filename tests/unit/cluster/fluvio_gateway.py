@@ -12,10 +12,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "protocols" / "fluvio"))
 
 import fluvio_world
 from cluster_world import ClusterWorld
-from council_world import Gateway
+from council_world import Gateway, pass_time
 from fluvio_world import SPU_ADDRESS, Client
 
 from pentalog.broker.upstream import Downstream
+from pentalog.protocols.fluvio.codec import Reader
 from pentalog.protocols.fluvio.sc import ScSession
 from pentalog.protocols.fluvio.spu import SpuSession
 from pentalog.session import Context
@@ -211,3 +212,26 @@ class FluvioPeer(Gateway):
         self.upstreams.append(made)
         self.world.wires.append(made)  # type: ignore[arg-type]
         return made
+
+
+def agreed(world: ClusterWorld, gateways: list[FluvioPeer]) -> None:
+    def settled() -> bool:
+        sizes = {len(each.council.fleet) for each in gateways}
+        return sizes == {len(gateways)} and any(each.engine.state.owned for each in gateways)
+
+    pass_time(world, list(gateways), settled)
+
+
+def until(world: ClusterWorld, gateways: list[FluvioPeer], met: Callable[[], bool]) -> None:
+    pass_time(world, list(gateways), met)
+
+
+def asked(world: ClusterWorld, client: GatewayClient, key: int, body: bytes) -> Reader:
+    """The answer, however long it takes."""
+    number = client.request(key, body)
+    for _ in range(400):
+        client.run()
+        for found, answer in client.frames():
+            if found == number:
+                return Reader(memoryview(answer), 0, len(answer), client.version)
+    raise AssertionError("no answer")
