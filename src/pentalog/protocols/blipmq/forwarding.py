@@ -85,6 +85,10 @@ class Forwarding:
         self._stop_watching = self._context.broker.subscriptions.watch(self._look_for_owner)
         self._send(data + _HEAD.pack(9, FrameType.PING, marker))
 
+    def served_here(self) -> None:
+        """Whatever had to wait for an owner has found one: this gateway."""
+        self._holding.end()
+
     def room(self) -> None:
         """What was passed on has left: go on."""
         if self._release is None:
