@@ -273,6 +273,22 @@ def test_an_owner_that_dies_in_the_middle_of_its_answers(
     assert set(first) | set(delivered(peer, number, 60)) == set(bodies)
 
 
+def test_one_looks_after_an_owner_for_all_that_wait(
+    world: ClusterWorld, fleet: list[BlipGateway]
+) -> None:
+    owner, heir = fleet
+    number = subscribe(heir.client())
+    owner.kill()
+    called = len(heir.upstreams)
+    peers = [heir.client() for _ in range(50)]
+    for peer in peers:
+        peer.feed(poll(number) + PING)
+        world.runtime.run()
+    took_ms = pass_time(world, [heir], lambda: heir.broker.subscriptions.here)
+    assert len(heir.upstreams) - called <= 2 + took_ms / 500
+    assert [peer.ask(b"") for peer in peers] == [PONG] * 50
+
+
 def test_patience_begins_anew_after_a_time_of_ones_own(
     world: ClusterWorld, fleet: list[BlipGateway]
 ) -> None:
