@@ -1,4 +1,4 @@
-"""Users and rules changed by commands while the gateways' owner is killed: done, or refused."""
+"""Users, rules and quotas changed by commands while the gateways' owner is killed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def owned(cluster: Cluster) -> list[bool]:
 
 
 class Clerk:
-    """Makes users with a key and a rule each, and removes every third, until told to stop."""
+    """Makes users with key, rule and quota, and removes every third, until told to stop."""
 
     def __init__(self, engine: str, tail: str) -> None:
         self.keys: dict[str, str] = {}
@@ -89,6 +89,7 @@ class Clerk:
         key = self._command("user", "key", name)["key"]
         rule = ("--principal", f"User:{name}", "--operation", "write", "--topic", name)
         self._command("acl", "add", *rule)
+        self._command("quota", "set", "--user", name, "--write", "1e9", "--read", "1e9")
         if dismiss:
             self._command("user", "delete", name)
             self.gone[name] = key
@@ -147,6 +148,10 @@ def test_the_owner_is_killed_in_the_middle(
     ours = {name: found for name, found in listed.items() if name.endswith(topic)}
     assert ours.keys() == clerk.keys.keys()
     assert len({tuple(found) for found in ours.values()}) == 1, "each by all mechanisms"
+    ran = CliRunner().invoke(app, ["quota", "list", "--json", "--server", engine])
+    quotas = [each for each in json.loads(ran.stdout) if each["user"] in ours]
+    assert len(quotas) == len(ours)
+    assert all((each["write"], each["read"]) == (1e9, 1e9) for each in quotas)
     for member in pair:
         for name, key in clerk.keys.items():
             until(name, lambda key=key, name=name, at=member: may(at, key, name))

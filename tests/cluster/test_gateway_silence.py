@@ -153,7 +153,7 @@ def test_a_minute_of_silence(node: Node, gateway: FleetMember, topic: str) -> No
     os.kill(node.broker.process.pid, signal.SIGSTOP)
     try:
         until_s = time.monotonic() + AWAY_S
-        with ThreadPoolExecutor() as pool, stopping(stop):
+        with ThreadPoolExecutor(4 + len(WAYS)) as pool, stopping(stop):
             address = gateway.addresses["blipmq"]
             floods = [pool.submit(flood, address, topic, stop) for _ in range(4)]
             taken: dict[str, Future[float]] = {

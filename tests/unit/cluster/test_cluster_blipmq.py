@@ -273,6 +273,40 @@ def test_an_owner_that_dies_in_the_middle_of_its_answers(
     assert set(first) | set(delivered(peer, number, 60)) == set(bodies)
 
 
+def test_one_looks_after_an_owner_for_all_that_wait(
+    world: ClusterWorld, fleet: list[BlipGateway]
+) -> None:
+    owner, heir = fleet
+    number = subscribe(heir.client())
+    owner.kill()
+    called = len(heir.upstreams)
+    peers = [heir.client() for _ in range(50)]
+    for peer in peers:
+        peer.feed(poll(number) + PING)
+        world.runtime.run()
+    took_ms = pass_time(world, [heir], lambda: heir.broker.subscriptions.here)
+    assert len(heir.upstreams) - called <= 2 + took_ms / 500
+    assert [peer.ask(b"") for peer in peers] == [PONG] * 50
+
+
+def test_patience_begins_anew_after_a_time_of_ones_own(
+    world: ClusterWorld, fleet: list[BlipGateway]
+) -> None:
+    owner, heir = fleet
+    peer = heir.client()
+    number = subscribe(peer)
+    owner.kill()
+    assert peer.ask(poll(number) + PING) == PONG
+    assert heir.broker.subscriptions.here
+    later_ms = world.runtime.time_ms + 2 * holding.PATIENCE_MS
+    pass_time(world, fleet, lambda: world.runtime.time_ms > later_ms)
+    heir.dialer.cut()
+    pass_time(world, fleet, lambda: not heir.broker.subscriptions.here)
+    began_ms = world.runtime.time_ms
+    assert frames_of(peer.ask(poll(number, 5)))[0].startswith(nack(5, 500, "")[4:15], 4)
+    assert world.runtime.time_ms - began_ms >= holding.PATIENCE_MS
+
+
 def test_patience_with_nobody_ends(world: ClusterWorld, fleet: list[BlipGateway]) -> None:
     owner, other = fleet
     peer = other.client()

@@ -16,6 +16,7 @@ from typing import Final
 from pentalog.broker.port import Peer
 from pentalog.broker.upstream import Upstream
 from pentalog.protocols.blipmq import frames
+from pentalog.protocols.blipmq.door import door_of
 from pentalog.protocols.blipmq.frames import FRAME_BYTES_MAX, FrameType
 from pentalog.protocols.blipmq.holding import Holding
 from pentalog.protocols.blipmq.messages import PROTOCOL_VERSION
@@ -47,6 +48,7 @@ class Forwarding:
         self._context = context
         self._replies = replies
         self._holding = Holding(context, self._again)
+        self._unreached = door_of(context.broker).unreached
         self._peer: Peer | None = None
         self._wire: Upstream | None = None
         self._opened = False
@@ -76,6 +78,9 @@ class Forwarding:
             self._hang_up()
             self._unanswered("no gateway owns them at the moment")
             return
+        if self._wire is None and not self._unreached.may_call(owner.gateway_id, self._now_s()):
+            self._unanswered(f"gateway {owner.number}, which keeps them, cannot be reached")
+            return
         if not self._call(owner, key):
             self._refuse(f"gateway {owner.number}, which keeps them, has no listener for this door")
             return
@@ -84,6 +89,10 @@ class Forwarding:
         self._timer = self._context.runtime.after(_TIMEOUT_MS, self._give_up)
         self._stop_watching = self._context.broker.subscriptions.watch(self._look_for_owner)
         self._send(data + _HEAD.pack(9, FrameType.PING, marker))
+
+    def served_here(self) -> None:
+        """Whatever had to wait for an owner has found one: this gateway."""
+        self._holding.end()
 
     def room(self) -> None:
         """What was passed on has left: go on."""
@@ -107,6 +116,8 @@ class Forwarding:
 
     def opened(self) -> None:
         self._opened = True
+        if self._peer is not None:
+            self._unreached.reached(self._peer.gateway_id)
         waiting, self._waiting = self._waiting, []
         if self._wire is not None:
             self._wire.send(waiting)
@@ -124,6 +135,8 @@ class Forwarding:
 
     def lost(self, why: str) -> None:
         self._wire = None
+        if self._peer is not None and not self._opened:
+            self._unreached.note(self._peer.gateway_id, self._now_s())
         try:
             if self.busy and not self._greetings:
                 self._relay(self._whole())
@@ -133,6 +146,9 @@ class Forwarding:
         self._unanswered(why)
 
     # Our side
+
+    def _now_s(self) -> float:
+        return self._context.runtime.monotonic()
 
     def _call(self, owner: Peer, key: bytes) -> bool:
         """See to a connection to this gateway; False if there is no way."""

@@ -191,6 +191,7 @@ class BlipmqSession:
             self._refuse(correlations, code_of(refusal), str(refusal))
             return False
         if found is not Next.FORWARD:
+            self._forwarding.served_here()
             return None if found is Next.AGAIN else True
         council = self._context.broker.council
         if self._by_gateway and council.owner != council.me:
