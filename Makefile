@@ -5,8 +5,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 KERNELS := $(wildcard $(addprefix src/pentalog/kernels/compiled/,*.pyx *.pxd *.h))
-PARALLEL ?= 2
+# One more than processors: a third of the tests' time is waits for timers.
+PARALLEL ?= 3
 FRAMES ?= 1000000
+# Python that may keep no compiled modules compiles them anew in each of hundreds of processes.
+unexport PYTHONDONTWRITEBYTECODE
 # Wheels only, but for two that are published as source: pyspark (Python and jars) and msgpack 1.0.4,
 # which the Fluvio client pins.
 WHEELS := --only-binary :all: --no-binary pyspark --no-binary msgpack
@@ -28,8 +31,10 @@ demo: $(STAMP) ## a story of a minute: five doors, a kill -9, a table (KEEP=1: s
 	$(BIN)/python examples/demo.py $(if $(KEEP),--keep)
 
 test: $(STAMP) ## run the whole test suite
-	$(BIN)/pytest -q -m alone
-	$(BIN)/pytest -n $(PARALLEL) --dist loadfile --no-loadscope-reorder -m "not alone and not trio"
+	$(BIN)/pytest -q -m alone $(shell grep -rl --include='test_*.py' pytest.mark.alone tests)
+	scratch=$$($(BIN)/python -m tests.support.scratch) && trap "rm -rf $$scratch" EXIT && \
+		TMPDIR=$$scratch SPARK_LOCAL_DIRS=$$scratch $(BIN)/pytest -n $(PARALLEL) --dist loadfile \
+		--no-loadscope-reorder --max-worker-restart 0 -m "not alone and not trio"
 
 test-cluster: $(STAMP) ## three Apache Kafka nodes and two gateways, killed in turn under load
 	$(BIN)/pytest -q -s -m trio tests/cluster
@@ -60,9 +65,10 @@ fuzz: $(STAMP) ## feed damaged bytes to the kernels and to every door (FRAMES=10
 
 torture: $(STAMP) ## kill brokers for a long time and look for losses
 	PENTALOG_TORTURE=1 $(BIN)/pytest tests/crash tests/tables/test_table_kills.py --timeout 7200
-	PENTALOG_TORTURE=1 $(BIN)/pytest tests/tables/test_table_formats.py tests/tables/test_table_jars.py --timeout 7200
+	PENTALOG_TORTURE=1 $(BIN)/pytest tests/tables/test_table_catalogs.py --timeout 7200
+	PENTALOG_TORTURE=1 $(BIN)/pytest tests/tables/test_table_jars.py tests/tables/test_table_verbs.py --timeout 7200
 	$(BIN)/pip install --quiet --no-deps --target build/spark-4.2 'pyspark==4.2.*'
-	PENTALOG_TORTURE=1 PYTHONPATH=build/spark-4.2 $(BIN)/pytest tests/tables/test_table_jars.py --timeout 7200
+	PENTALOG_TORTURE=1 PYTHONPATH=build/spark-4.2 $(BIN)/pytest tests/tables/test_table_jars.py tests/tables/test_table_verbs.py --timeout 7200
 	PENTALOG_CYCLES=100 $(BIN)/pytest tests/conformance/test_fluvio_kill.py --timeout 7200
 	$(BIN)/python -m tests.history --runs 200
 	$(BIN)/pentalog torture --rounds 300

@@ -22,10 +22,12 @@ KERNELS = (
     "rustlog_answers",
     "columns",
     "fluvio",
+    "joining",
     "leases",
     "blipmq",
     "blipmq_answers",
     "rows",
+    "documents",
 )
 
 

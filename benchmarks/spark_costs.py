@@ -1,21 +1,21 @@
 """What Spark with Java and all Python workers spends on a topic, by our source and by others.
 
 Every way reads the same topic of the same broker in the same session, one after the other, and the
-cheapest of several runs counts.  CPU time is that of the driver and of every process under it.
+cheapest of several runs counts.  CPU time is that of the driver and of every process it started,
+the broker's left out.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import cpu_clock
 import machine
 from pentalog.clients.kafka import Cluster
 from pentalog.model import batch
@@ -35,7 +35,6 @@ CONNECTOR = (
     "org.apache.commons:commons-pool2:2.12.1",
 )
 """The newest of Spark's own connector that Maven Central gives us with everything it needs."""
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Cost(NamedTuple):
@@ -99,36 +98,49 @@ def connector_jars() -> list[Path]:
     return sorted(folder.glob("*.jar"))
 
 
-def cpu_s() -> float:
-    """CPU time of this process and everything under it, what has ended included."""
-    children: dict[int, list[int]] = {}
-    ticks: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            with contextlib.suppress(OSError):
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                ticks[int(entry.name)] = sum(map(int, fields[11:15]))
-                children.setdefault(int(fields[1]), []).append(int(entry.name))
-    total, waiting = 0, [os.getpid()]
-    while waiting:
-        one = waiting.pop()
-        total += ticks.get(one, 0)
-        waiting += children.get(one, [])
-    return total / _TICKS_PER_S
+class Way(NamedTuple):
+    """One way through Spark, to be measured."""
+
+    name: str
+    run: Callable[[], object]
+    work: str
+    ours: bool
+
+
+class Bench(NamedTuple):
+    """Where ways are measured."""
+
+    spark: SparkSession
+    topic: Topic
+    folder: Path
 
 
 def measured(
-    name: str, topic: Topic, run: Callable[[], object], *, repeats: int, work: str, ours: bool
-) -> Cost:
-    """The cheapest of several runs after one that does not count: Java compiles while it runs."""
-    found: list[tuple[float, float]] = []
-    for number in range(repeats + 1):
-        begun, begun_cpu_s = time.monotonic(), cpu_s()
-        run()
-        if number:
-            found.append((cpu_s() - begun_cpu_s, time.monotonic() - begun))
-    least, wall_s = min(found)
-    return Cost(name, topic.records, least, wall_s, work, ours)
+    ways: Sequence[Way], records: int, rounds: int, clock: cpu_clock.Clock
+) -> Iterator[Cost]:
+    """The cheapest run of each way, in rounds of all of them after one that does not count.
+
+    Java compiles while it runs, and the ways share much of its code: whoever comes first would
+    pay for the others.
+    """
+    found: list[list[tuple[float, float]]] = [[] for _ in ways]
+    for number in range(rounds + 1):
+        for way, costs in zip(ways, found, strict=True):
+            begun = time.monotonic()
+            clock.begin()
+            way.run()
+            wall_s = time.monotonic() - begun
+            try:
+                spent_s = clock.spent_s()
+            except cpu_clock.Unaccounted as error:
+                print(f"{way.name}: a run does not count: {error}")
+                continue
+            if number:
+                costs.append((spent_s, wall_s))
+    for way, costs in zip(ways, found, strict=True):
+        if not costs:
+            raise SystemExit(f"{way.name}: no run could be measured")
+        yield Cost(way.name, records, *min(costs), way.work, way.ours)
 
 
 def session(jars: list[Path]) -> SparkSession:
@@ -138,9 +150,11 @@ def session(jars: list[Path]) -> SparkSession:
     return make(master="local[2]", name="benchmark", settings=settings)
 
 
-def ours(spark: SparkSession, topic: Topic, folder: Path, repeats: int) -> Iterator[Cost]:
+def ours(bench: Bench) -> Iterator[Way]:
     from pentalog.tables import pipeline
     from pentalog.tables.runner import Runner
+
+    spark, topic = bench.spark, bench.topic
 
     def source(columns: str, **place: str) -> DataFrame:
         options = {"topics": TOPIC, "columns": columns, **place}
@@ -149,15 +163,15 @@ def ours(spark: SparkSession, topic: Topic, folder: Path, repeats: int) -> Itera
     few = "topic,partition,offset,timestamp,key,value"
     for way, place in (("Kafka door", {"servers": topic.address}),
                        ("segment files", {"data": str(topic.data)})):  # fmt: skip
-        yield measured(
-            f"pentalog: to Spark's rows, {way}", topic,
+        yield Way(
+            f"pentalog: to Spark's rows, {way}",
             lambda place=place: _discard(source(few, **place)),  # type: ignore[misc]
-            repeats=repeats, work="rows", ours=True,
+            work="rows", ours=True,
         )  # fmt: skip
     number = iter(range(1000))
 
     def run(decode: Mapping[str, Any]) -> None:
-        into = str(folder / f"lake{next(number)}")
+        into = str(bench.folder / f"lake{next(number)}")
         given = {"from": topic.address, "topics": [TOPIC], "into": into, "decode": decode}
         declared = pipeline.parse({"pipeline": {"orders": given}})["orders"]
         if not Runner(spark, [declared], once=True, report=lambda _: None).run():
@@ -169,49 +183,87 @@ def ours(spark: SparkSession, topic: Topic, folder: Path, repeats: int) -> Itera
         ("pentalog: pipeline to bronze, silver of JSON, dead letters",
          {"format": "json", "schema": JSON}, "json"),
     ):  # fmt: skip
-        yield measured(
-            name, topic, lambda decode=decode: run(decode),  # type: ignore[misc]
-            repeats=repeats, work=work, ours=True,
+        yield Way(
+            name, lambda decode=decode: run(decode),  # type: ignore[misc]
+            work=work, ours=True,
         )  # fmt: skip
 
 
-def connector(spark: SparkSession, topic: Topic, folder: Path, repeats: int) -> Iterator[Cost]:
-    """Spark's own connector, and Spark's own Parquet writer behind it."""
-    from pyspark.sql import functions as f
+def connector(bench: Bench) -> Iterator[Way]:
+    """Spark's own connector, and Spark's own Parquet writer behind it.
+
+    In batches it does less than a pipeline: it keeps no progress.  As a stream it has a checkpoint
+    too, and writes both tables of a batch from `foreachBatch`, which is kept between them or read
+    twice: what costs less counts.
+    """
+    where = {"kafka.bootstrap.servers": bench.topic.address, "subscribe": TOPIC}
+    where["startingOffsets"] = "earliest"
+    number = iter(range(1000))
 
     def source() -> DataFrame:
-        options = {"kafka.bootstrap.servers": topic.address, "subscribe": TOPIC}
-        options |= {"startingOffsets": "earliest", "endingOffsets": "latest"}
-        return spark.read.format("kafka").options(**options).load()
+        options = {**where, "endingOffsets": "latest"}
+        return bench.spark.read.format("kafka").options(**options).load()
 
-    def raw() -> None:
-        source().write.mode("overwrite").parquet(str(folder / "raw"))
+    def stream(silver: Callable[[DataFrame], DataFrame], *, kept: bool) -> None:
+        folder = bench.folder / f"stream{next(number)}"
 
-    def twice() -> None:
-        raw()
-        few = source().select("key", "value", "topic", "partition", "offset", "timestamp")
-        few.write.mode("overwrite").parquet(str(folder / "silver"))
+        def take(rows: DataFrame, _: int) -> None:
+            rows = rows.persist() if kept else rows
+            _parquet(rows, folder / "bronze")
+            _parquet(silver(rows), folder / "silver")
+            if kept:
+                rows.unpersist()
 
-    def silver() -> None:
-        raw()
-        parsed = f.from_json(f.col("value").cast("string"), JSON).alias("row")
-        rows = source().select(parsed, "topic", "partition", "offset", "timestamp")
-        kept = rows.select("row.*", "topic", "partition", "offset", "timestamp")
-        kept.write.mode("overwrite").parquet(str(folder / "silver"))
+        rows = bench.spark.readStream.format("kafka").options(**where).load()
+        query = rows.writeStream.foreachBatch(take).trigger(availableNow=True)
+        query.option("checkpointLocation", str(folder / "checkpoint")).start().awaitTermination()
+        shutil.rmtree(folder)
 
-    for name, run, work in (
-        ("Spark's connector: to Spark's rows", lambda: _discard(source()), "rows"),
-        ("Spark's connector: to Parquet as it is", raw, "one table"),
-        ("Spark's connector: to Parquet as it is, and its columns to another", twice, "raw"),
-        ("Spark's connector: to Parquet as it is, and from JSON", silver, "json"),
+    def batch(silver: Callable[[DataFrame], DataFrame]) -> None:
+        _parquet(source(), bench.folder / "bronze")
+        _parquet(silver(source()), bench.folder / "silver")
+
+    yield Way(
+        "Spark's connector: to Spark's rows", lambda: _discard(source()), work="rows", ours=False
+    )
+    for name, silver, work in (
+        ("to Parquet as it is, and its columns to another", _few, "raw"),
+        ("to Parquet as it is, and from JSON to another", _from_json, "json"),
     ):
-        yield measured(name, topic, run, repeats=repeats, work=work, ours=False)
+        for how, kept in (("kept between", True), ("read twice", False)):
+            yield Way(
+                f"Spark's connector, a stream {name}, {how}",
+                lambda silver=silver, kept=kept: stream(silver, kept=kept),  # type: ignore[misc]
+                work=work, ours=False,
+            )  # fmt: skip
+        yield Way(
+            f"Spark's connector, in a batch {name}",
+            lambda silver=silver: batch(silver),  # type: ignore[misc]
+            work=f"{work} in a batch", ours=False,
+        )  # fmt: skip
 
 
-def consumer(spark: SparkSession, topic: Topic, folder: Path, repeats: int) -> Iterator[Cost]:
+def _few(rows: DataFrame) -> DataFrame:
+    return rows.select("key", "value", "topic", "partition", "offset", "timestamp")
+
+
+def _from_json(rows: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    own = ("topic", "partition", "offset", "timestamp")
+    parsed = f.from_json(f.col("value").cast("string"), JSON).alias("row")
+    return rows.select(parsed, *own).select("row.*", *own)
+
+
+def _parquet(rows: DataFrame, place: Path) -> None:
+    rows.write.mode("overwrite").parquet(str(place))
+
+
+def consumer(bench: Bench) -> Iterator[Way]:
     """Where the connector cannot be had: `foreachBatch` over confluent-kafka, written by Spark."""
     from pyspark.sql import functions as f
 
+    spark, topic, folder = bench.spark, bench.topic, bench.folder
     number = iter(range(1000))
     raw_schema = "partition int, offset bigint, key binary, value binary"
 
@@ -228,22 +280,22 @@ def consumer(spark: SparkSession, topic: Topic, folder: Path, repeats: int) -> I
         query.trigger(once=True).start().awaitTermination()
 
     def raw(rows: DataFrame) -> None:
-        rows.write.mode("overwrite").parquet(str(folder / "raw"))
+        _parquet(rows, folder / "raw")
 
     def silver(rows: DataFrame) -> None:
         raw(rows)
         parsed = f.from_json(f.col("value").cast("string"), JSON).alias("row")
         kept = rows.select(parsed, "partition", "offset").select("row.*", "partition", "offset")
-        kept.write.mode("overwrite").parquet(str(folder / "silver"))
+        _parquet(kept, folder / "silver")
 
     for name, write, work in (
         ("confluent-kafka in foreachBatch: to Spark's rows", _discard, "rows"),
         ("confluent-kafka in foreachBatch: to Parquet as it is", raw, "raw"),
         ("confluent-kafka in foreachBatch: to Parquet, and from JSON", silver, "json"),
     ):
-        yield measured(
-            name, topic, lambda write=write: run(write),  # type: ignore[misc]
-            repeats=repeats, work=work, ours=False,
+        yield Way(
+            name, lambda write=write: run(write),  # type: ignore[misc]
+            work=work, ours=False,
         )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 import brokers
+import cpu_clock
 import machine
 import spark_costs
 from pentalog.clients.kafka import LATEST, Cluster
@@ -157,18 +158,20 @@ def source_rows(address: str, data: Path, records: int) -> Iterator[Row]:
 
 
 def spark_rows(
-    records: int, folder: Path, repeats: int, *, consumer: bool
+    records: int, folder: Path, rounds: int, *, consumer: bool
 ) -> list[spark_costs.Cost]:
     """Our ways through Spark, and those of others, over one topic."""
     started = brokers.start_pentalog(folder)
-    with brokers.stopping(started):
+    with brokers.stopping(started), cpu_clock.running([started.process.pid]) as clock:
+        print(f"CPU time of Spark by {clock.name}")
         topic = spark_costs.fill(started.address, started.data, records)
         jars = [] if consumer else spark_costs.connector_jars()
         spark = spark_costs.session(jars)
+        bench = spark_costs.Bench(spark, topic, folder / "lakes")
+        others = spark_costs.connector if jars else spark_costs.consumer
+        ways = [*spark_costs.ours(bench), *others(bench)]
         try:
-            ours = list(spark_costs.ours(spark, topic, folder / "ours", repeats))
-            others = spark_costs.connector if jars else spark_costs.consumer
-            return [*ours, *others(spark, topic, folder / "others", repeats)]
+            return list(spark_costs.measured(ways, topic.records, rounds, clock))
         finally:
             spark.stop()
 
@@ -184,18 +187,20 @@ def print_arrow(rows: list[Row]) -> None:
 
 
 def print_spark(costs: list[spark_costs.Cost]) -> None:
-    """One line a way; the ratio is to the CPU of the other program that does the same."""
+    """One line a way; the ratios are to the CPU of other programs that do the same."""
     table = Table(title=f"Spark, {costs[0].records:,} JSON records of about 100 B, two cores")
-    for heading in ("way", "records/s", "CPU s per million", "of the other's CPU"):
+    headings = ("way", "records/s", "CPU s per million", "of the other's CPU", "of its batch's")
+    for heading in headings:
         table.add_column(heading, justify="left" if heading == "way" else "right")
-    others = {one.work: one for one in costs if not one.ours}
+    rest = sorted((one for one in costs if not one.ours), key=lambda one: -one.cpu_s)
+    others = {one.work: one for one in rest}
     for one in costs:
-        ratio = one.per_million / others[one.work].per_million if one.work in others else 0.0
+        beside = [others.get(work) for work in (one.work, f"{one.work} in a batch") if one.ours]
         table.add_row(
             one.name,
             f"{one.records / one.wall_s:,.0f}",
             f"{one.per_million:.2f}",
-            f"{ratio:.2f}" if ratio and one.ours else "",
+            *(f"{one.per_million / other.per_million:.2f}" if other else "" for other in beside),
         )
     Console().print(table)
 
@@ -203,6 +208,7 @@ def print_spark(costs: list[spark_costs.Cost]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=1_500_000)
+    parser.add_argument("--rounds", type=int, default=2, help="of Spark, the cheapest counts")
     parser.add_argument("--quick", action="store_true", help="a tenth of it; not for quoting")
     parser.add_argument(
         "--consumer",
@@ -220,7 +226,7 @@ def main() -> None:
         costs = spark_rows(
             records * 2 // 3,
             Path(folder) / "spark",
-            1 if given.quick else 2,
+            1 if given.quick else given.rounds,
             consumer=given.consumer,
         )
     print_spark(costs)
@@ -230,7 +236,7 @@ def main() -> None:
         "spark": [one._asdict() for one in costs],
     }
     print(json.dumps(described))
-    print(f"again: {Path(sys.executable)} benchmarks/tables.py --records {given.records}")
+    print(f"again: {Path(sys.executable)} benchmarks/tables.py {' '.join(sys.argv[1:])}")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -16,27 +17,31 @@ settings.load_profile("patient")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 _HERE = Path(__file__).parent
-_LONGEST = (
-    "tables/test_table_kills.py",
-    "tables/test_five_doors.py",
-    "fuzz/kernels/",
-    "tables/",
-    "cli/test_demo.py",
-    "crash/",
-    "console/",
-    "history/",
-    "java/",
-    "conformance/",
-)
+_LONGEST = ("tables/test_table_kills.py", "tables/test_five_doors.py")
+_COMPUTING = ("fuzz/kernels/", "tables/", "cli/test_demo.py", "crash/", "console/", "history/")
+_WAITING = ("java/", "conformance/", "cluster/", "security/", "server/", "cli/")
+"""For timers of clients and brokers, most of their time."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest begins first, so that no worker ends long after the others."""
-    places = {path: _place(path) for path in {item.path for item in items}}
+    """The longest begin first, and what waits runs beside what computes; the quick fill up."""
+    places = _places(dict.fromkeys(item.path for item in items))
     items.sort(key=lambda item: places[item.path])
 
 
-def _place(path: Path) -> int:
-    name = path.relative_to(_HERE).as_posix() if path.is_relative_to(_HERE) else ""
-    found = (place for place, start in enumerate(_LONGEST) if name.startswith(start))
-    return next(found, len(_LONGEST))
+def _places(paths: Iterable[Path]) -> dict[Path, tuple[int, float]]:
+    names = {
+        path: path.relative_to(_HERE).as_posix() if path.is_relative_to(_HERE) else ""
+        for path in paths
+    }
+    found: dict[Path, tuple[int, float]] = {}
+    for stage, groups in enumerate([[_LONGEST], [_COMPUTING, _WAITING]]):
+        for group in groups:
+            chosen = [
+                path
+                for start in group
+                for path, name in names.items()
+                if name.startswith(start) and path not in found
+            ]
+            found |= {path: (stage, at / len(chosen)) for at, path in enumerate(chosen)}
+    return {path: found.get(path, (2, 0.0)) for path in names}

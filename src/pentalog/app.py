@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -46,6 +47,7 @@ from pentalog.protocols.http import starting
 from pentalog.server.anteroom import Anteroom
 from pentalog.server.asyncio_runtime import AsyncioRuntime
 from pentalog.server.certificates import Certificates
+from pentalog.server.front import Front
 from pentalog.server.kerberos import KerberosTickets
 from pentalog.server.keys import fetcher_of
 from pentalog.server.lifecycle import Loop, arrival, raise_file_limit, turns
@@ -80,7 +82,7 @@ class StartFailed(Exception):
     """The broker cannot start; the text is one line with the cause and the next step."""
 
 
-class App:
+class App(Front):
     """One broker with its ports, on the loop that is running."""
 
     def __init__(
@@ -113,7 +115,6 @@ class App:
         )
         self._log = LocalLog(self._store, self._runtime, self.metrics)
         self._loop = loop
-        self._listeners: Listeners | None = None
         self._anteroom = Anteroom(loop, self._certificates, self._answer_early)
         self._standing = "starting"
         self._state_open = False
@@ -123,27 +124,13 @@ class App:
         self._subscriptions: LocalSubscriptions | None = None
         self._rosters: LocalSharedRosters | None = None
 
-    @property
-    def addresses(self) -> Mapping[str, Address]:
-        """Where each listener is, by its name."""
-        return {} if self._listeners is None else self._listeners.addresses
-
-    @property
-    def console_key(self) -> str:
-        """Lets the console see at the http listener what it shows to those who may."""
-        return "" if self._listeners is None else self._listeners.observation.console_key
-
-    def show_console(self, url: str | None) -> None:
-        """Where browsers that come to the http listener are sent; None: nowhere."""
-        if self._listeners is not None:
-            self._listeners.observation.console_url = url
-
     async def start(self, listening: Callable[[str, Address], None] | None = None) -> None:
         """Open everything; on failure nothing stays open.
 
         The http listener answers first.  `listening` is told of each as it opens.
         """
         files = raise_file_limit()
+        self._store.files_max = max(0, files - _SPARE_FILES)
         told = listening or tell_nobody
         try:
             early = await self._open_store(told)
@@ -416,4 +403,6 @@ def tell_nobody(name: str, address: Address) -> None: ...
 
 def _explain(config: Config, error: OSError) -> str:
     where = error.filename or config.data
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return f"cannot open {where}: {error.strerror}; raise the limit of open files (ulimit -Hn)"
     return f"cannot use {where}: {error.strerror or error}; correct that or choose another --data"

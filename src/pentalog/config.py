@@ -22,7 +22,6 @@ from pentalog.security_settings import setting as _setting
 _PREFIX: Final = "PENTALOG_"
 _PORT_MAX: Final = 65_535
 _INT32_MAX: Final = 2**31 - 1
-_INT64_MAX: Final = 2**63 - 1
 SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
 _ENGINE: Final = re.compile(r"kafka(\+sasl)?(\+tls)?://[^/,\s]+:\d{1,5}(,[^/,\s]+:\d{1,5})*")
 _TRUE: Final = frozenset({"true", "yes", "on", "1"})

@@ -19,12 +19,13 @@ from pentalog.metrics import Metrics
 from pentalog.model.errors import BrokerError
 from pentalog.model.later import Later
 from pentalog.observation import Health
-from pentalog.protocols import http
+from pentalog.protocols import http, kafka
 from pentalog.protocols.http import starting
 from pentalog.server.anteroom import Anteroom
 from pentalog.server.asyncio_runtime import AsyncioRuntime
 from pentalog.server.certificates import Certificates
 from pentalog.server.dialing import AsyncioCaller, AsyncioDialer, tls_of
+from pentalog.server.front import Front
 from pentalog.server.lifecycle import Loop, arrival, raise_file_limit
 from pentalog.server.listener import Listeners, ListenFailed
 from pentalog.session import Address, Endpoint
@@ -32,7 +33,7 @@ from pentalog.session import Address, Endpoint
 _EVERYWHERE: Final = ("", "0.0.0.0", "::")
 
 
-class Gateway:
+class Gateway(Front):
     """Ports in front of a cluster, on the loop that is running."""
 
     def __init__(self, config: Config, loop: Loop) -> None:
@@ -53,25 +54,9 @@ class Gateway:
         self._engine = Engine(dialer, self._runtime, self.metrics, _servers(servers), login, config)
         self._engine.council.caller = AsyncioCaller(loop, config.engine_ca)
         self._loop = loop
-        self._listeners: Listeners | None = None
         standing = f"reaching {config.engine}"
         answer = partial(starting.answer, standing=standing)
         self._anteroom = Anteroom(loop, self._certificates, answer)
-
-    @property
-    def addresses(self) -> Mapping[str, Address]:
-        """Where each listener is, by its name."""
-        return {} if self._listeners is None else self._listeners.addresses
-
-    @property
-    def console_key(self) -> str:
-        """Lets the console see at the http listener what it shows to those who may."""
-        return "" if self._listeners is None else self._listeners.observation.console_key
-
-    def show_console(self, url: str | None) -> None:
-        """Where browsers that come to the http listener are sent; None: nowhere."""
-        if self._listeners is not None:
-            self._listeners.observation.console_url = url
 
     async def start(self, listening: Callable[[str, Address], None] | None = None) -> None:
         """Reach the cluster and open the ports; on failure nothing stays open.
@@ -145,14 +130,11 @@ class Gateway:
 
 
 def _endpoints(config: Config) -> Mapping[str, Endpoint]:
-    """The doors that can be opened here; raises `ConfigError` for wishes that cannot be met."""
+    """The doors that can be opened here."""
     offered = {name: endpoint for name, endpoint in ENDPOINTS.items() if endpoint.asks_first}
-    for listen in config.listen:
-        if listen.door in ENDPOINTS and listen.door not in offered:
-            raise ConfigError(
-                f"listener {listen} cannot be opened with engine={config.engine}: its door needs "
-                f"what only the local engine has; with a cluster there are: {', '.join(offered)}"
-            )
+    if any(listen.door == kafka.SIGNPOST.name for listen in config.listen):
+        # Only for those who ask for it: the usual port may be that of a node beside it.
+        offered[kafka.SIGNPOST.name] = kafka.SIGNPOST
     return offered
 
 

@@ -14,34 +14,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "conformance"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 from gateway_process import GatewayProcess
+from kafka_node import Node
 
 import apache_kafka
-import brokers
-
-_SETTINGS = {
-    "group.initial.rebalance.delay.ms": "0",
-    "offsets.topic.num.partitions": "1",
-    "auto.create.topics.enable": "false",
-}
-
-
-class Node:
-    """Apache Kafka on an address it keeps."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._port = brokers.free_port()
-        self.start()
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self._port}"
-
-    def start(self) -> None:
-        self.broker = apache_kafka.start(self._directory, settings=_SETTINGS, port=self._port)
-
-    def kill(self) -> None:
-        self.broker.kill()
 
 
 @pytest.fixture(scope="session")

@@ -29,10 +29,14 @@ class FleetMember:
         self.start()
 
     @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def cpu_s(self) -> float:
         """CPU time it has used in this life."""
-        assert self._process is not None
-        return brokers.cpu_s(self._process.pid)
+        return brokers.cpu_s(self.pid)
 
     def start(self) -> None:
         doors = [f"{door}={address}" for door, address in self.addresses.items()]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from fleet_member import FleetMember
+from kafka_node import Node
 
-from conftest import Node
 from pentalog.clients.blipmq import BlipmqClient, BlipmqError
 from pentalog.clients.kafka import Cluster
 from pentalog.clients.kafka.groups import described
@@ -107,3 +107,21 @@ def test_a_subscription_outlives_its_keeper(
     with client_of(two) as client:
         assert client.poll(number, 10) == []
     assert subscribed(two, topic) > number
+
+
+def test_a_gateway_that_is_stopped_hands_over(
+    node: Node, pair: list[FleetMember], topic: str
+) -> None:
+    """Nobody waits for its session to end, nor is refused anything meanwhile."""
+    number = subscribed(pair[0], topic)
+    with Cluster(node.address) as cluster:
+        for stopped, heir in (pair, pair[::-1]):
+            until("two members", lambda: len(shares(cluster)) == 2)
+            with client_of(heir) as client:
+                client.publish(topic, stopped.addresses["blipmq"].encode())
+                assert stopped.stop() == 0
+                assert len(shares(cluster)) == 1, "it has left"
+                (delivery,) = client.poll(number, 1)
+                assert delivery.message == stopped.addresses["blipmq"].encode()
+                assert client.acknowledge(number, delivery.tag) == []
+            stopped.start()

@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 from fleet_member import FleetMember
-
-from conftest import Node
+from kafka_node import Node
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 

@@ -16,9 +16,9 @@ pytest.importorskip("fluvio")
 
 from confluent_kafka import Consumer, TopicPartition
 from fleet_member import FleetMember
+from kafka_node import Node
 from wat_modules import module
 
-from conftest import Node
 from pentalog.clients.kafka import Cluster, committed
 from pentalog.model.types import Partition
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 from gateway_process import GatewayProcess
+from kafka_node import Node
 
-from conftest import Node
 from pentalog.clients.rustlog import CircuitBreaker, Patience, RustLogClient
 
 GROUP = "survivors"

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from gateway_process import GatewayProcess
+from kafka_node import Node
 
 import pentalog
-from conftest import Node
 from pentalog.clients.kafka import (
     EARLIEST,
     LATEST,

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 from gateway_process import GatewayProcess
-
-from conftest import Node
+from kafka_node import Node
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "golden" / "rustlog"))
 

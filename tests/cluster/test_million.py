@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from kafka_node import Node
 
 import pentalog
-from conftest import Node
 from pentalog.clients.kafka import EARLIEST, LATEST, Cluster, GroupOffset, commit, committed
 from pentalog.clients.kafka.fetch import FetchFeed
 from pentalog.model import batch

@@ -1,4 +1,4 @@
-"""kill -9 of gateways and of Kafka's nodes in turn, while somebody writes through every door."""
+"""kill -9 of gateways and of Kafka's nodes in turn, while every door is written to and read."""
 
 from __future__ import annotations
 
@@ -9,12 +9,20 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from fleet_member import FleetMember
 from loads import DOORS, Load
 from members import CursusMember, KafkaMember, wait_until_settled
 from three_nodes import Trio
+from witnesses import (
+    CursusWriting,
+    FluvioReader,
+    KafkaWriting,
+    Reader,
+    RustLogReader,
+    Subscriber,
+)
 
 import apache_kafka
 from pentalog.clients.blipmq import BlipmqClient
@@ -62,21 +70,22 @@ def create(trio: Trio, topics: Mapping[str, int]) -> None:
 
 
 def numbers(trio: Trio, topic: str) -> list[int]:
-    """Everything the topic holds, in its order."""
-    consumer = Consumer({"bootstrap.servers": trio.address, "group.id": uuid.uuid4().hex})
-    at = TopicPartition(topic, 0, 0)
-    _, end = consumer.get_watermark_offsets(at, 30)
-    consumer.assign([at])
+    """Everything the topic holds that is not aborted, in its order."""
+    settings = {"bootstrap.servers": trio.address, "group.id": uuid.uuid4().hex}
+    consumer = Consumer(settings | {"enable.partition.eof": True})
+    consumer.assign([TopicPartition(topic, 0, 0)])
     found: list[int] = []
     seen_s = time.monotonic()
-    while consumer.position([at])[0].offset < end and end:
-        assert time.monotonic() < seen_s + 120, (topic, len(found), end, consumer.position([at]))
+    while True:
+        assert time.monotonic() < seen_s + 120, (topic, len(found))
         for message in consumer.consume(1000, 0.5):
-            assert message.error() is None, message.error()
+            error = message.error()
+            if error is not None:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                consumer.close()
+                return found
             found.append(int(message.value()))
             seen_s = time.monotonic()
-    consumer.close()
-    return found
 
 
 def trouble(trio: Trio, fleet: list[FleetMember], loads: list[Load], chance: random.Random) -> None:
@@ -106,29 +115,46 @@ def test_nothing_acknowledged_is_lost(trio: Trio, fleets: Callable[[str], FleetM
     tail = uuid.uuid4().hex[:8]
     topics = {name: f"{name}-{tail}" for name in DOORS}
     shared = f"shared-{tail}"
-    create(trio, {**dict.fromkeys(topics.values(), 1), shared: PARTITIONS})
+    transactions = [f"transactions-{name}-{tail}" for name in ("kafka", "cursus")]
+    create(trio, {**dict.fromkeys([*topics.values(), *transactions], 1), shared: PARTITIONS})
     fleet = [fleets(trio.address) for _ in range(2)]
-    with BlipmqClient(fleet[0].addresses["blipmq"]) as subscriber:
-        subscription = subscriber.subscribe(topics["blipmq"])
-    at = [member.addresses["cursus"] for member in fleet]
-    loads = []
-    for name in DOORS:
-        addresses = [trio.address] if name == "kafka" else [each.addresses[name] for each in fleet]
-        loads.append(Load(name, topics[name], addresses))
+    at = {name: [each.addresses[name] for each in fleet] for name in PORTS} | {
+        "kafka": [trio.address]
+    }
+    with BlipmqClient(at["blipmq"][0]) as client:
+        subscription = client.subscribe(topics["blipmq"])
+    loads = [Load(name, topics[name], at[name]) for name in DOORS]
     members = {
-        "cursus": [CursusMember(name, f"cursus-{tail}", shared, at) for name in ("one", "two")],
+        "cursus": [
+            CursusMember(name, f"cursus-{tail}", shared, at["cursus"]) for name in ("one", "two")
+        ],
         "kafka": [KafkaMember(f"kafka-{tail}", shared, trio.address) for _ in range(2)],
     }
+    subscriber = Subscriber(subscription, topics["blipmq"], at["blipmq"])
+    readers: list[Reader] = [
+        RustLogReader(f"rustlog-{tail}", topics["rustlog"], at["rustlog"]),
+        FluvioReader(f"fluvio-{tail}", topics["fluvio-spu"], at["fluvio-spu"]),
+    ]
+    writings = [
+        KafkaWriting(transactions[0], trio.address),
+        CursusWriting(transactions[1], at["cursus"]),
+    ]
     try:
         for _ in range(ROUNDS):
             trouble(trio, fleet, loads, chance)
             for group in members.values():
                 wait_until_settled(group, PARTITIONS, deadline_s=180)
+        for load in loads:
+            load.finish()
+        there = {load.topic: numbers(trio, load.topic) for load in loads}
+        wait_until_read(there, subscriber, readers)
     finally:
-        for each in (*loads, *members["cursus"], *members["kafka"]):
+        for each in (*loads, *members["cursus"], *members["kafka"], *writings):
+            each.finish()
+        for each in (subscriber, *readers):
             each.finish()
     for load in loads:
-        found = numbers(trio, load.topic)
+        found = there[load.topic]
         print(
             f"{load.name}: {load.acknowledged} acknowledged, {len(found)} there, "
             f"{load.troubles} times sent again"
@@ -138,19 +164,29 @@ def test_nothing_acknowledged_is_lost(trio: Trio, fleets: Callable[[str], FleetM
             assert found == list(range(load.acknowledged)), load.name
         else:
             assert list(dict.fromkeys(found)) == list(range(load.acknowledged)), load.name
-    delivered = everything_delivered(fleet[1], subscription, loads)
-    assert delivered == set(range(next(o.acknowledged for o in loads if o.name == "blipmq")))
+    for reader in readers:
+        print(f"{reader.group}: {reader.committed} committed, {reader.troubles} troubles")
+    print(f"subscriber: {subscriber.again} again, {subscriber.troubles} {subscriber.refused}")
+    for writing in writings:
+        found = numbers(trio, writing.topic)
+        print(f"{writing.topic}: {len(found)} committed, {len(writing.unsure)} unsure")
+        assert len(found) > 30
+        writing.check(found)
+    with BlipmqClient(fleet[1].addresses["blipmq"]) as client:
+        assert client.poll(subscription, 100) == [], "all of them were acknowledged"
 
 
-def everything_delivered(gateway: FleetMember, subscription: int, loads: list[Load]) -> set[int]:
-    """What a subscription of the first gateway gives at the second, after all that."""
-    wanted = next(load.acknowledged for load in loads if load.name == "blipmq")
-    found: set[int] = set()
+def wait_until_read(
+    there: Mapping[str, list[int]], subscriber: Subscriber, readers: list[Reader]
+) -> None:
+    """Until everything there is was delivered, and was read in its order and committed."""
     deadline = time.monotonic() + 180
-    with BlipmqClient(gateway.addresses["blipmq"]) as client:
-        while len(found) < wanted and time.monotonic() < deadline:
-            deliveries = client.poll(subscription, 500)
-            found.update(int(delivery.message) for delivery in deliveries)
-            if deliveries:
-                client.acknowledge(subscription, *(delivery.tag for delivery in deliveries))
-    return found
+    while subscriber.delivered != set(there[subscriber.topic]):
+        assert time.monotonic() < deadline, (subscriber.topic, len(subscriber.delivered))
+        time.sleep(0.2)
+    for reader in readers:
+        wanted = there[reader.topic]
+        while reader.committed < len(wanted):
+            assert time.monotonic() < deadline, (reader.topic, reader.committed, len(wanted))
+            time.sleep(0.2)
+        assert reader.values == wanted, reader.topic

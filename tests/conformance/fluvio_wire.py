@@ -32,9 +32,9 @@ class Wire:
 
     opened: ClassVar[list[Wire]] = []
 
-    def __init__(self, port: int, version: int) -> None:
+    def __init__(self, port: int, version: int, timeout_s: float = TIMEOUT_S) -> None:
         self._version = version
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S)
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=timeout_s)
         self._buffer = bytearray()
         self._number = 0
         self.opened.append(self)

@@ -29,6 +29,22 @@ pytestmark = [
 TIMEOUT_S = 30.0
 CONFLUENT = CLIENTS[0]
 
+CLUSTER_SETTINGS = {
+    "compression.gzip.level": "7",
+    "compression.lz4.level": "9",
+    "compression.zstd.level": "-5",
+    "follower.replication.throttled.replicas": "*",
+    "leader.replication.throttled.replicas": "0:0",
+    "local.retention.bytes": "-2",
+    "local.retention.ms": "1000",
+    "preallocate": "false",
+    "remote.log.copy.disable": "false",
+    "remote.log.delete.on.disable": "true",
+    "remote.storage.enable": "false",
+    "unclean.leader.election.enable": "true",
+}
+"""What tools that were written for a cluster give topics."""
+
 
 @pytest.fixture
 def admin(broker: str) -> AdminClient:
@@ -125,6 +141,29 @@ def test_settings_are_described_and_changed(admin: AdminClient, topic: str) -> N
     incrementally(admin, topic, "retention.ms", None)
     assert eventually(lambda: settings_of(admin, topic)["retention.ms"].is_default)
     assert settings_of(admin, topic)["retention.ms"].value == "604800000"
+
+
+def test_settings_written_for_a_cluster_are_taken(admin: AdminClient, topic: str) -> None:
+    new = NewTopic(topic, 1, 1, config=CLUSTER_SETTINGS)
+    admin.create_topics([new])[topic].result(TIMEOUT_S)
+    assert eventually(lambda: settings_of(admin, topic)["local.retention.ms"].value == "1000")
+    found = settings_of(admin, topic)
+    assert {name: found[name].value for name in CLUSTER_SETTINGS} == CLUSTER_SETTINGS
+    assert not any(found[name].is_default for name in CLUSTER_SETTINGS)
+
+    for name in CLUSTER_SETTINGS:
+        incrementally(admin, topic, name, None)
+    assert eventually(
+        lambda: all(settings_of(admin, topic)[name].is_default for name in CLUSTER_SETTINGS)
+    )
+
+
+def test_a_setting_nobody_knows_can_be_taken_back(admin: AdminClient, topic: str) -> None:
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(TIMEOUT_S)
+    incrementally(admin, topic, "message.format.version", None)
+    with pytest.raises(KafkaException) as refusal:
+        incrementally(admin, topic, "message.format.version", "3.0")
+    assert refusal.value.args[0].code() == KafkaError.INVALID_CONFIG
 
 
 def test_replacing_settings_drops_the_others(admin: AdminClient, topic: str) -> None:

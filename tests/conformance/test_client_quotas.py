@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
-import shutil
+import sys
 import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +25,10 @@ from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import NewTopic
 from kio.schema.alter_client_quotas.v1 import request as altering
 from kio.serial import entity_writer
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "java"))
+
+from jvm import Client, Clients, Jvm, compile_driver
 
 import apache_kafka
 
@@ -198,13 +203,20 @@ def test_kafka_python_asks_what_one_broker_can_answer(broker: str, topic: str) -
 
 
 @pytest.mark.java
-@pytest.mark.skipif(shutil.which("java") is None, reason="no Java here")
-def test_kafkas_own_tool(broker: str, client_id: str) -> None:
+def test_kafkas_own_tool(broker: str, client_id: str, tmp_path: Path) -> None:
+    try:
+        classes = compile_driver()
+    except apache_kafka.JarsMissing as why:
+        pytest.skip(str(why))
+    with Jvm(classes, tmp_path / "stderr") as jvm:
+        run_kafkas_own_tool(Clients(jvm, broker).open("toolbox", {}), broker, client_id)
+
+
+def run_kafkas_own_tool(toolbox: Client, broker: str, client_id: str) -> None:
     def tool(*arguments: str) -> tuple[int, str]:
-        done = apache_kafka.run_tool(
-            "kafka.admin.ConfigCommand", ["--bootstrap-server", broker, *arguments]
-        )
-        return done.returncode, done.stdout + done.stderr
+        words = ["--bootstrap-server", broker, *arguments]
+        done = toolbox("run", tool="kafka.admin.ConfigCommand", arguments=words, input="")
+        return done["code"], done["out"] + done["errors"]
 
     entity = ("--entity-type", "clients", "--entity-name", client_id)
     added = "producer_byte_rate=1048576,request_percentage=400"

@@ -44,7 +44,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Jvm, No
     """A Java process for the tools and the broker they talk to."""
     directory = tmp_path_factory.mktemp("tools")
     try:
-        classes = compile_driver(directory / "classes")
+        classes = compile_driver()
     except apache_kafka.JarsMissing as why:
         pytest.skip(str(why))
     node = Node(directory / "node")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import resource
 import socket
-import statistics
 import struct
 import time
 from collections.abc import Iterator
@@ -26,7 +25,7 @@ FETCHES = 2_000
 METADATA_REQUESTS = 50_000
 # A Java heap grows for reasons of its own; ours has none.
 GROWTH_BYTES_MAX = (768 if subjects.STANDS_IN else 256) << 20
-# Two busy cores shared with the client make runs differ by themselves; a stall would be far more.
+# Runs differ by themselves; a stall would be far more.
 SLOWER_MAX = 5.0
 
 
@@ -63,16 +62,23 @@ def seconds_for_writing(address: str, topic: str) -> float:
     return time.monotonic() - started
 
 
+def times_slower(crowded: str, alone: str, topic: str) -> float:
+    """By turns, and the best of each: whatever else the machine does slows both, never one."""
+    pairs = [
+        (seconds_for_writing(crowded, topic), seconds_for_writing(alone, topic)) for _ in range(15)
+    ]
+    return min(one for one, _ in pairs) / min(one for _, one in pairs)
+
+
 @pytest.mark.alone
 def test_idle_peers_and_peers_that_never_read(tmp_path: Path, topic: str) -> None:
-    broker = subjects.start(tmp_path)
-    with brokers.stopping(broker), contextlib.ExitStack() as stack:
+    broker, other = (subjects.start(tmp_path / name) for name in ("crowded", "alone"))
+    with brokers.stopping(broker), brokers.stopping(other), contextlib.ExitStack() as stack:
         address = broker.address
-        for name in (topic, f"{topic}-busy"):
-            CLIENTS[0].create_topic(address, name, partitions=1, settings={})
+        for where, name in ((address, topic), (address, "busy"), (other.address, "busy")):
+            CLIENTS[0].create_topic(where, name, partitions=1, settings={})
         write(address, topic, [Event(None, bytes(10_000))] * 2_000, {}, 0)
-        seconds_for_writing(address, f"{topic}-busy")
-        alone = statistics.median(seconds_for_writing(address, f"{topic}-busy") for _ in range(3))
+        times_slower(address, other.address, "busy")
         before = broker.rss_bytes
 
         for _ in range(IDLE):
@@ -82,10 +88,10 @@ def test_idle_peers_and_peers_that_never_read(tmp_path: Path, topic: str) -> Non
         push(silent[0], b"".join(fetch(topic, i) for i in range(FETCHES)))
         push(silent[1], b"".join(metadata(i) for i in range(METADATA_REQUESTS)))
 
-        crowded = statistics.median(seconds_for_writing(address, f"{topic}-busy") for _ in range(3))
+        slower = times_slower(address, other.address, "busy")
         assert broker.rss_bytes - before < GROWTH_BYTES_MAX
         assert broker.rss_peak_bytes - before < GROWTH_BYTES_MAX
-        assert crowded < SLOWER_MAX * alone, f"{crowded / alone:.1f} times slower in company"
+        assert slower < SLOWER_MAX, f"{slower:.1f} times slower in company"
         # The peers were idle, not forgotten: each still gets an answer.
         peer.settimeout(30)
         assert len(peer.recv(4)) == 4

@@ -252,7 +252,7 @@ def test_kafka_and_rustlog_share_a_port(ports: Ports, name: str) -> None:
     # Undecided connections neither answer nor do harm.
     host, _, port = ports.kafka.rpartition(":")
     for start in (b"", b"\0", b"\0\0\0\x01"):
-        with socket.create_connection((host, int(port)), timeout=10) as peer_socket:
+        with socket.create_connection((host, int(port)), timeout=60) as peer_socket:
             peer_socket.sendall(start)
     with RawRustLog(ports.kafka) as peer:
         for byte in b"\0\0\0\x01\xff":

@@ -26,7 +26,7 @@ GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Jvm, Node]]:
     directory = tmp_path_factory.mktemp("rustlog-tools")
     try:
-        classes = compile_driver(directory / "classes")
+        classes = compile_driver()
     except apache_kafka.JarsMissing as why:
         pytest.skip(str(why))
     node = Node(directory / "node")

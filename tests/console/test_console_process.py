@@ -31,7 +31,7 @@ def until(ask: Callable[[], str | None], what: str) -> str:
 def sent_to(http: str) -> str | None:
     """Where the http listener sends a browser."""
     try:
-        with urlopen(f"http://{http}/topics", timeout=10) as answer:
+        with urlopen(f"http://{http}/topics", timeout=60) as answer:
             found = str(answer.url)
     except (URLError, OSError):
         return None
@@ -78,7 +78,7 @@ def test_it_can_be_left_out(tmp_path: Path) -> None:
     arguments = ("--listen", "http=127.0.0.1:0", "--console", "off")
     with BrokerProcess(tmp_path / "data", *arguments) as broker:
         http = next(line for line in broker.lines if line.startswith("http")).rpartition(" ")[2]
-        with urlopen(f"http://{http}/", timeout=10) as answer:
+        with urlopen(f"http://{http}/", timeout=60) as answer:
             assert b"no web console" in answer.read()
         assert children(broker.pid) == []
         assert broker.stop() == 0

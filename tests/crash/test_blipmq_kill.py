@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
-import socket
-import subprocess
 import sys
 import threading
 import time
@@ -21,6 +18,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "clients"))
 
 from blipmq_raw import NACK, RawClient, publish_frame
+from tests.support.victims import Victim
 
 CYCLES = int(os.environ.get("PENTALOG_CYCLES", "300" if "PENTALOG_TORTURE" in os.environ else "10"))
 SEED = int(os.environ.get("PENTALOG_SEED", str(random.randrange(1 << 30))))
@@ -28,49 +26,6 @@ TOPIC = "killed"
 PUBLISHERS = 2
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(300 + 10 * CYCLES)]
-
-
-class Victim:
-    """A broker that is started on the same port and data whenever it has been killed."""
-
-    def __init__(self, directory: Path) -> None:
-        self.data = directory / "data"
-        self.stderr = directory / "stderr"
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            self.port = taken.getsockname()[1]
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        # What was delivered and lost with the connection counts as an attempt.
-        defaults = "segment.bytes=200000,subscription.attempts.max=-1"
-        with self.stderr.open("ab") as stderr:
-            self.process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "pentalog", "start"),
-                    *("--data", str(self.data)),
-                    *("--listen", f"blipmq=127.0.0.1:{self.port}"),
-                ],
-                env=os.environ
-                | {"PENTALOG_JOURNAL_BYTES": "1048576"}
-                | {"PENTALOG_TOPIC_DEFAULTS": defaults},
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-            )
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith(b"ready"):
-                return
-        self.process.stdout.close()
-        code = self.process.wait()
-        pytest.fail(f"no start, exit code {code}: {self.stderr.read_text()[-2000:]}")
-
-    def kill(self) -> None:
-        assert self.process is not None
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
 
 
 class Worker(threading.Thread):
@@ -150,7 +105,9 @@ class Consumer(Worker):
 def test_kill_under_load_of_quality_1(tmp_path: Path) -> None:
     dice = random.Random(SEED)
     print(f"seed {SEED}")
-    victim = Victim(tmp_path)
+    # What was delivered and lost with the connection counts as an attempt.
+    defaults = "segment.bytes=200000,subscription.attempts.max=-1"
+    victim = Victim(tmp_path, "blipmq", defaults)
     victim.start()
     workers: list[Worker] = []
     try:

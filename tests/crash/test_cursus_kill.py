@@ -12,58 +12,19 @@ import os
 import random
 import socket
 import struct
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
 from tests.support.cursus_world import Message, batch, messages_of
+from tests.support.victims import Victim
 
 CYCLES = int(os.environ.get("PENTALOG_CYCLES", "200" if "PENTALOG_TORTURE" in os.environ else "8"))
 SEED = int(os.environ.get("PENTALOG_SEED", str(random.randrange(1 << 30))))
 TOPIC = "killed"
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(300 + 10 * CYCLES)]
-
-
-class Victim:
-    """A broker that is started on the same port and data whenever it has been killed."""
-
-    def __init__(self, directory: Path) -> None:
-        self.data = directory / "data"
-        self.stderr = directory / "stderr"
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            self.port = taken.getsockname()[1]
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        with self.stderr.open("ab") as stderr:
-            self.process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "pentalog", "start"),
-                    *("--data", str(self.data)),
-                    *("--listen", f"cursus=127.0.0.1:{self.port}"),
-                ],
-                env=os.environ | {"PENTALOG_JOURNAL_BYTES": "1048576"},
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-            )
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith(b"ready"):
-                return
-        self.process.stdout.close()
-        pytest.fail(f"no start: {self.stderr.read_text()[-2000:]}")
-
-    def kill(self) -> None:
-        assert self.process is not None
-        self.process.kill()
-        self.process.wait()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
 
 
 class Wire:
@@ -200,7 +161,7 @@ def read_all(port: int, topic: str) -> list[Message]:
 def test_kill_under_mixed_acks(tmp_path: Path) -> None:
     print(f"seed {SEED}")
     chance = random.Random(SEED)
-    victim = Victim(tmp_path)
+    victim = Victim(tmp_path, "cursus")
     victim.start()
     wire = Wire(victim.port)
     assert wire.ask(f"CREATE {TOPIC} 1".encode()).startswith(b"OK")

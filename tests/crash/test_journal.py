@@ -183,4 +183,26 @@ def test_space_is_reused_only_when_given_up(tmp_path: Path) -> None:
     assert [entry.base_offset for entry in found] == [*range(5, len(sequences)), 99]
 
 
+def test_entries_are_found_wherever_a_piece_that_is_read_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = random.Random(3)
+    journal = Journal(tmp_path / "journal", RealFiles(), 512 << 10)
+    journal.start(journal.create())
+    entries: list[Entry] = []
+    for number in range(200):
+        size = chance.choice((0, 1, 63, 64, 65, 1000, 1024, 1025, 9000))
+        payload = chance.choice((b"x", b"PLJE", b"PLJE" + bytes(60))) * size
+        entries.append(Entry(PLACE_ID, 0, number, 0, payload[:size]))
+        chunk = journal.place(entries[-1:])
+        assert chunk is not None
+        RealFiles().write(journal.file, chunk.data, chunk.position)
+        if number % 9 == 0:
+            entries.pop()
+            RealFiles().write(journal.file, b"\xff" * 4, chunk.position + 4)
+    for piece_bytes in (64, 128, 1000, 1024, 4096, 1 << 20):
+        monkeypatch.setattr("pentalog.log.journal._PIECE_BYTES", piece_bytes)
+        assert Journal(tmp_path / "journal", RealFiles(), 512 << 10).recover() == entries
+
+
 PLACE_ID = LogBench.topic_id("events")

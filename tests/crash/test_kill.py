@@ -8,10 +8,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
 from collections import defaultdict
@@ -20,6 +16,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from tests.support.victims import Victim
 
 CYCLES = int(
     os.environ.get("PENTALOG_CYCLES", "1000" if "PENTALOG_TORTURE" in os.environ else "50")
@@ -29,52 +26,6 @@ PARTITIONS = 4
 TOPIC = "killed"
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(300 + 10 * CYCLES)]
-
-
-class Victim:
-    """A broker that is started on the same port and data whenever it has been killed."""
-
-    def __init__(self, directory: Path) -> None:
-        self.data = directory / "data"
-        self.stderr = directory / "stderr"
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            self.port = taken.getsockname()[1]
-        self.process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-    def start(self) -> None:
-        # A small journal is reused many times, small segments roll many times.
-        with self.stderr.open("ab") as stderr:
-            self.process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "pentalog", "start"),
-                    *("--data", str(self.data)),
-                    *("--listen", f"kafka={self.address}"),
-                ],
-                env=os.environ
-                | {"PENTALOG_JOURNAL_BYTES": "1048576"}
-                | {"PENTALOG_TOPIC_DEFAULTS": "segment.bytes=200000"},
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-            )
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith(b"ready"):
-                return
-        self.process.stdout.close()
-        code = self.process.wait()
-        pytest.fail(f"no start, exit code {code}: {self.stderr.read_text()[-2000:]}")
-
-    def kill(self) -> None:
-        assert self.process is not None
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
 
 
 class Writer:

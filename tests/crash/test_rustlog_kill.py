@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from test_kill import Victim
+from tests.support.victims import Victim
 
 from pentalog.clients.rustlog import CircuitBreaker, Patience, RustLogClient
 

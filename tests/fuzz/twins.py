@@ -47,6 +47,31 @@ def damage(
         out[at:] = other[cut : cut + dice.randrange(1, 400)]
 
 
+def mutated_frame(
+    data: bytes, dice: random.Random, others: Sequence[bytes], *, share: float
+) -> bytes:
+    """A frame of Kafka's kind, length first; of all of them this `share` is changed.
+
+    Mostly none: a frame that ends the connection hides all that come after it.
+    """
+    out = bytearray(data)
+    changes = dice.choice((1, 1, 2, 4)) if dice.random() < share else 0
+    for _ in range(changes):
+        if len(out) < 5:
+            break
+        kind = dice.randrange(DAMAGES + 1)
+        at = dice.randrange(4, len(out))
+        if kind < DAMAGES:
+            damage(out, at, kind, dice, others, widths=(1, 2, 4))
+        else:
+            out[4:8] = dice.choice(others)[4:8]
+    if not changes or dice.random() < 0.9:
+        out[:4] = (len(out) - 4).to_bytes(4, "big")
+    elif len(out) >= 4:
+        out[:4] = dice.choice((0, 1, 1 << 20, (1 << 31) - 1, 1 << 31)).to_bytes(4, "big")
+    return bytes(out)
+
+
 class Fed(Protocol):
     def feed(self, data: bytes) -> None: ...
 

@@ -18,10 +18,10 @@ import apache_kafka
 
 
 @pytest.fixture(scope="session")
-def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def classes() -> Path:
     """The compiled driver."""
     try:
-        return compile_driver(tmp_path_factory.mktemp("classes"))
+        return compile_driver()
     except apache_kafka.JarsMissing as why:
         pytest.skip(str(why))
 

@@ -186,7 +186,7 @@ Refusal = tuple[dict[str, str], tuple[str, ...], str, int]
 @pytest.mark.parametrize(
     "refusal",
     [
-        ({"PENTALOG_LOGIN_USER": ""}, ("user", "list"), "broke off", 1),
+        ({"PENTALOG_LOGIN_USER": ""}, ("user", "list"), "pentalog profile add", 1),
         ({"PENTALOG_LOGIN_MECHANISM": "NONE"}, ("user", "list"), "is not one of", 2),
         ({"PENTALOG_SERVER": "127.0.0.1:1"}, ("acl", "list"), "pentalog start", 1),
         ({}, ("token", "create", "--for", "soon"), "30m", 2),

@@ -57,6 +57,19 @@ def test_a_proof_lets_in(secured: Secured, mechanism: str) -> None:
         assert serves(client)
 
 
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_nonce_said_twice_lets_in_old_clients(secured: Secured, mechanism: str) -> None:
+    """As librdkafka did until 2.6.1; `abcdef` is the client's own part of it."""
+    with secured.connect() as client:
+        said = prove(client, mechanism, "alice", PASSWORDS["alice"], before_nonce="abcdef")
+        assert said == OK
+        assert serves(client)
+    for password, before in ((PASSWORDS["alice"], "abcdeg"), ("wrong", "abcdef")):
+        with secured.connect() as client:
+            said = prove(client, mechanism, "alice", password, before_nonce=before)
+            assert said == NOT_AUTHENTICATED
+
+
 @pytest.mark.parametrize("name", ["alice", "nobody-there"])
 def test_a_wrong_password_lets_nobody_in(secured: Secured, name: str) -> None:
     with secured.connect() as client:
@@ -400,7 +413,14 @@ def token_login(client: RawClient, mechanism: str, token_id: str, password: str)
     return prove(client, mechanism, token_id, password, ",tokenauth=true")
 
 
-def prove(client: RawClient, mechanism: str, name: str, password: str, extension: str = "") -> int:
+def prove(
+    client: RawClient,
+    mechanism: str,
+    name: str,
+    password: str,
+    extension: str = "",
+    before_nonce: str = "",
+) -> int:
     """SCRAM by hand; the error code of the last step."""
     assert client.handshake(mechanism) == OK
     digest = hashlib.sha256 if mechanism == MECHANISMS[0] else hashlib.sha512
@@ -412,7 +432,7 @@ def prove(client: RawClient, mechanism: str, name: str, password: str, extension
         digest().name, password.encode(), base64.b64decode(salt), int(iterations)
     )
     key = hmac.digest(salted, b"Client Key", digest)
-    final = f"c=biws,r={nonce}"
+    final = f"c=biws,r={before_nonce}{nonce}"
     signature = hmac.digest(
         digest(key).digest(), f"{bare},{said.decode()},{final}".encode(), digest
     )

@@ -174,7 +174,7 @@ def test_what_is_no_ticket_lets_nobody_in(kerberised: Secured, message: bytes) -
 @pytest.mark.java
 def test_java_shows_a_ticket(kerberised: Secured, realm: Realm, tmp_path: Path) -> None:
     try:
-        classes = compile_driver(tmp_path / "classes")
+        classes = compile_driver()
     except apache_kafka.JarsMissing as why:
         pytest.skip(str(why))
     with pytest.MonkeyPatch.context() as patch:

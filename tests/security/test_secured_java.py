@@ -42,7 +42,7 @@ def token_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def jvm(token_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jvm]:
     directory = tmp_path_factory.mktemp("secured-jvm")
     try:
-        classes = compile_driver(directory / "classes")
+        classes = compile_driver()
     except apache_kafka.JarsMissing as why:
         pytest.skip(str(why))
     with pytest.MonkeyPatch.context() as patch:

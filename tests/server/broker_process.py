@@ -91,7 +91,7 @@ class BrokerProcess:
 
 
 def connect(port: int, host: str = "127.0.0.1") -> socket.socket:
-    return socket.create_connection((host, port), timeout=10)
+    return socket.create_connection((host, port), timeout=60)
 
 
 def request(key: int, version: int, correlation_id: int, body: bytes) -> bytes:

@@ -44,11 +44,17 @@ def test_engines_from_every_source() -> None:
     assert load(environment={"PENTALOG_ENGINE": CLUSTER}).config.engine == CLUSTER
 
 
-@pytest.mark.parametrize("door", ["kafka"])
-def test_doors_that_need_the_local_engine(door: str) -> None:
-    listen = (parse_listen(f"{door}=127.0.0.1:0"),)
-    with pytest.raises(ConfigError, match=r"cannot be opened with engine=.* there are: .*rustlog"):
-        made(engine=CLUSTER, listen=listen)
+def test_kafkas_port_is_opened_for_those_who_ask() -> None:
+    def opened(*listen: str) -> set[str]:
+        gateway = made(engine=CLUSTER, listen=tuple(map(parse_listen, listen)))
+        assert isinstance(gateway, Gateway)
+        return {endpoint.name for _, endpoint in gateway._listen}
+
+    assert opened() == {"rustlog", "blipmq", "cursus", "fluvio-sc", "fluvio-spu", "http"}
+    assert opened("kafka=127.0.0.1:0") == {"kafka"}
+    assert opened("kafka+sasl=127.0.0.1:0", "rustlog=127.0.0.1:0") == {"kafka", "rustlog"}
+    with pytest.raises(ConfigError, match="nothing"):
+        opened("nothing=127.0.0.1:0")
 
 
 def test_a_cluster_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import object_store
 import pytest
 from drivers import Java
 
@@ -107,6 +108,13 @@ def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         pytest.skip(str(why))
     with brokers.stopping(started):
         yield started.address
+
+
+@pytest.fixture(scope="session")
+def options() -> Iterator[dict[str, str]]:
+    """The `storage_options` of an S3 with a bucket `lake`."""
+    with object_store.started() as given:
+        yield given
 
 
 @pytest.fixture

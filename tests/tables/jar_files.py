@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyspark
@@ -20,7 +21,7 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0
 <groupId>pentalog</groupId><artifactId>jars</artifactId><version>1</version>
 <packaging>pom</packaging><dependencies>{}</dependencies></project>"""
 _DEPENDENCY = """<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>
-</dependency>"""
+<classifier>{}</classifier></dependency>"""
 _OWN = ("delta-", "unitycatalog-", "iceberg-", "sqlite-")
 """What Spark does not have: of other files it has its own versions."""
 
@@ -30,23 +31,33 @@ def jars(kind: str, *, fitting: bool = True) -> str:
     if fitting and not pyspark.__version__.startswith(FITS[kind]):
         pytest.skip(f"the jars of {kind} fit Spark {FITS[kind]}x; this is {pyspark.__version__}")
     packages = {one.name: one.packages for one in (DELTA, ICEBERG)}[kind]
-    base = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "pentalog"
-    folder = base / packages.replace(":", "-").replace(",", "-")
-    base.mkdir(parents=True, exist_ok=True)
-    with (base / f"{kind}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            _fetch(packages.split(","), folder)
+    name = packages.replace(":", "-").replace(",", "-")
+    folder = fetched(name, packages.split(","), _OWN)
     return ",".join(str(one) for one in sorted(folder.glob("*.jar")))
 
 
-def _fetch(packages: list[str], folder: Path) -> None:
+def fetched(name: str, packages: Iterable[str], kept: tuple[str, ...] = ("",)) -> Path:
+    """A folder of these, `GROUP:ARTIFACT:VERSION[:CLASSIFIER]`, and of what they need.
+
+    Of all that only files whose names begin with one of `kept`.
+    """
+    base = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "pentalog"
+    folder = base / name
+    base.mkdir(parents=True, exist_ok=True)
+    with (base / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            _fetch(list(packages), folder, kept)
+    return folder
+
+
+def _fetch(packages: list[str], folder: Path, kept: tuple[str, ...]) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         pytest.skip(f"{folder} is not there, and mvn, which would fetch it, is not installed")
     with tempfile.TemporaryDirectory(dir=folder.parent) as work:
         pom, target = Path(work) / "pom.xml", Path(work) / "jars"
-        wanted = "".join(_DEPENDENCY.format(*one.split(":")) for one in packages)
+        wanted = "".join(_DEPENDENCY.format(*f"{one}:".split(":")) for one in packages)
         pom.write_text(_POM.format(wanted))
         fetched = subprocess.run(
             [maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies",
@@ -56,6 +67,6 @@ def _fetch(packages: list[str], folder: Path) -> None:
         if fetched.returncode != 0:
             pytest.skip(f"mvn could not fetch {', '.join(packages)}: {fetched.stdout[-500:]}")
         for one in target.glob("*.jar"):
-            if not one.name.startswith(_OWN):
+            if not one.name.startswith(kept):
                 one.unlink()
         target.rename(folder)

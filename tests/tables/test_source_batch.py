@@ -264,7 +264,7 @@ def _delete_before(broker: pentalog.Broker, at: Partition, offset: int) -> None:
 def _published_start(broker: pentalog.Broker, at: Partition, start: int) -> None:
     from pentalog.log.reader import DirectoryReader
 
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while DirectoryReader(broker.data).marks()[at].start < start:
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -342,7 +342,7 @@ def test_a_compacted_topic_is_read_the_same_both_ways(spark: SparkSession, topic
 def _settled(broker: pentalog.Broker) -> None:
     """Wait until compaction finds nothing more to do."""
     sizes: list[int] = []
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while len(sizes) < 5 or len(set(sizes[-5:])) > 1:
         assert time.monotonic() < deadline
         sizes.append(sum(path.stat().st_size for path in broker.data.glob("*/*.log")))

@@ -97,6 +97,10 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
     assert load(file)["my_orders"].topics == ("my.orders",)
     code, _, err = finish(command("init", str(file)))
     assert (code, err.count("\n")) == (1, 1)
+    for verb in ("compact", "vacuum"):
+        assert finish(command(verb, str(file))) == (
+            0, "", "my_orders: has no tables yet; run it first\n"
+        )  # fmt: skip
     file.write_text("[pipeline.a]\ntopcs = ['x']\n")
     code, _, err = finish(command("list", str(file)))
     assert code == 1

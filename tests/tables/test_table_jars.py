@@ -162,3 +162,5 @@ def test_pipelines_of_one_session_agree_about_it() -> None:
     assert found == {"spark.jars": "d.jar,a.jar,b.jar,c.jar", "spark.x": "1"}
     with pytest.raises(PipelineError, match=r"spark\.x = '2', but another pipeline has '1'"):
         jars.settings(declared(a=one, b={"spark.x": "2"}))
+    reading = {"spark.sql.extensions": "a.B", "spark.sql.catalog.c": "a.C", "spark.y": "1", **one}
+    assert jars.reading_settings(declared(a=reading, b={"spark.x": "2"})) == {"spark.y": "1"}

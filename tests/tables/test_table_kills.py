@@ -151,6 +151,8 @@ def test_repairs_are_killed(
     for point in ("after-files", "after-commit:silver", "after-commit:dead_letters"):
         dies(java, point, "replay-dlq", str(file), "orders")
         assert len(set(places(declared, "silver"))) == len(places(declared, "silver"))
+        vacuum = finish(command("vacuum", str(file), "--older-than", "0 seconds"))
+        assert vacuum[0] == (point != "after-commit:dead_letters"), vacuum
     done(java, "replay-dlq", str(file), "orders")
     audit(declared, 400)
     assert places(declared, "dead_letters") == []

@@ -2,62 +2,23 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
-import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars
 import pytest
 from lake import audit, declare, forget_last_commit, make_topic, orders, produce, run, table
-from pyarrow import fs
 
 import pentalog
 from pentalog.model.types import Partition
-from pentalog.tables import maintenance
+from pentalog.tables import maintenance, repair, status, verification
+from pentalog.tables.catalog import Catalog, Places
 from pentalog.tables.files import FileSet
-from pentalog.tables.pipeline import PipelineError, TableAt
+from pentalog.tables.pipeline import SINKS, PipelineError, TableAt
 from pentalog.tables.sinks import Busy, Range, SinkRefused, Step, open_table
-from pentalog.tables.storage import storage_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-@pytest.fixture(scope="module")
-def options() -> Iterator[dict[str, str]]:
-    # A process of its own: the table library waits for answers without letting go of Python.
-    server = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"],
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert server.stderr is not None
-    address = ""
-    for line in server.stderr:
-        found = re.search(r"http://(127\.0\.0\.1:\d+)", line)
-        if found:
-            address = found[1]
-            break
-    threading.Thread(target=server.stderr.read, daemon=True).start()
-    given = {
-        "AWS_ENDPOINT_URL": f"http://{address}",
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_REGION": "us-east-1",
-        "AWS_ALLOW_HTTP": "true",
-    }
-    store = storage_of("s3://lake", given).filesystem
-    assert isinstance(store, fs.S3FileSystem)
-    fs.S3FileSystem(
-        access_key="test", secret_key="test", region="us-east-1", scheme="http",
-        endpoint_override=address, allow_bucket_creation=True,
-    ).create_dir("lake")  # fmt: skip
-    yield given
-    server.kill()
-    server.wait()
 
 
 def test_of_two_commits_one_is_refused(options: dict[str, str], topic: str) -> None:
@@ -93,13 +54,15 @@ def test_a_pipeline_into_an_object_store(
     server = broker.address("kafka")
     make_topic(server, topic)
     produce(server, topic, [*orders(0, 100), b"bad"])
-    declared = declare(
-        server, topic, f"s3://lake/{topic}", storage_options=options, partition_by=["day"],
-        checkpoint=str(tmp_path / "progress"), batch_rows_max=60,
-    )  # fmt: skip
+    given = {
+        "storage_options": options, "partition_by": ["day"], "batch_rows_max": 60,
+        "checkpoint": str(tmp_path / "progress"), "starting": {topic: {"0": 9}},
+    }  # fmt: skip
+    declared = declare(server, topic, f"s3://lake/{topic}", **given)
     run(spark, declared)
     forget_last_commit(declared)
     run(spark, declared)
+    assert repair.backfill(spark, declared, "earliest") == {Partition(topic, 0): Range(0, 9)}
     audit(declared, 101)
     rows = open_table(declared.table("silver")).read(spark)
     assert rows.selectExpr("sum(id)", "count(distinct _day)").first() == (4950, 1)
@@ -109,11 +72,36 @@ def test_a_pipeline_into_an_object_store(
     maintenance.vacuum(declared, retention_ms=0)
     assert table(declared, "silver").num_rows == 100
 
+    texts = declare(
+        server, topic, f"s3://lake/{topic}", **given,
+        decode={"format": "json", "schema": "id BIGINT, amount DOUBLE", "infer": True},
+        columns={"id": "id", "amount": "cast(amount as string)"},
+    )  # fmt: skip
+    assert repair.replay_dead_letters(spark, texts) == {"moved": 0, "dropped": 0, "left": 1}
+    assert repair.rebuild(spark, texts) == {"silver": 100, "dead_letters": 1}
+    report = verification.verify(spark, texts)
+    assert report.ok, report.problems
+    rows = Catalog(spark, Places(pipelines={"orders": texts})).sql(
+        "select max(amount), (select count(*) from table.orders_dead_letters) from table.orders"
+    )
+    assert rows.first() == ("9.75", 1)
+    told = status.describe(texts)
+    assert told["lag"]["records"] == 0
+    assert sum(end - start for start, end in told["tables"]["silver"]["covered"].values()) == 101
+    assert set(maintenance.drop(texts)) == {"bronze", "silver", "dead_letters"}
+    assert not open_table(texts.table("silver")).exists()
+
 
 def test_what_needs_a_file_system_says_so(options: dict[str, str]) -> None:
-    for sink in ("parquet", "iceberg"):
+    advice = {
+        "parquet": "set sink = 'delta' or 'iceberg' for an object store",
+        "iceberg": "give sink = 'iceberg' and catalog = .* or set sink = 'delta'",
+        "iceberg-jar": "give sink = 'iceberg' and catalog = ",
+        "delta-jar": "set sink = 'delta' for an object store",
+    }
+    for sink in (one for one in SINKS if one != "delta"):
         at = TableAt("s3://lake/x/bronze", sink, "p", "bronze", storage_options=options)
-        with pytest.raises(SinkRefused, match="set sink = 'delta' for an object store"):
+        with pytest.raises(SinkRefused, match=advice[sink]):
             open_table(at)
     with pytest.raises(PipelineError, match="into: is empty"):
         declare("h:1", "t", "")

@@ -11,7 +11,7 @@ from lake import audit, declare, make_topic, orders, places, produce, run, table
 
 import pentalog
 from pentalog.model.types import Partition
-from pentalog.tables import maintenance, repair
+from pentalog.tables import maintenance, repair, replays
 from pentalog.tables.sinks import Range, SinkRefused, open_table
 
 if TYPE_CHECKING:
@@ -64,6 +64,44 @@ def test_dead_letters_get_a_second_chance(
     audit(lenient, 7)
     run(spark, lenient)
     audit(lenient, 7)
+
+
+def test_a_second_chance_that_is_cut_short(
+    spark: SparkSession, server: str, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever comes next finishes it: letters that came since stay, and none moves twice."""
+    make_topic(server, topic, 1)
+    strict = declare(server, topic, tmp_path / "lake")
+    text = '{"id": 5, "amount": "6.5"}'
+    lenient = declare(
+        server, topic, tmp_path / "lake",
+        decode={"format": "json", "schema": "id BIGINT, amount STRING"},
+    )  # fmt: skip
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def replay_is_cut_short() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(replays, "finish", die)
+            with pytest.raises(KeyboardInterrupt):
+                repair.replay_dead_letters(spark, lenient)
+
+    produce(server, topic, [*orders(0, 5), text, b"never"])
+    run(spark, strict)
+    replay_is_cut_short()
+    with pytest.raises(SinkRefused, match="a replay of dead letters was cut short"):
+        maintenance.vacuum(strict, retention_ms=0)
+    produce(server, topic, [text, b"bad"])
+    run(spark, strict)
+    audit(strict, 9)
+    assert [offset for _, offset in places(strict, "dead_letters")] == [6, 7, 8]
+    maintenance.vacuum(strict, retention_ms=0)
+
+    replay_is_cut_short()
+    assert repair.rebuild(spark, strict) == {"silver": 5, "dead_letters": 4}
+    assert repair.replay_dead_letters(spark, lenient) == {"moved": 2, "dropped": 0, "left": 2}
+    audit(lenient, 9)
 
 
 def test_rebuild_makes_silver_by_the_file_as_it_is_now(

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from pentalog.broker.port import Log, Opened, Topic
+from pentalog.broker.needs import Appendable, Readable, RowsToLookUp
+from pentalog.broker.port import Opened, Topic
 from pentalog.broker.sourcing import Conflict, Extent, Snapshot
-from pentalog.broker.state import Row, State
+from pentalog.broker.state import Row
 from pentalog.kernels import Facts, batch_header
 from pentalog.model import batch
 from pentalog.model.errors import BrokerError, Overloaded, RecordTooLarge
@@ -56,10 +57,10 @@ class _Index:
         self.unsaved[key] = None
 
 
-class LocalAggregates:
-    """Implements `sourcing.Aggregates`."""
+class AggregateIndex:
+    """Knows versions and keeps snapshots; whoever writes events says so in the log."""
 
-    def __init__(self, log: Log, state: State, runtime: Runtime) -> None:
+    def __init__(self, log: Readable, state: RowsToLookUp, runtime: Runtime) -> None:
         self._log = log
         self._state = state
         self._runtime = runtime
@@ -99,23 +100,6 @@ class LocalAggregates:
         self._catch_up(at, known)
         return later
 
-    def append(
-        self, at: Partition, key: bytes, version: int, batch: memoryview, facts: Facts
-    ) -> Later[Appended | Conflict]:
-        later: Later[Appended | Conflict] = Later()
-
-        def known(refusal: BrokerError | None) -> None:
-            if refusal is not None:
-                later.refuse(refusal)
-                return
-            try:
-                self._append(self._index(at), key, version, batch, facts, later)
-            except BrokerError as refused:
-                later.refuse(refused)
-
-        self._catch_up(at, known)
-        return later
-
     def save_snapshot(self, topic: str, key: bytes, snapshot: Snapshot) -> Later[None]:
         if len(snapshot.payload) > SNAPSHOT_BYTES_MAX:
             raise RecordTooLarge(
@@ -147,37 +131,6 @@ class LocalAggregates:
         if index is None:
             index = self._indexes[at] = _Index(at)
         return index
-
-    def _append(
-        self, index: _Index, key: bytes, version: int, data: memoryview, facts: Facts,
-        later: Later[Appended | Conflict],
-    ) -> None:  # fmt: skip
-        current = index.extents.get(key, _NOTHING).version
-        if version != current + 1:
-            later.fill(Conflict(current))
-            return
-        if not current:
-            self._count(key)
-        self._state.check()
-        appended = self._log.append(index.at, data, facts)
-        index.note(key, version, appended.base_offset)
-        index.next_offset = appended.next_offset
-        self._log.settle(appended, Ack.DURABLE).then(partial(self._durable, index, key, later))
-
-    def _durable(
-        self,
-        index: _Index,
-        key: bytes,
-        later: Later[Appended | Conflict],
-        settled: Later[Appended],
-    ) -> None:
-        try:
-            appended = settled.value
-        except BrokerError as refusal:
-            later.refuse(refusal)
-            return
-        self._save(index)
-        later.fill(appended)
 
     def _save(self, index: _Index) -> None:
         """Save what is durable; the rest comes with what follows it."""
@@ -266,6 +219,62 @@ class LocalAggregates:
         waiting, index.waiting = index.waiting, []
         for run in waiting:
             run(refusal)
+
+
+class LocalAggregates(AggregateIndex):
+    """Implements `sourcing.Aggregates`."""
+
+    def __init__(self, log: Appendable, state: RowsToLookUp, runtime: Runtime) -> None:
+        super().__init__(log, state, runtime)
+        self._target = log
+
+    def append(
+        self, at: Partition, key: bytes, version: int, batch: memoryview, facts: Facts
+    ) -> Later[Appended | Conflict]:
+        later: Later[Appended | Conflict] = Later()
+
+        def known(refusal: BrokerError | None) -> None:
+            if refusal is not None:
+                later.refuse(refusal)
+                return
+            try:
+                self._append(self._index(at), key, version, batch, facts, later)
+            except BrokerError as refused:
+                later.refuse(refused)
+
+        self._catch_up(at, known)
+        return later
+
+    def _append(
+        self, index: _Index, key: bytes, version: int, data: memoryview, facts: Facts,
+        later: Later[Appended | Conflict],
+    ) -> None:  # fmt: skip
+        current = index.extents.get(key, _NOTHING).version
+        if version != current + 1:
+            later.fill(Conflict(current))
+            return
+        if not current:
+            self._count(key)
+        self._state.check()
+        appended = self._target.append(index.at, data, facts)
+        index.note(key, version, appended.base_offset)
+        index.next_offset = appended.next_offset
+        self._target.settle(appended, Ack.DURABLE).then(partial(self._durable, index, key, later))
+
+    def _durable(
+        self,
+        index: _Index,
+        key: bytes,
+        later: Later[Appended | Conflict],
+        settled: Later[Appended],
+    ) -> None:
+        try:
+            appended = settled.value
+        except BrokerError as refusal:
+            later.refuse(refusal)
+            return
+        self._save(index)
+        later.fill(appended)
 
 
 def _bytes_of(index: _Index) -> int:

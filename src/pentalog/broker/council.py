@@ -52,6 +52,10 @@ class Council(Protocol):
         """Is it this one, beyond doubt, now?"""
 
     @property
+    def secret(self) -> str:
+        """By which gateways know each other at the owner; empty until it is known."""
+
+    @property
     def generation(self) -> int:
         """Grows whenever the gateways agree anew; -1 before the first time."""
 
@@ -69,6 +73,7 @@ class Alone:
     fleet: Sequence[Peer] = ()
     owner: Peer | None = None
     owned = True
+    secret = ""
     generation = 0
 
     def watch(self, run: Callable[[], None]) -> Callable[[], None]:

@@ -10,7 +10,8 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from pentalog.broker.port import Log, Opened, Topics, TopicSpec
+from pentalog.broker.needs import Appendable, NamedTopics
+from pentalog.broker.port import Opened, TopicSpec
 from pentalog.kernels import (
     DEAD_ATTEMPTS,
     DEAD_EXPIRED,
@@ -49,8 +50,8 @@ class DeadLetters:
 
     def __init__(
         self,
-        log: Log,
-        topics: Topics,
+        log: Appendable,
+        topics: NamedTopics,
         runtime: Runtime,
         metrics: Metrics,
         changed: Callable[[LocalSubscription], None],

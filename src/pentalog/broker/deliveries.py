@@ -7,7 +7,7 @@ and says how far it came, in one turn.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from pentalog.kernels import Buffer, Delivered
@@ -89,8 +89,8 @@ class Subscriptions(Protocol):
     def here(self) -> bool:
         """Does this broker keep them, now?  If not, the owner of the council's state does."""
 
-    def homed(self) -> Later[None]:
-        """Ready once it is known who keeps them, or when that has taken too long."""
+    def watch(self, run: Callable[[], None]) -> Callable[[], None]:
+        """Call `run` whenever another may keep them, until the function returned is called."""
 
     def open(self, topic: str, *, leased: bool) -> Later[int]:
         """Make one that begins at the topic's end; its id, once it is on the disk."""
@@ -108,8 +108,8 @@ class Unsubscribed:
 
     here = True
 
-    def homed(self) -> Later[None]:
-        return Later.now(None)
+    def watch(self, run: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None
 
     def open(self, topic: str, *, leased: bool) -> Later[int]:
         raise TopicNotFound(f"no subscription to {topic!r}: this broker keeps none")

@@ -36,6 +36,9 @@ class Knowledge(Protocol):
     def partitions(self, topic: str, indexes: Collection[int] | None = None) -> Later[None]:
         """The marks of these partitions, or of all; what was appended here before is in them."""
 
+    def sizes(self, topics: Collection[str]) -> Later[None]:
+        """What `log.size_bytes` is about to tell of the partitions of these topics."""
+
     def records(
         self, at: Partition, offset: Offset, *, bytes_max: int, lately: bool = False
     ) -> Later[None]:
@@ -87,6 +90,9 @@ class AllKnown:
         return Later.now(None)
 
     def partitions(self, topic: str, indexes: Collection[int] | None = None) -> Later[None]:
+        return Later.now(None)
+
+    def sizes(self, topics: Collection[str]) -> Later[None]:
         return Later.now(None)
 
     def records(

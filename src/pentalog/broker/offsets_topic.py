@@ -18,7 +18,7 @@ from pentalog.broker.port import Committed
 from pentalog.broker.topics import LocalTopics
 from pentalog.log.store import Store
 from pentalog.model import batch
-from pentalog.model.errors import BrokerError
+from pentalog.model.errors import BrokerError, StorageFull
 from pentalog.model.internal import OFFSETS_TOPIC, OFFSETS_TOPIC_ID
 from pentalog.model.types import Partition, Record
 from pentalog.runtime import Runtime, Timer
@@ -71,12 +71,20 @@ class OffsetsTopic:
         try:
             self._topics.create_internal(OFFSETS_TOPIC, OFFSETS_TOPIC_ID)
         except BrokerError as refusal:
-            # Tried again in the next life: clients ask for it again and again.
+            # Not tried again at once: clients ask for it again and again.
             self._refused = True
-            _log.warning("commits cannot be read as records of a topic: %s", refusal)
+            if isinstance(refusal, StorageFull):
+                self._runtime.after(RETRY_MS, self._admit)
+            if not self._failing:
+                _log.warning("commits cannot be read as records of a topic: %s", refusal)
+            self._failing = True
             return
         self._there = True
+        self._failing = False
         self._note_all()
+
+    def _admit(self) -> None:
+        self._refused = False
 
     def note(self, group: str, at: Partition, committed: Committed | None) -> None:
         """An offset has been committed, or forgotten: written a moment later."""

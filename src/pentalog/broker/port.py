@@ -33,6 +33,7 @@ from pentalog.broker.membership import ConsumersView as ConsumersView
 from pentalog.broker.membership import ConsumerView as ConsumerView
 from pentalog.broker.operation import FIXED, UNLIMITED, GroupSettings, Quotas, Settings
 from pentalog.broker.security import UNGUARDED, Rules
+from pentalog.broker.signpost import Signpost
 from pentalog.broker.sourcing import UNSOURCED, Sourcing
 from pentalog.broker.transformation import UNTRANSFORMED, SmartModules
 from pentalog.kernels import Facts
@@ -581,3 +582,5 @@ class Broker:
     knowledge: Knowledge = field(default=ALL_KNOWN, kw_only=True)
     tickets: Tickets = field(default=TICKETLESS, kw_only=True)
     council: Council = field(default=ALONE, kw_only=True)
+    signpost: Signpost | None = field(default=None, kw_only=True)
+    """None: Kafka's clients are served here, and need not go anywhere else."""

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
+from pentalog.broker.needs import Rows
 from pentalog.broker.operation import Meter, Owner, Quota
-from pentalog.broker.state import State
 from pentalog.model.errors import InvalidConfig
 from pentalog.model.later import Later
 from pentalog.runtime import Runtime
@@ -210,7 +210,7 @@ class LocalMeter:
 class LocalQuotas:
     """Implements `Quotas` over the state file."""
 
-    def __init__(self, state: State, runtime: Runtime) -> None:
+    def __init__(self, state: Rows, runtime: Runtime) -> None:
         self.active = False
         self.version = 1
         self._state = state

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 
+from pentalog.broker.needs import Rows
 from pentalog.broker.security import (
     ANY,
     CLUSTER_NAME,
@@ -20,7 +21,7 @@ from pentalog.broker.security import (
     Rule,
     Verdict,
 )
-from pentalog.broker.state import Row, State
+from pentalog.broker.state import Row
 from pentalog.model.errors import InvalidConfig
 from pentalog.model.later import Later
 
@@ -37,7 +38,7 @@ _COLUMNS: Final = "kind, name, prefixed, principal, host, operation, allowed"
 class LocalRules:
     def __init__(
         self,
-        state: State,
+        state: Rows,
         *,
         enforced: bool,
         super_users: Collection[Principal] = (),

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from pentalog.broker.port import Topic
-from pentalog.model.errors import BrokerError, StorageFailed, StorageFull
+from pentalog.model.errors import BrokerError, InvalidPartitions, StorageFailed, StorageFull
 from pentalog.model.later import Later
 from pentalog.model.types import Partition
 from pentalog.runtime import Runtime, Turns
@@ -52,6 +52,7 @@ class Sites:
         """Make partitions nobody shall see yet; `finish` makes them the topic's."""
         assert topic.name not in self._building
         self._clear(topic.name)
+        self._check_room(topic.name, len(indexes))
         site = self._building[topic.name] = _Site(topic, deque(indexes))
         self._turns.do(lambda: self._build_some(site))
         return site.ready
@@ -65,6 +66,7 @@ class Sites:
         site = self._building.get(topic.name)
         if site is None or len(site.made) + len(site.left) != len(indexes):
             self.give_up(topic.name)
+            self._check_room(topic.name, len(indexes))
             self.make(topic, indexes)
             return topic
         known = replace(topic, topic_id=site.topic.topic_id)
@@ -116,6 +118,16 @@ class Sites:
         except OSError as error:
             _log.warning("%s stays on disk until the next start: %s", at, error)
 
+    def _check_room(self, name: str, count: int) -> None:
+        promised = sum(len(site.left) for site in self._building.values())
+        room = max(0, self._store.room - promised)
+        if count > room:
+            raise InvalidPartitions(
+                f"topic {name[:260]!r}: {count} partitions asked for, and there is room for {room} "
+                "more: each needs an open file; delete topics, or let the broker's process open "
+                "more files (ulimit -Hn) and restart it"
+            )
+
     def _build_some(self, site: _Site) -> None:
         if site.given_up:
             return
@@ -160,4 +172,6 @@ def _refusal(name: str, error: OSError) -> StorageFailed:
     topic = name[:260]
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StorageFull(f"no space left to make topic {topic!r}: free some, then try again")
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return StorageFailed(f"cannot make topic {topic!r}: {error.strerror}; raise that limit")
     return StorageFailed(f"cannot make topic {topic!r}: {error.strerror}; check the data directory")

@@ -17,7 +17,7 @@ from pentalog.broker.module_engine import (
     Limits,
     singles,
 )
-from pentalog.broker.state import State
+from pentalog.broker.needs import Rows
 from pentalog.broker.transformation import (
     Chain,
     Failure,
@@ -55,7 +55,7 @@ _COMPILED_MAX: Final = 32
 class LocalSmartModules:
     """Implements `transformation.SmartModules`."""
 
-    def __init__(self, state: State, runtime: Runtime, config: Config) -> None:
+    def __init__(self, state: Rows, runtime: Runtime, config: Config) -> None:
         self.version = 1
         self._state = state
         self._runtime = runtime

@@ -24,6 +24,8 @@ FILE_NAME: Final = "pentalog.sqlite"
 CHANGES_MAX: Final = 100_000
 """Changes that may wait for a commit; about 50 MB at their worst."""
 RETRY_MS: Final = 1_000
+_NO_SPACE: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
+"""The second is what the opening of a database fails with on a full disk."""
 TOLD_PER_TURN: Final = 32
 """Waits that are ended in one turn after a commit: each may be a group's answers."""
 NEAR_CHANGES_MAX: Final = 64
@@ -505,6 +507,6 @@ def _apply(database: sqlite3.Connection, changes: list[_Change]) -> None:
 
 
 def _refusal(path: Path, error: Exception) -> StorageFailed:
-    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+    if getattr(error, "sqlite_errorcode", None) in _NO_SPACE:
         return StorageFull(f"no space left to write {path}: free some; changes then go on")
     return StorageFailed(f"cannot use {path}: {error}; check the disk and the file's permissions")

@@ -6,7 +6,7 @@ import zlib
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from pentalog.broker.state import State
+from pentalog.broker.needs import Rows
 from pentalog.broker.windows import WINDOW_OFFSETS_MAX
 from pentalog.model.errors import StorageFailed
 
@@ -31,7 +31,7 @@ class WindowRow(NamedTuple):
     states: bytearray
 
 
-def read(state: State) -> tuple[int, list[SubscriptionRow], list[WindowRow]]:
+def read(state: Rows) -> tuple[int, list[SubscriptionRow], list[WindowRow]]:
     """(the next id, subscriptions, windows)."""
     found = state.rows("SELECT next_id FROM subscription_ids WHERE lane = 0")
     subscriptions = [
@@ -50,11 +50,11 @@ def read(state: State) -> tuple[int, list[SubscriptionRow], list[WindowRow]]:
     return (found[0][0] if found else FIRST_ID), subscriptions, windows
 
 
-def write_next_id(state: State, next_id: int) -> None:
+def write_next_id(state: Rows, next_id: int) -> None:
     state.write("INSERT OR REPLACE INTO subscription_ids VALUES (0, ?)", next_id)
 
 
-def write(state: State, row: SubscriptionRow) -> None:
+def write(state: Rows, row: SubscriptionRow) -> None:
     number, topic, topic_id, leased, used_ms = row
     state.write(
         "INSERT OR REPLACE INTO subscriptions VALUES (?, ?, ?, ?, ?)",
@@ -66,7 +66,7 @@ def write(state: State, row: SubscriptionRow) -> None:
     )
 
 
-def write_window(state: State, row: WindowRow) -> None:
+def write_window(state: Rows, row: WindowRow) -> None:
     packed = zlib.compress(row.states, _LEVEL) if row.states else b""
     state.write(
         "INSERT OR REPLACE INTO subscription_windows VALUES (?, ?, ?, ?, ?)",
@@ -78,7 +78,7 @@ def write_window(state: State, row: WindowRow) -> None:
     )
 
 
-def delete(state: State, subscription_id: int) -> None:
+def delete(state: Rows, subscription_id: int) -> None:
     state.write("DELETE FROM subscriptions WHERE subscription_id = ?", subscription_id)
     state.write("DELETE FROM subscription_windows WHERE subscription_id = ?", subscription_id)
 

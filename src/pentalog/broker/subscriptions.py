@@ -8,19 +8,26 @@ that was not acknowledged is left out.  Only what is durable and stable is deliv
 from __future__ import annotations
 
 import logging
+import struct
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from pentalog import kernels
 from pentalog.broker import subscription_rows as rows
 from pentalog.broker.dead_letters import SUFFIX, DeadLetters
 from pentalog.broker.deliveries import OPEN_BYTES, Stretch, Subscription, SubscriptionView
-from pentalog.broker.port import Log, Opened, Topic, Topics
-from pentalog.broker.state import State
+from pentalog.broker.needs import Appendable, NamedTopics, Rows
+from pentalog.broker.port import Opened, Topic
 from pentalog.broker.subscription_rows import SubscriptionRow, WindowRow
 from pentalog.broker.topics import name_flaw
-from pentalog.broker.windows import WINDOW_OFFSETS_MAX, Opening, Repeat, Window
+from pentalog.broker.windows import (
+    TAG_PARTITION_SHIFT,
+    WINDOW_OFFSETS_MAX,
+    Opening,
+    Repeat,
+    Window,
+)
 from pentalog.config import Config
 from pentalog.kernels import DEAD_OVERFLOW, Delivered
 from pentalog.metrics import Metrics
@@ -40,6 +47,7 @@ SAVE_MS: Final = 100
 """How long a change may wait to be written."""
 IDLE_LOOK_MS: Final = 60_000
 _NO_LIMIT: Final = -(1 << 63)
+_TAG: Final = struct.Struct(">Q")
 
 
 class LocalSubscription:
@@ -75,7 +83,12 @@ class LocalSubscription:
         """The topic's settings as they are now; also sees new partitions."""
         topics = self._owner.topics
         if self._version != topics.version or self._topic is None:
-            self._topic = topics.get(self.row.topic)
+            found = topics.get(self.row.topic)
+            if found.topic_id != self.row.topic_id:
+                # Deleted and made anew where this broker could not see it: in a cluster.
+                self._owner.close(self.subscription_id)
+                raise TopicNotFound(f"the topic {found.name!r} is another one by now")
+            self._topic = found
             self._version = topics.version
             while len(self.windows) < self._topic.partitions:
                 at = Partition(self.row.topic, len(self.windows))
@@ -136,6 +149,9 @@ class LocalSubscription:
                 for window in self.windows
             ],
         )
+        if unknown and any(window.inherited > window.floor for window in self.windows):
+            tags, unknown = unknown, self._settle_inherited(unknown)
+            settled += (len(tags) - len(unknown)) // _TAG.size
         if settled:
             self._owner.metrics.acknowledgements += settled
             for window in self.windows:
@@ -145,22 +161,37 @@ class LocalSubscription:
             self._owner.changed(self)
         return unknown
 
+    def _settle_inherited(self, tags: bytes) -> bytes:
+        """Those that a keeper before this one has not delivered either."""
+        unknown = bytearray()
+        for (tag,) in _TAG.iter_unpack(tags):
+            index, place = divmod(tag, 1 << TAG_PARTITION_SHIFT)
+            window = self.windows[index] if index < len(self.windows) else None
+            if window is None or not window.settle_inherited(window.first + place - 1):
+                unknown += _TAG.pack(tag)
+        return bytes(unknown)
+
     def underway(self) -> Mapping[Partition, Offset]:
         found: dict[Partition, Offset] = {}
-        for window in self.windows:
-            marks = self._owner.log.marks(window.at)
+        for window, marks in self._marked():
             if marks.end > marks.durable:
                 found[window.at] = marks.end
         return found
 
     def unread(self) -> Mapping[Partition, Offset]:
         found: dict[Partition, Offset] = {}
-        for window in self.windows:
-            behind = window.cursor >= self._owner.log.marks(window.at).stable
-            if not behind or window.next_repeat() is not None:
+        for window, marks in self._marked():
+            if window.cursor < marks.stable or window.next_repeat() is not None:
                 return {}
             found[window.at] = window.cursor
         return found
+
+    def _marked(self) -> Sequence[tuple[Window, Marks]]:
+        """The windows with how far their partitions go; none if the topic is gone."""
+        try:
+            return [(window, self._owner.log.marks(window.at)) for window in self.windows]
+        except TopicNotFound:
+            return ()
 
     def expire(self, now_ms: int) -> None:
         """Take back leases that have run out."""
@@ -168,19 +199,14 @@ class LocalSubscription:
             attempts_max = self.settings.delivery_attempts_max if self.sets_aside else -1
         except TopicNotFound:
             return
-        for window in self.windows:
-            if not window.leases:
-                continue
-            end = self._owner.log.marks(window.at).end
-            if window.expire(now_ms, end, attempts_max):
+        for window, marks in self._marked():
+            if window.leases and window.expire(now_ms, marks.end, attempts_max):
                 self._owner.changed(self)
                 if window.dead:
                     self._owner.dead_letters.begin(self, window)
 
     def view(self) -> SubscriptionView:
-        behind = 0
-        for window in self.windows:
-            behind += max(0, self._owner.log.marks(window.at).end - window.cursor)
+        behind = sum(max(0, marks.end - window.cursor) for window, marks in self._marked())
         unsettled = sum(window.unsettled for window in self.windows)
         return SubscriptionView(
             self.subscription_id, self.topic, self.leased, unsettled, behind, self.used_ms
@@ -304,9 +330,9 @@ class LocalSubscriptions:
 
     def __init__(
         self,
-        state: State,
-        log: Log,
-        topics: Topics,
+        state: Rows,
+        log: Appendable,
+        topics: NamedTopics,
         runtime: Runtime,
         metrics: Metrics,
         config: Config,
@@ -329,8 +355,8 @@ class LocalSubscriptions:
         self._idle_timer: Timer | None = None
         self._closed = False
 
-    def homed(self) -> Later[None]:
-        return Later.now(None)
+    def watch(self, run: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None
 
     def restore(self) -> None:
         """Read what an earlier life left; begins to look for abandoned ones."""
@@ -362,6 +388,7 @@ class LocalSubscriptions:
         end = self.log.marks(at).end
         window = Window(at, min(entry.first, end), min(entry.floor, end), entry.states)
         window.restore()
+        window.inherited = min(window.cursor, end)
         return window
 
     def open(self, topic: str, *, leased: bool) -> Later[int]:

@@ -17,8 +17,8 @@ from typing import Final
 
 from pentalog.broker.credentials import Mechanism, TokenView, Verifier
 from pentalog.broker.logins import Logins, Proof
+from pentalog.broker.needs import Rows
 from pentalog.broker.security import Principal
-from pentalog.broker.state import State
 from pentalog.broker.users import LANE, make_verifier
 from pentalog.config import Config
 from pentalog.model.errors import Overloaded, UserNotFound
@@ -32,7 +32,7 @@ _SWEEP_INTERVAL_MS: Final = 3600 * 1000
 
 
 class LocalTokens:
-    def __init__(self, state: State, runtime: Runtime, config: Config) -> None:
+    def __init__(self, state: Rows, runtime: Runtime, config: Config) -> None:
         self._state = state
         self._runtime = runtime
         self._config = config

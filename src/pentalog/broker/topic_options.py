@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from pentalog.broker.needs import Rows
 from pentalog.broker.port import Topic
-from pentalog.broker.state import State
 
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -15,7 +15,7 @@ _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 class LocalTopicOptions:
     """Implements `sourcing.TopicOptions`."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: Rows) -> None:
         self._state = state
         self._options: dict[str, dict[str, str]] = {}
 

@@ -48,6 +48,7 @@ RESERVED: Final = frozenset(
 )
 """Kafka's own bookkeeping: directories of these names belong to a Kafka broker."""
 PARTITIONS_MAX: Final = 10_000
+_STRANGERS_SHOWN: Final = 10
 DELETED_KEPT_MS: Final = 7 * 24 * 3600 * 1000
 """How long deleted ids are remembered, should a power cut bring their directories back."""
 
@@ -104,6 +105,14 @@ class LocalTopics:
             self._restore(known, found.pop(name, {}))
         for name, directories in found.items():
             self._adopt(name, directories)
+        if strangers := sorted(found.keys() - INTERNAL.keys()):
+            _log.warning(
+                "%d topics taken over whose directories are here and whose settings are not known: "
+                "%s%s",
+                len(strangers),
+                ", ".join(name[:SHOWN_MAX] for name in strangers[:_STRANGERS_SHOWN]),
+                ", ..." if len(strangers) > _STRANGERS_SHOWN else "",
+            )
 
     def create(self, spec: TopicSpec, *, dry_run: bool = False) -> Topic:
         if spec.name in self._topics:

@@ -19,7 +19,7 @@ from scramp.utils import saslprep  # type: ignore[import-untyped]
 
 from pentalog.broker.credentials import KeyView, Mechanism, Verifier
 from pentalog.broker.logins import KEY, PASSWORD, Logins, Proof
-from pentalog.broker.state import State
+from pentalog.broker.needs import Rows
 from pentalog.model.errors import BrokerError, InvalidConfig, UserNotFound
 from pentalog.model.later import Later
 from pentalog.runtime import Runtime
@@ -42,7 +42,7 @@ __all__ = ["ITERATIONS", "KeyView", "LocalUsers", "Mechanism", "Verifier", "dige
 
 
 class LocalUsers:
-    def __init__(self, state: State, runtime: Runtime) -> None:
+    def __init__(self, state: Rows, runtime: Runtime) -> None:
         self._state = state
         self._runtime = runtime
         self._verifiers: dict[str, dict[Mechanism, Verifier]] = {}

@@ -62,6 +62,7 @@ class Window:
         "dead",
         "first",
         "floor",
+        "inherited",
         "leases",
         "opening",
         "repeated",
@@ -76,6 +77,8 @@ class Window:
         """Tags count from here."""
         self.floor = floor
         self.states = states
+        self.inherited: Offset = 0
+        """Up to here an earlier life has delivered; who has it from there still acknowledges it."""
         self.leases: dict[int, deque[Lease]] = {}
         """By attempt, so that each line is in the order of time."""
         self.repeats: deque[Repeat] = deque()
@@ -115,6 +118,18 @@ class Window:
                 self.repeats.append(Repeat(self.floor, self.cursor, attempt, self.floor))
         if any(state in self.states for state in _DEAD):
             self.dead.append((self.floor, self.cursor))
+
+    def settle_inherited(self, offset: Offset) -> bool:
+        """Settle what an earlier life delivered and waits to be delivered again, if it does."""
+        index = offset - self.floor
+        if (
+            index < 0
+            or offset >= self.inherited
+            or not 0 < self.states[index] ^ AGAIN <= ATTEMPT_MAX
+        ):
+            return False
+        self.states[index] = 0
+        return True
 
     def skip(self, to: Offset, state: int = 0) -> None:
         """Move the cursor on without a delivery."""

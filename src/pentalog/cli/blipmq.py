@@ -58,7 +58,8 @@ def publish(
         for start in range(0, len(lines), _BATCH):
             client.publish(topic, *lines[start : start + _BATCH], qos=qos)
     fields = {"topic": topic, "messages": len(lines)}
-    output.show_done(f"{len(lines)} messages published to {topic}", fields, as_json=as_json)
+    count = "1 message" if len(lines) == 1 else f"{len(lines)} messages"
+    output.show_done(f"{count} published to {topic}", fields, as_json=as_json)
 
 
 @app.command(epilog="Example: pentalog blipmq listen news --count 10")

@@ -15,14 +15,14 @@ from pentalog.cli.output import Misused, Refused
 from pentalog.clients.kafka import connection as kafka
 from pentalog.clients.kafka.errors import KafkaFailed, Unreachable
 from pentalog.clients.kafka.messages import ms as _ms
-from pentalog.clients.kafka.resources import unlisted
+from pentalog.clients.kafka.resources import DESCRIBE_CONFIGS, TOPIC, settings_of, unlisted
 from pentalog.model.kio_schemas import ErrorCode
 
 _CLIENT_ID: Final = "pentalog-cli"
 
 EARLIEST: Final = -2
 LATEST: Final = -1
-_TOPIC_RESOURCE: Final = 2
+_WANTED: Final = ", or give a login or TLS by `pentalog profile add` if it wants them"
 _SET: Final = 0
 _UNSET: Final = 1
 
@@ -58,7 +58,7 @@ def explained(error: KafkaFailed) -> str:
     elif "DELEGATION_TOKEN_AUTH_DISABLED" in text:
         text += "; start the broker with PENTALOG_DELEGATION_TOKEN_SECRET set to have tokens"
     elif "broke off" in text:
-        text += ", or give a login or TLS by `pentalog profile add` if it wants them"
+        text += _WANTED
     return text
 
 
@@ -73,7 +73,7 @@ class Connection:
             reason = str(error).partition(";")[0]
             raise Refused(
                 f"{reason}; start a broker with `pentalog start` or name another one with "
-                "--server HOST:PORT"
+                f"--server HOST:PORT{_WANTED if 'broke off' in reason else ''}"
             ) from error
         except KafkaFailed as error:
             raise Refused(explained(error)) from error
@@ -316,20 +316,7 @@ class Client:
 
     def settings(self, topic: str) -> list[Any]:
         """Every setting of a topic with its value and where it comes from."""
-        answer = self._control().ask(
-            32,
-            {
-                "resources": [
-                    {
-                        "resource_type": _TOPIC_RESOURCE,
-                        "resource_name": topic,
-                        "configuration_keys": None,
-                    }
-                ],
-                "include_synonyms": False,
-                "include_documentation": False,
-            },
-        )
+        answer = self._control().ask(DESCRIBE_CONFIGS, settings_of(topic))
         _refuse(f"describing topic {topic!r}", answer.results)
         return list(answer.results[0].configs)
 
@@ -343,7 +330,7 @@ class Client:
             {
                 "resources": [
                     {
-                        "resource_type": _TOPIC_RESOURCE,
+                        "resource_type": TOPIC,
                         "resource_name": name,
                         "configs": changes,
                     }

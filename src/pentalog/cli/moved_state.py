@@ -7,7 +7,7 @@ tables of the same shape; nobody may be using either of them meanwhile.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
@@ -102,13 +102,13 @@ def to_directory(tables: Tables, data: Path) -> None:
 
 
 def change_cluster(cluster: Cluster, before: Tables, after: Tables) -> None:
-    """Write the rows that differ; gateways that run take them over."""
+    """Write the rows that differ, all or none; gateways that run take them over."""
     kept = {record.key: record for record in before.all(SHARED)}
     wanted = {record.key: record for record in after.all(SHARED)}
     changed = [Record(None, key) for key in kept if key not in wanted]
     changed += [record for key, record in wanted.items() if kept.get(key) != record]
     if changed:
-        _write(cluster, changed)
+        _write(cluster, [changed])
 
 
 def to_cluster(tables: Tables, cluster: Cluster) -> None:
@@ -124,16 +124,16 @@ def to_cluster(tables: Tables, cluster: Cluster) -> None:
         gone = [
             Record(None, one.key) for one in found.all((*TABLES, SETTINGS)) if one.key not in keys
         ]
-    _write(cluster, [*gone, *wanted])
+    _write(cluster, _parts([*gone, *wanted]))
     with of_cluster(cluster) as written:
         _compare(tables, written)
 
 
-def _write(cluster: Cluster, records: Sequence[Record]) -> None:
+def _write(cluster: Cluster, batches: Iterable[Sequence[Record]]) -> None:
     cluster.create_topic(STATE_TOPIC, 1, TOPIC_SETTINGS)
     now_ms = int(time.time() * 1000)
-    for part in _parts(records):
-        cluster.produce(AT, bytes(batch.build(part, timestamp_ms=now_ms)))
+    for records in batches:
+        cluster.produce(AT, bytes(batch.build(records, timestamp_ms=now_ms)))
 
 
 def _settings(sql: str) -> Change:

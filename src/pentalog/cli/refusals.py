@@ -28,11 +28,11 @@ def refusing() -> Iterator[None]:
     from pentalog.tables.catalog import UnknownName
     from pentalog.tables.pipeline import PipelineError
     from pentalog.tables.session import NoSpark
-    from pentalog.tables.sinks import Missing, SinkRefused
+    from pentalog.tables.sinks import CatalogFailed, Missing, SinkRefused
 
     known = (
-        NoJava, NoSpark, UnknownName, PipelineError, SinkRefused, Missing, KafkaFailed,
-        DirectoryUnreadable,
+        NoJava, NoSpark, UnknownName, PipelineError, SinkRefused, Missing, CatalogFailed,
+        KafkaFailed, DirectoryUnreadable,
     )  # fmt: skip
     try:
         yield

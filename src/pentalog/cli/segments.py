@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from pentalog import kernels
 from pentalog.cli.output import Refused
 from pentalog.kernels import BatchHeader
+from pentalog.log.files import mapped
 from pentalog.log.inspection import OFFSET_MAX, Damage, inspect
 
 _HEADER_BYTES: Final = 61
@@ -44,7 +45,7 @@ def walked(path: Path, *, limit: int | None = None) -> Iterator[Walked]:
             if not size:
                 yield _walk(path, b"")
                 return
-            with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as data:
+            with mapped(file.fileno(), size, path) as data:
                 yield _walk(path, data)
     except OSError as error:
         raise Refused(f"cannot read {path}: {error.strerror}") from error

@@ -145,7 +145,7 @@ def _catalog(
     data: Path | None,
     master: str | None,
 ) -> Catalog:
-    from pentalog.tables import pipeline
+    from pentalog.tables import jars, pipeline
     from pentalog.tables.catalog import SERVER, Catalog, Places
     from pentalog.tables.session import session
 
@@ -154,7 +154,9 @@ def _catalog(
         _refuse_early(query, server or SERVER, data)
     directory = str(data.resolve()) if data is not None else ""
     places = Places("" if directory else server or "", directory, pipelines, _login())
-    return Catalog(session(master=master, name="pentalog sql", quick=True), places)
+    settings = jars.reading_settings(pipelines.values())
+    spark = session(master=master, name="pentalog sql", quick=True, settings=settings)
+    return Catalog(spark, places)
 
 
 def _refuse_early(query: str | None, server: str, data: Path | None) -> None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -35,6 +35,8 @@ Names = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Master = Annotated[str | None, typer.Option(help="local[*], spark://HOST:PORT, k8s://..., yarn.")]
 Jars = Annotated[str | None, typer.Option(metavar="FILES", help="Jars for Spark, with commas.")]
+
+T = TypeVar("T")
 
 _EXAMPLE: Final = """\
 [pipeline.{name}]
@@ -193,7 +195,7 @@ def compact(file: File, names: Names = None, as_json: AsJson = False) -> None:
 
     with _refusing():
         for one in _loaded(file, names):
-            for layer, done in maintenance.compact(one).items():
+            for layer, done in _of_tables(one, maintenance.compact(one)).items():
                 files = f"{done['files_removed']} files into {done['files_added']}"
                 text = f"{one.name}/{layer}: {files}"
                 fields = {"pipeline": one.name, "table": layer, **done}
@@ -222,11 +224,18 @@ def vacuum(
     with _refusing():
         for one in _loaded(file, names):
             found = maintenance.vacuum(one, retention_ms=retention_ms, dry_run=dry_run)
-            for layer, files in found.items():
+            for layer, files in _of_tables(one, found).items():
                 word = "would remove" if dry_run else "removed"
                 fields = {"pipeline": one.name, "table": layer, "files": files, "dry_run": dry_run}
                 text = f"{one.name}/{layer}: {word} {len(files)} files"
                 output.show_done(text, fields, as_json=as_json)
+
+
+def _of_tables(pipeline: Pipeline, found: dict[str, T]) -> dict[str, T]:
+    """What was done to each table; said if there is none."""
+    if not found:
+        typer.echo(f"{pipeline.name}: has no tables yet; run it first", err=True)
+    return found
 
 
 @app.command(epilog="Example: pentalog table backfill pipeline.toml orders --from earliest")

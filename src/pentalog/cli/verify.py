@@ -36,7 +36,7 @@ def verify(
     Example: pentalog verify pipeline.toml orders
     """
     with refusing():
-        from pentalog.tables import pipeline, verification
+        from pentalog.tables import jars, pipeline, verification
         from pentalog.tables.session import session
 
         pipelines = pipeline.load(file)
@@ -44,7 +44,8 @@ def verify(
             raise Misused(f"{file} has no pipeline {name!r}; it has: {', '.join(pipelines)}")
         chosen = [pipelines[name]] if name is not None else list(pipelines.values())
         refuse_pipelines_early(chosen)
-        spark = session(master=master, name="pentalog verify", quick=True)
+        settings = jars.reading_settings(chosen)
+        spark = session(master=master, name="pentalog verify", quick=True, settings=settings)
         reports = [verification.verify(spark, one) for one in chosen]
     for report in reports:
         _show(report, as_json=as_json)

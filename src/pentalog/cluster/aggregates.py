@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from pentalog.broker.aggregates import LocalAggregates
+from pentalog.broker.aggregates import AggregateIndex
 from pentalog.broker.port import Opened, Topic
 from pentalog.broker.sourcing import Conflict, Extent, Snapshot
 from pentalog.cluster import produce
@@ -96,7 +96,7 @@ class ClusterAggregates:
         """Where no earlier owner can write any more, and in which topic."""
         self._older: frozenset[UUID] = frozenset()
         """Topics that were there before this gateway owned the state."""
-        self._local: LocalAggregates | None = None
+        self._local: AggregateIndex | None = None
         self._tenure: Tenure | None = None
         self._queue: deque[_Event] = deque()
         self._writing = False
@@ -139,11 +139,7 @@ class ClusterAggregates:
             return
         self._older = frozenset(topic.topic_id for topic in self._topics.all(internal=True))
         self._fenced.clear()
-        local = LocalAggregates(
-            StableLog(self._log),  # type: ignore[arg-type]  # it is only read from
-            tenure,  # type: ignore[arg-type]  # speaks as a state file
-            self._runtime,
-        )
+        local = AggregateIndex(StableLog(self._log), tenure, self._runtime)
         local.open()
         self._local, self._tenure = local, tenure
 
@@ -153,7 +149,7 @@ class ClusterAggregates:
         for event in queue:
             event.later.refuse(self._state.refusal())
 
-    def _owner(self) -> LocalAggregates:
+    def _owner(self) -> AggregateIndex:
         if self._local is None or not self._state.owned:
             self._state.refuse()
         return self._local

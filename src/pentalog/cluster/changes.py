@@ -8,7 +8,7 @@ from typing import Any, Final
 from pentalog.broker import settings as topic_settings
 from pentalog.broker.port import Topic
 from pentalog.clients.kafka import messages
-from pentalog.cluster.fleet import ASKING, PATIENCE_MS, Fleet
+from pentalog.cluster.fleet import ASKING, NODE_PATIENCE_MS, Fleet
 from pentalog.cluster.refusals import Lost, Refused, check
 from pentalog.cluster.steps import Steps, all_of, begin
 from pentalog.model.errors import InvalidPartitions, TopicNotFound
@@ -70,7 +70,7 @@ class TopicChanges:
 
         def once() -> Steps[None]:
             nonlocal lost
-            fields = {"topic_names": (name,), "timeout": messages.ms(PATIENCE_MS)}
+            fields = {"topic_names": (name,), "timeout": messages.ms(NODE_PATIENCE_MS)}
             try:
                 answer = yield self._fleet.ask_controller(_DELETE_TOPICS, fields)
             except Lost:
@@ -100,7 +100,7 @@ class TopicChanges:
         wished = {"name": name, "count": partitions, "assignments": None}
         fields = {
             "topics": [wished],
-            "timeout": messages.ms(PATIENCE_MS),
+            "timeout": messages.ms(NODE_PATIENCE_MS),
             "validate_only": False,
         }
 
@@ -151,7 +151,7 @@ class TopicChanges:
         partition = {"partition_index": at.index, "offset": before}
         fields = {
             "topics": [{"name": at.topic, "partitions": [partition]}],
-            "timeout": messages.ms(PATIENCE_MS),
+            "timeout": messages.ms(NODE_PATIENCE_MS),
         }
         doing = f"trimming {at}"
 

@@ -24,7 +24,7 @@ from pentalog.cluster.agreement import (
     read_subscription,
     subscription,
 )
-from pentalog.cluster.fleet import Fleet
+from pentalog.cluster.fleet import REQUEST_TIMEOUT_MS, Fleet
 from pentalog.cluster.link import Link
 from pentalog.cluster.refusals import Trouble, check
 from pentalog.cluster.steps import Steps, begin
@@ -54,6 +54,9 @@ _JOINING: Final = "joining"
 _BEATING: Final = "beating"
 """Purposes of connections: a node that holds back the answer to a join serves nothing else on its
 connection, and heartbeats must be answered meanwhile."""
+_BEAT_TIMEOUT_MS: Final = 2_000
+"""A coordinator that says nothing for so long is asked on another connection, while what it said
+before can still be trusted."""
 _JOIN_TRIES: Final = 10
 _LEAVE_MS: Final = 1_000
 
@@ -64,6 +67,7 @@ class ClusterCouncil:
     def __init__(self, fleet: Fleet, runtime: Runtime) -> None:
         self.generation = -1
         self.me: Peer | None = None
+        self.secret = ""
         self.caller: Caller | None = None
         """How the others are reached; None: they are not."""
         self._nodes = fleet
@@ -322,13 +326,15 @@ class ClusterCouncil:
 
     def _coordinator(self, purpose: str) -> Steps[Link]:
         node = self._coordinator_id
-        link = None if node is None else self._nodes.node(node, purpose)
+        timeout_ms = _BEAT_TIMEOUT_MS if purpose == _BEATING else REQUEST_TIMEOUT_MS
+        link = None if node is None else self._nodes.node(node, purpose, timeout_ms)
         if link is None:
             doing = f"finding the coordinator of group {GROUP!r}"
             fields = {"key": GROUP, "key_type": _GROUP_KEY}
             answer = yield self._nodes.ask_any(_FIND_COORDINATOR, fields)
             check(doing, answer.error_code, getattr(answer, "error_message", None))
-            link = self._nodes.required(self._nodes.node(answer.node_id, purpose), doing)
+            found = self._nodes.node(answer.node_id, purpose, timeout_ms)
+            link = self._nodes.required(found, doing)
             self._coordinator_id = answer.node_id
         return link
 

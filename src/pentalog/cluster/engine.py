@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, cast
 
-from pentalog.broker.port import Broker, Committed, Fence, Groups, Producers
+from pentalog.broker.port import Broker, Committed, Fence, Groups
 from pentalog.broker.sourcing import Sourcing
 from pentalog.cluster.aggregates import ClusterAggregates
 from pentalog.cluster.bounds import Bounds
@@ -21,6 +21,7 @@ from pentalog.cluster.refusals import Trouble
 from pentalog.cluster.registrations import Registrations
 from pentalog.cluster.rosters import ClusterRosters
 from pentalog.cluster.security import ClusterQuotas, ClusterRules, ClusterTokens, ClusterUsers
+from pentalog.cluster.signpost import ClusterSignpost
 from pentalog.cluster.smart_modules import ClusterSmartModules
 from pentalog.cluster.state_topic import ClusterState
 from pentalog.cluster.steps import Steps, begin, first_of
@@ -146,11 +147,12 @@ class Engine:
             self._topics.cluster_id,
             self.log,
             self._topics,
-            cast("Producers", ClusterProducers(self._writing)),
+            ClusterProducers(self._writing),
             cast("Groups", MemberlessGroups(self._offsets)),
             self._transactions,
             knowledge=knowledge,
             council=self.council,
+            signpost=ClusterSignpost(self._fleet),
             subscriptions=self._subscriptions,
             sourcing=Sourcing(self._producers, self._rosters, self._aggregates, self._options),
             smart_modules=self._smart_modules,

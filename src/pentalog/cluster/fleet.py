@@ -20,9 +20,13 @@ ASKING: Final = "asking"
 """What a connection is for: a node answers one request of each connection after the other, and
 nobody's write shall wait until somebody's records have come from a disk."""
 
-REQUEST_TIMEOUT_MS: Final = 30_000
 PATIENCE_MS: Final = 30_000
 """How long anything is tried again before it is refused."""
+REQUEST_TIMEOUT_MS: Final = 15_000
+"""A node that is silent for this long is given up: by then the cluster has put others in its place,
+and there is patience left to ask them."""
+NODE_PATIENCE_MS: Final = 10_000
+"""How long a node is told to wait for others before it answers."""
 _PAUSE_FIRST_MS: Final = 20
 _PAUSE_MS_MAX: Final = 1_000
 
@@ -58,10 +62,10 @@ class Fleet:
         for key in [key for key in self._links if key[:2] not in named]:
             self._links.pop(key).close()
 
-    def node(self, node_id: int, purpose: str) -> Link | None:
+    def node(self, node_id: int, purpose: str, timeout_ms: int = REQUEST_TIMEOUT_MS) -> Link | None:
         """The link to a node; None if nobody has said where it is."""
         address = self._addresses.get(node_id)
-        return None if address is None else self._link(address, purpose)
+        return None if address is None else self._link(address, purpose, timeout_ms)
 
     def everyone(self, purpose: str) -> list[Link]:
         """The links to all nodes, or to somebody if none is known."""
@@ -70,11 +74,11 @@ class Fleet:
         ]
 
     def any(self) -> Link:
-        """A link to whoever answers: those that work first, the others in turns."""
+        """A link to whoever answers: those that do so first, the others in turns."""
         places = [*self._addresses.values(), *self._servers]
         for address in places:
             link = self._links.get((*address, ASKING))
-            if link is not None and link.usable:
+            if link is not None and link.prompt:
                 return link
         self._turn += 1
         return self._link(places[self._turn % len(places)], ASKING)
@@ -123,7 +127,9 @@ class Fleet:
             link.close()
         self._links.clear()
 
-    def _link(self, address: tuple[str, int], purpose: str) -> Link:
+    def _link(
+        self, address: tuple[str, int], purpose: str, timeout_ms: int = REQUEST_TIMEOUT_MS
+    ) -> Link:
         key = (*address, purpose)
         link = self._links.get(key)
         if link is None:
@@ -131,7 +137,7 @@ class Fleet:
                 self._dialer,
                 self._runtime,
                 *address,
-                timeout_ms=REQUEST_TIMEOUT_MS,
+                timeout_ms=timeout_ms,
                 login=self._login,
             )
             if self._closed:

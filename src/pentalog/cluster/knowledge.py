@@ -24,7 +24,7 @@ from pentalog.model.types import Edge, Offset, Partition
 
 _OWNER_TRIES: Final = 100
 _OWNER_PAUSE_MS: Final = 100
-_STATE_TRIES: Final = 300
+_STATE_TRIES: Final = 1_000
 _STATE_PAUSE_MS: Final = 10
 
 
@@ -65,6 +65,9 @@ class ClusterKnowledge:
 
     def partitions(self, topic: str, indexes: Collection[int] | None = None) -> Later[None]:
         return begin(self._look(topic, indexes))
+
+    def sizes(self, topics: Collection[str]) -> Later[None]:
+        return begin(self._log.sizes.refresh(topics))
 
     def records(
         self, at: Partition, offset: Offset, *, bytes_max: int, lately: bool = False

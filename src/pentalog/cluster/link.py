@@ -29,6 +29,7 @@ _ANSWER_BYTES_MAX: Final = 256 << 20
 _SMALL_BYTES: Final = 64 << 10
 _PAUSE_FIRST_MS: Final = 50
 _PAUSE_MS_MAX: Final = 1_000
+_PROMPT_MS: Final = 2_000
 _SASL_HANDSHAKE: Final = 17
 _SASL_AUTHENTICATE: Final = 36
 _OFFERED: Final = {messages.API_VERSIONS: (0, 0)}
@@ -98,9 +99,9 @@ class Link:
         self._watch: Timer | None = None
 
     @property
-    def usable(self) -> bool:
-        """It is open, and the versions are known."""
-        return self._usable
+    def prompt(self) -> bool:
+        """It is open, and no answer has been waited for for long."""
+        return self._usable and self._silent_ms() < _PROMPT_MS
 
     def ask(self, key: int, fields: Mapping[str, Any]) -> Later[Any]:
         """Send a request made of plain values; its decoded answer."""
@@ -331,16 +332,20 @@ class Link:
         for request in refused:
             request.later.refuse(Lost(why) if refusal is None else refusal)
 
+    def _silent_ms(self) -> float:
+        """How long the first of those that are not answered has waited."""
+        if not self._flying:
+            return 0
+        return (self._runtime.monotonic() - self._flying[0].sent_s) * 1000
+
     def _arm(self) -> None:
         if self._watch is None:
-            self._watch = self._runtime.after(self._timeout_ms, self._look)
+            left_ms = self._timeout_ms - self._silent_ms()
+            self._watch = self._runtime.after(max(left_ms, 1), self._look)
 
     def _look(self) -> None:
         self._watch = None
-        if not self._usable or (
-            self._flying
-            and self._runtime.monotonic() - self._flying[0].sent_s >= self._timeout_ms / 1000
-        ):
+        if not self._usable or self._silent_ms() >= self._timeout_ms:
             self._fail(f"{self.name} has not answered for {self._timeout_ms} ms")
         elif self._flying:
             self._arm()

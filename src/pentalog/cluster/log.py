@@ -17,6 +17,7 @@ from pentalog.cluster.link import Link
 from pentalog.cluster.polling import FIRST_BYTES, Found, Polling
 from pentalog.cluster.recent import Recent
 from pentalog.cluster.refusals import Refused, Trouble
+from pentalog.cluster.sizes import Sizes
 from pentalog.cluster.steps import Steps, all_of, begin
 from pentalog.cluster.topics import NO_LEADER, ClusterTopics
 from pentalog.cluster.writing import ACKS_ALL, Sending, Writing
@@ -80,6 +81,7 @@ class ClusterLog:
         self._runtime = runtime
         self._metrics = metrics
         self._ahead = Ahead()
+        self.sizes = Sizes(fleet, topics)
         self._recent = Recent(bounds, runtime)
         self._polling = Polling(fleet, topics, bounds, runtime)
         self._polling.found = self._polled
@@ -300,7 +302,7 @@ class ClusterLog:
         return self._bounds.located(at, when)
 
     def size_bytes(self, at: Partition) -> int:
-        raise UnsupportedVersion("the size of a cluster's partitions is not known to its gateways")
+        return self.sizes.of(at)
 
     def appended_bytes(self, at: Partition) -> int:
         return self._appended_bytes.get(at, 0)

@@ -24,12 +24,16 @@ class Refused(Trouble):
     """A node's refusal of one request, or of a part of it."""
 
     def __init__(self, doing: str, code: ErrorCode, text: str | None = None) -> None:
-        name = code.name.upper()
-        super().__init__(f"{doing}: the cluster says {f'{name}: {text}' if text else name}")
+        name, why = code.name.upper(), text or _LIKELY.get(code)
+        super().__init__(f"{doing}: the cluster says {f'{name}: {why}' if why else name}")
         self.code = code
         self.retriable = bool(code.retriable)
 
 
+_LIKELY: Final = {
+    ErrorCode.invalid_record: "a compacted topic takes no record without a key",
+}
+"""Why nodes refuse, where they do not say it themselves."""
 _TOLD: Final[Mapping[ErrorCode, type[BrokerError]]] = {
     ErrorCode.corrupt_message: errors.BatchCorrupt,
     ErrorCode.unknown_topic_or_partition: errors.TopicNotFound,

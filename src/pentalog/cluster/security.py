@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from pentalog.broker.quotas import LocalQuotas
 from pentalog.broker.rules import LocalRules
 from pentalog.broker.security import Principal
-from pentalog.broker.state import State
 from pentalog.broker.tokens import LocalTokens
 from pentalog.broker.users import LocalUsers
-from pentalog.cluster.smart_modules import Desk
+from pentalog.cluster.desk import Desk
 from pentalog.cluster.state_topic import ClusterState
 from pentalog.config import Config
 from pentalog.runtime import Runtime
@@ -20,7 +17,7 @@ class ClusterUsers(LocalUsers):
     """Implements `credentials.Users`."""
 
     def __init__(self, state: ClusterState, runtime: Runtime) -> None:
-        super().__init__(cast("State", Desk(state)), runtime)
+        super().__init__(Desk(state), runtime)
         state.watch(("verifiers", "keys"), self._read)
 
     def _read(self) -> None:
@@ -35,7 +32,7 @@ class ClusterTokens(LocalTokens):
     """Implements `credentials.Tokens`."""
 
     def __init__(self, state: ClusterState, runtime: Runtime, config: Config) -> None:
-        super().__init__(cast("State", Desk(state)), runtime, config)
+        super().__init__(Desk(state), runtime, config)
         state.watch(("tokens",), self._read)
 
     def _read(self) -> None:
@@ -50,7 +47,7 @@ class ClusterRules(LocalRules):
 
     def __init__(self, state: ClusterState, config: Config) -> None:
         super().__init__(
-            cast("State", Desk(state)),
+            Desk(state),
             enforced=config.authorization or bool(config.super_users),
             super_users=[Principal.parse(text) for text in config.super_users],
             everyone_without_rule=config.allow_everyone_without_rule,
@@ -69,7 +66,7 @@ class ClusterQuotas(LocalQuotas):
     """Implements `operation.Quotas`; each gateway counts what passes through it."""
 
     def __init__(self, state: ClusterState, runtime: Runtime) -> None:
-        super().__init__(cast("State", Desk(state)), runtime)
+        super().__init__(Desk(state), runtime)
         state.watch(("quotas",), self._read)
 
     def _read(self) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final, cast
+from typing import Final
 
 from pentalog.broker.smart_modules import LocalSmartModules
-from pentalog.broker.state import Row, State, Value
 from pentalog.broker.transformation import SmartModule
+from pentalog.cluster.desk import Desk
 from pentalog.cluster.state_topic import BATCH_BYTES_MAX, ClusterState
 from pentalog.config import Config
 from pentalog.model.errors import SmartModuleInvalid
@@ -18,33 +18,11 @@ WASM_BYTES_MAX: Final = BATCH_BYTES_MAX // 2
 _TABLE: Final = "smart_modules"
 
 
-class Desk:
-    """The rows there are at the moment, as `LocalSmartModules` uses a state file."""
-
-    def __init__(self, state: ClusterState) -> None:
-        self._state = state
-
-    def rows(self, sql: str, *values: Value) -> list[Row]:
-        return self._state.rows.rows(sql, *values)
-
-    def check(self) -> None:
-        tenure = self._state.tenure
-        if tenure is None:
-            self._state.refuse()
-        tenure.check()
-
-    def write(self, sql: str, *values: Value) -> None:
-        self._state.rows.write(sql, *values)
-
-    def settle(self) -> Later[None]:
-        return self._state.rows.settle()
-
-
 class ClusterSmartModules(LocalSmartModules):
     """Implements `transformation.SmartModules`."""
 
     def __init__(self, state: ClusterState, runtime: Runtime, config: Config) -> None:
-        super().__init__(cast("State", Desk(state)), runtime, config)
+        super().__init__(Desk(state), runtime, config)
         state.watch([_TABLE], self._read)
 
     def _read(self) -> None:

@@ -12,6 +12,7 @@ import logging
 import sqlite3
 from collections.abc import Callable, Collection
 from typing import Final, NoReturn, Protocol
+from uuid import uuid4
 
 from pentalog.broker.port import TopicSpec, Waiting
 from pentalog.broker.state import CHANGES_MAX, Row, Value
@@ -55,7 +56,7 @@ _EPOCH_MAX: Final = 32_767
 
 
 class Replica:
-    """The rows as read from the topic so far; stands for a `State` that takes no changes."""
+    """The rows as read from the topic so far; takes no changes."""
 
     def __init__(self, state: ClusterState) -> None:
         self.over = False
@@ -66,25 +67,17 @@ class Replica:
         """Under which id and epoch this one writes, if it does."""
         self.before: Identity | None = None
         """Who else wrote the last batch that was read."""
+        self.secret = ""
+        """Of the owner that claimed the state last: only who may read the state knows it."""
         self._state = state
         self._tables = Tables()
         self._waiting: Waiting | None = None
-
-    @property
-    def cluster_id(self) -> str:
-        return self._state.topics.cluster_id
 
     def rows(self, sql: str, *values: Value) -> list[Row]:
         try:
             return self._tables.rows(sql, values)
         except sqlite3.Error as error:
             raise StorageFailed(f"cannot look up the gateways' state: {error}") from error
-
-    def look_up(self, sql: str, *values: Value) -> Later[list[Row]]:
-        return Later.now(self.rows(sql, *values))
-
-    def check(self) -> None:
-        self._state.refuse()
 
     def write(self, sql: str, *values: Value) -> None:
         raise AssertionError("whoever writes asks first whether it may")
@@ -124,7 +117,7 @@ class Replica:
                 self.before = writer
             for record in rows:
                 if record.key == _CLAIM_KEY:
-                    _check_claim(record)
+                    self.secret = _read_claim(record)
             try:
                 changed |= self._tables.apply(rows)
             except (sqlite3.Error, TypeError, KeyError, AttributeError, AssertionError) as flaw:
@@ -158,7 +151,7 @@ class Replica:
 
 
 class Tenure(Replica):
-    """The rows of an owner, for as long as it is; stands for a `State`."""
+    """The rows of an owner, for as long as it is; implements `needs.RowsToLookUp`."""
 
     def __init__(self, state: ClusterState) -> None:
         super().__init__(state)
@@ -183,6 +176,7 @@ class Tenure(Replica):
             "gateway": council.me.gateway_id if council.me else "",
             "generation": council.generation,
             "schema": SCHEMA,
+            "secret": uuid4().hex,
         }
         claim = Record(json.dumps(said, separators=(",", ":")).encode(), _CLAIM_KEY)
         behind = yield from self._writer.write([claim], self.may)
@@ -206,7 +200,7 @@ class Tenure(Replica):
             return rows
         return [] if writer == self.who else [one for one in rows if table_of(one) in SHARED]
 
-    # What `State` offers
+    # What `needs.RowsToLookUp` asks for
 
     def look_up(self, sql: str, *values: Value) -> Later[list[Row]]:
         later: Later[list[Row]] = Later()
@@ -460,6 +454,7 @@ class ClusterState:
                     self._take_place(replica)
                 elif changed:
                     self._tell(changed)
+                self.council.secret = replica.secret
                 replica.told = replica.position
                 yield replica.more()
             else:
@@ -477,6 +472,7 @@ class ClusterState:
         if tenure.over:
             return
         self._take_place(tenure)
+        self.council.secret = tenure.secret
         for tenant in self.tenants:
             self._moved_in.append(tenant)
             yield from tenant.move_in(tenure)
@@ -510,9 +506,11 @@ class ClusterState:
             yield from self.topics.refresh(STATE_TOPIC)
 
 
-def _check_claim(record: Record) -> None:
+def _read_claim(record: Record) -> str:
+    """The owner's secret; raises if this gateway is too old to understand it."""
     try:
-        schema = int(json.loads(record.value or b"{}").get("schema", 0))
+        said = json.loads(record.value or b"{}")
+        schema, secret = int(said.get("schema", 0)), str(said.get("secret", ""))
     except (ValueError, AttributeError, TypeError) as flaw:
         raise StorageFailed(f"a claim in {AT} cannot be read: {record.value!r}") from flaw
     if schema > SCHEMA:
@@ -520,3 +518,4 @@ def _check_claim(record: Record) -> None:
             f"{AT} was written by a newer pentalog (state version {schema}, this one knows up to "
             f"{SCHEMA}): run this gateway in that version too"
         )
+    return secret

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pentalog.clients.kafka import messages
 from pentalog.cluster import produce
-from pentalog.cluster.fleet import ASKING, WRITING, Fleet
+from pentalog.cluster.fleet import ASKING, NODE_PATIENCE_MS, WRITING, Fleet
 from pentalog.cluster.refusals import Lost, Refused, Trouble, check
 from pentalog.cluster.steps import Steps
 from pentalog.cluster.topics import NO_LEADER, ClusterTopics
@@ -27,7 +27,6 @@ _FIND_COORDINATOR: Final = 10
 _INIT_PRODUCER_ID: Final = 22
 _TRANSACTION_KEY: Final = 1
 _TRANSACTION_TIMEOUT_MS: Final = 60_000
-_REQUEST_TIMEOUT_MS: Final = 10_000
 _ACKS_ALL: Final = -1
 _COMPRESSED_FROM_BYTES: Final = 64 << 10
 _PAUSE_FIRST_MS: Final = 20
@@ -104,7 +103,7 @@ class FencedWriter:
             node = None if leader == NO_LEADER else self._fleet.node(leader, WRITING)
             link = self._fleet.required(node, doing)
             body = produce.request_body(
-                [(self._at, data)], acks=_ACKS_ALL, timeout_ms=_REQUEST_TIMEOUT_MS
+                [(self._at, data)], acks=_ACKS_ALL, timeout_ms=NODE_PATIENCE_MS
             )
             answer = yield link.exchange(produce.KEY, produce.VERSION, body)
             found, throttle_ms = produce.read_answer(answer)

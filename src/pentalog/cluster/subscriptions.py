@@ -7,15 +7,14 @@ asked twice.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final, cast
+from typing import Final
 
 from pentalog.broker import settings as topic_settings
 from pentalog.broker.deliveries import Subscription, SubscriptionView
 from pentalog.broker.knowledge import Knowledge
-from pentalog.broker.port import Log, Opened, Topic, Topics, TopicSpec
-from pentalog.broker.state import State
+from pentalog.broker.port import Opened, Topic, TopicSpec
 from pentalog.broker.subscriptions import LocalSubscriptions
 from pentalog.cluster.log import ClusterLog
 from pentalog.cluster.state_topic import ClusterState, Tenure
@@ -27,12 +26,10 @@ from pentalog.metrics import Metrics
 from pentalog.model.errors import BrokerError, Overloaded, TopicExists
 from pentalog.model.later import Later
 from pentalog.model.types import Ack, Appended, Horizon, Offset, Partition
-from pentalog.runtime import Runtime, Timer
+from pentalog.runtime import Runtime
 
 _KEPT_MAX: Final = 128
 _KEPT_BYTES_MAX: Final = 64 << 20
-_HOME_MS: Final = 15_000
-"""How long frames wait for an owner: an election after a death takes less."""
 _OURS: Final = "subscription."
 """What the names of settings begin with that no Kafka knows."""
 
@@ -57,39 +54,22 @@ class ClusterSubscriptions:
         self._config = config
         self.knowledge: Knowledge | None = None
         self._kept: LocalSubscriptions | None = None
-        self._waiting: list[Later[None]] = []
-        self._timer: Timer | None = None
-        state.council.watch(self._look_for_home)
+        self._watchers: dict[object, Callable[[], None]] = {}
+        state.council.watch(self._moved)
         topics.deleted.append(self._topic_deleted)
 
     @property
     def here(self) -> bool:
         return self._kept is not None and self._state.owned
 
-    def homed(self) -> Later[None]:
-        if self._home_known():
-            return Later.now(None)
-        later: Later[None] = Later()
-        self._waiting.append(later)
-        if self._timer is None:
-            self._timer = self._runtime.after(_HOME_MS, self._stop_looking)
-        return later
+    def watch(self, run: Callable[[], None]) -> Callable[[], None]:
+        key = object()
+        self._watchers[key] = run
+        return lambda: self._watchers.pop(key, None) and None
 
-    def _home_known(self) -> bool:
-        council = self._state.council
-        return self.here or (council.owner is not None and council.owner != council.me)
-
-    def _look_for_home(self) -> None:
-        if self._waiting and self._home_known():
-            self._stop_looking()
-
-    def _stop_looking(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        waiting, self._waiting = self._waiting, []
-        for later in waiting:
-            later.fill(None)
+    def _moved(self) -> None:
+        for run in list(self._watchers.values()):
+            run()
 
     def open(self, topic: str, *, leased: bool) -> Later[int]:
         if self._kept is None or not self.here:
@@ -123,16 +103,16 @@ class ClusterSubscriptions:
         if tenure.over:
             return
         kept = LocalSubscriptions(
-            cast("State", tenure),
-            cast("Log", RememberingLog(self._log)),
-            cast("Topics", PatientTopics(self._topics, tenure, self._config)),
+            tenure,
+            RememberingLog(self._log),
+            PatientTopics(self._topics, tenure, self._config),
             self._runtime,
             self._metrics,
             self._config,
         )
         kept.restore()
         self._kept = kept
-        self._look_for_home()
+        self._moved()
 
     def move_out(self) -> None:
         kept, self._kept = self._kept, None
@@ -148,7 +128,6 @@ class RememberingLog:
         self._kept: OrderedDict[tuple[Partition, Offset], Later[Opened]] = OrderedDict()
         self._bytes = 0
         self.marks = log.marks
-        self.wait = log.wait
 
     def append(
         self,

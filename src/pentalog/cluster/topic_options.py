@@ -52,7 +52,7 @@ class ClusterTopicOptions:
         self._local.check()
 
     def move_in(self, tenure: Tenure) -> Steps[None]:
-        local = LocalTopicOptions(tenure)  # type: ignore[arg-type]  # speaks as a state file
+        local = LocalTopicOptions(tenure)
         local.open()
         self._local, self._tenure = local, tenure
         yield from ()

@@ -14,7 +14,7 @@ from pentalog.broker.topics import name_flaw
 from pentalog.clients.kafka import messages
 from pentalog.cluster.agreement import STATE_TOPIC
 from pentalog.cluster.changes import Changes, TopicChanges, growth_flaw, wanted_changes
-from pentalog.cluster.fleet import PATIENCE_MS, Fleet
+from pentalog.cluster.fleet import NODE_PATIENCE_MS, Fleet
 from pentalog.cluster.refusals import Refused, check
 from pentalog.cluster.steps import Steps, all_of, begin
 from pentalog.model.errors import (
@@ -272,7 +272,7 @@ class ClusterTopics:
                         "configs": configs,
                     }
                 ],
-                "timeout": messages.ms(PATIENCE_MS),
+                "timeout": messages.ms(NODE_PATIENCE_MS),
                 "validate_only": False,
             },
         )

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pentalog.clients.kafka import messages
 from pentalog.cluster import produce
-from pentalog.cluster.fleet import PATIENCE_MS, WRITING, Fleet
+from pentalog.cluster.fleet import NODE_PATIENCE_MS, PATIENCE_MS, WRITING, Fleet
 from pentalog.cluster.link import Link
 from pentalog.cluster.refusals import Lost, Refused, Trouble, check, told
 from pentalog.cluster.steps import Steps, begin
@@ -38,6 +38,7 @@ ACKS_LEADER: Final = 1
 _INIT_PRODUCER_ID: Final = 22
 _PAUSE_FIRST_MS: Final = 20
 _PAUSE_MS_MAX: Final = 1_000
+_EXPIRE_MS: Final = 1_000
 _NOT_TAKEN: Final = (
     ErrorCode.out_of_order_sequence_number,
     ErrorCode.unknown_producer_id,
@@ -122,6 +123,7 @@ class Writing:
         self._lanes: dict[Partition, Lane] = {}
         self._ready: dict[Lane, None] = {}
         self._scheduled = False
+        self._watched = False
         self._queued_bytes = 0
         self._identity: Identity | None = None
         self._asking = False
@@ -144,7 +146,20 @@ class Writing:
         lane.queue.append(sending)
         self._queued_bytes += len(batch)
         self._wake(lane)
+        if not self._watched:
+            self._watched = True
+            self._runtime.after(_EXPIRE_MS, self._expire)
         return sending
+
+    def _expire(self) -> None:
+        """Give up what waits for too long behind batches whose answers do not come."""
+        now_s = self._runtime.monotonic()
+        for lane in list(self._lanes.values()):
+            while lane.queue and now_s > lane.queue[0].deadline_s:
+                self._give_up(lane, lane.queue.popleft(), None)
+        self._watched = any(lane.queue for lane in self._lanes.values())
+        if self._watched:
+            self._runtime.after(_EXPIRE_MS, self._expire)
 
     def drained(self, at: Partition) -> Later[None]:
         """Ready when everything taken for this partition so far has been answered."""
@@ -241,7 +256,7 @@ class Writing:
             body = produce.request_body(
                 [(lane.at, sending.batch) for lane, sending in part],
                 acks=acks,
-                timeout_ms=PATIENCE_MS,
+                timeout_ms=NODE_PATIENCE_MS,
                 transactional_id=transactional_id,
             )
             asked = link.exchange(produce.KEY, produce.VERSION, body)

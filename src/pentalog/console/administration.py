@@ -14,14 +14,13 @@ from pentalog.clients.kafka.connection import checked
 from pentalog.clients.kafka.errors import Incompatible
 from pentalog.clients.kafka.groups import Member
 from pentalog.clients.kafka.offsets import GroupOffset, commit, committed
+from pentalog.clients.kafka.resources import DESCRIBE_CONFIGS, TOPIC, settings_of
 from pentalog.model.types import Offset, Partition
 
 _DELETE_TOPICS: Final = 20
-_DESCRIBE_CONFIGS: Final = 32
 _DESCRIBE_LOG_DIRS: Final = 35
 _CREATE_PARTITIONS: Final = 37
 _ALTER_CONFIGS: Final = 44
-_TOPIC_RESOURCE: Final = 2
 _SET: Final = 0
 _UNSET: Final = 1
 _SOURCES: Final = {
@@ -159,17 +158,7 @@ def grow_topic(cluster: Cluster, topic: str, count: int) -> None:
 
 
 def settings(cluster: Cluster, topic: str) -> list[Setting]:
-    resource = {
-        "resource_type": _TOPIC_RESOURCE,
-        "resource_name": topic,
-        "configuration_keys": None,
-    }
-    fields = {
-        "resources": [resource],
-        "include_synonyms": False,
-        "include_documentation": False,
-    }
-    answer = cluster.control().ask(_DESCRIBE_CONFIGS, fields)
+    answer = cluster.control().ask(DESCRIBE_CONFIGS, settings_of(topic))
     check_all(f"describing topic {topic!r}", answer.results)
     return [
         Setting(
@@ -189,7 +178,7 @@ def set_setting(cluster: Cluster, topic: str, name: str, value: str | None) -> N
         "config_operation": _UNSET if value is None else _SET,
         "value": value,
     }
-    resource = {"resource_type": _TOPIC_RESOURCE, "resource_name": topic, "configs": [change]}
+    resource = {"resource_type": TOPIC, "resource_name": topic, "configs": [change]}
     answer = cluster.control().ask(
         _ALTER_CONFIGS, {"resources": [resource], "validate_only": False}
     )

@@ -26,6 +26,7 @@ from pentalog.kernels.blipmq_facts import (
 )
 from pentalog.kernels.column_facts import Chunks, Columns
 from pentalog.kernels.cursus_facts import CursusFrame, CursusPage
+from pentalog.kernels.document_facts import Documents
 from pentalog.kernels.facts import (
     FLAW_CHECKSUM,
     FLAW_CODEC,
@@ -62,7 +63,9 @@ from pentalog.kernels.pure.columns import decode_columns
 from pentalog.kernels.pure.crc32c import crc32c
 from pentalog.kernels.pure.cursus import cursus_batches, read_cursus
 from pentalog.kernels.pure.cursus_pages import cursus_page
+from pentalog.kernels.pure.documents import parse_documents
 from pentalog.kernels.pure.fluvio import fluvio_end, fluvio_to_log, log_to_fluvio
+from pentalog.kernels.pure.joining import join_batches
 from pentalog.kernels.pure.leases import acknowledge, settled_prefix
 from pentalog.kernels.pure.produce import produce_replies, split_produce
 from pentalog.kernels.pure.records import (
@@ -106,6 +109,7 @@ __all__ = [
     "CursusFrame",
     "CursusPage",
     "Delivered",
+    "Documents",
     "EncodedRows",
     "Facts",
     "Frames",
@@ -135,11 +139,13 @@ __all__ = [
     "fit_batches",
     "fluvio_end",
     "fluvio_to_log",
+    "join_batches",
     "keep_newest",
     "locate_offset",
     "locate_time",
     "log_to_fluvio",
     "newest_keys",
+    "parse_documents",
     "place_rows",
     "produce_replies",
     "read_cursus",
@@ -177,12 +183,14 @@ FUNCTIONS: Final[dict[str, tuple[str, ...]]] = {
     "records": ("check_records", "decode_records", "encode_records", "keep_newest", "newest_keys"),
     "rows": ("encode_rows", "place_rows"),
     "fluvio": ("fluvio_end", "fluvio_to_log", "log_to_fluvio"),
+    "joining": ("join_batches",),
     "produce": ("produce_replies", "split_produce"),
     "rustlog": ("rustlog_batches", "rustlog_flaw", "rustlog_run"),
     "rustlog_answers": ("rustlog_acks", "rustlog_fetched"),
     "leases": ("acknowledge", "settled_prefix"),
     "blipmq": ("split_blipmq",),
     "blipmq_answers": ("deliver_blipmq", "refuse_blipmq"),
+    "documents": ("parse_documents",),
 }
 """The functions of each kernel module; both twins have them all."""
 

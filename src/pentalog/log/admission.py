@@ -12,7 +12,7 @@ from typing import Final
 from pentalog import kernels
 from pentalog.kernels import Facts
 from pentalog.model import batch as batches_of
-from pentalog.model.compression import CODECS
+from pentalog.model.compression import CODECS, GZIP, LZ4
 from pentalog.model.errors import (
     BatchCorrupt,
     BrokerError,
@@ -28,6 +28,8 @@ OPENED_BYTES_MAX: Final = 256 << 20
 
 _NO_LIMIT: Final = (1 << 63) - 1
 _CONTROL: Final = 0x20
+_GZIP_CHOOSES: Final = -1
+_LZ4_QUICKEST: Final = 9
 
 _FLAWS: Final[dict[int, tuple[type[BrokerError], str]]] = {
     kernels.FLAW_SHORT: (BatchCorrupt, "ends inside a batch"),
@@ -99,9 +101,21 @@ def _open(
         if wanted == codec:
             kept += batches[position : position + header.size]
         else:
-            kept += batches_of.rebuild(header, payload, count=header.records, codec=wanted)
+            kept += batches_of.rebuild(
+                header, payload, count=header.records, codec=wanted, level=_level(wanted, settings)
+            )
         position += header.size
     return memoryview(kept), kernels.check_batches(kept, 0, len(kept))
+
+
+def _level(codec: int, settings: LogSettings) -> int | None:
+    if codec == GZIP:
+        return None if settings.gzip_level == _GZIP_CHOOSES else settings.gzip_level
+    if codec == LZ4:
+        # Kafka's clients and brokers take their default for the quickest way, and only the
+        # other levels at their word.
+        return None if settings.lz4_level == _LZ4_QUICKEST else settings.lz4_level
+    return settings.zstd_level
 
 
 def _check_age(

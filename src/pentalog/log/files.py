@@ -20,6 +20,8 @@ from pentalog.model.types import Volume
 
 _READ_NOW: Final = getattr(os, "RWF_NOWAIT", 0)
 _WRITE_SYNCED: Final = getattr(os, "RWF_DSYNC", 0)
+_READ_MAPPED: Final = 22
+"""MADV_POPULATE_READ, for which Python has no name."""
 _PROBE: Final = bytearray(1)
 
 
@@ -62,7 +64,9 @@ class Files(Protocol):
     def sync(self, file: Handle) -> None: ...
     def sync_directory(self, path: Path) -> None: ...
     def truncate(self, file: Handle, size: int) -> None: ...
-    def map(self, file: Handle) -> mmap.mmap | bytes: ...
+    def map(self, file: Handle, position: int = 0) -> mmap.mmap | bytes:
+        """The whole file, of which nothing before `position` will be looked at."""
+
     def cached(self, file: Handle, position: int, length: int) -> bool:
         """True if both ends of the range can be read without waiting for the disk."""
 
@@ -86,6 +90,23 @@ class Files(Protocol):
 
     def lock(self, path: Path) -> Handle:
         """Take the lock file for as long as the handle lives; BlockingIOError if another has it."""
+
+
+def mapped(fd: int, size: int, path: Path, position: int = 0) -> mmap.mmap:
+    """A file as memory, read from `position` on.
+
+    What the disk cannot give, or what was cut off meanwhile, is an OSError here; of a map that
+    was not read it is a signal, which ends the process.
+    """
+    found = mmap.mmap(fd, size, access=mmap.ACCESS_READ)
+    try:
+        if position < size:
+            found.madvise(_READ_MAPPED, position // mmap.PAGESIZE * mmap.PAGESIZE)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # as Linux before 5.14 and other systems say
+            found.close()
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path)) from error
+    return found
 
 
 class RealFiles:
@@ -146,10 +167,9 @@ class RealFiles:
     def truncate(self, file: Handle, size: int) -> None:
         os.ftruncate(file.fd, size)
 
-    def map(self, file: Handle) -> mmap.mmap | bytes:
-        if self.size(file) == 0:
-            return b""
-        return mmap.mmap(file.fd, 0, access=mmap.ACCESS_READ)
+    def map(self, file: Handle, position: int = 0) -> mmap.mmap | bytes:
+        size = self.size(file)
+        return mapped(file.fd, size, file.path, position) if size else b""
 
     def cached(self, file: Handle, position: int, length: int) -> bool:
         if not _READ_NOW or length <= 0:

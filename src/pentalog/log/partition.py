@@ -26,6 +26,7 @@ from pentalog.log.reading import Reading
 from pentalog.log.residents import Residents
 from pentalog.log.segment import Point, Segment, segment_path
 from pentalog.log.transactions import AbortedTransaction, AbortedTransactions
+from pentalog.log.troubles import Troubles
 from pentalog.metrics import Metrics
 from pentalog.model import batch as batches_of
 from pentalog.model.errors import (
@@ -61,6 +62,7 @@ class PartitionLog:
         metrics: Metrics,
         flusher: Flusher,
         residents: Residents,
+        troubles: Troubles,
         settings: LogSettings,
     ) -> None:
         self.at = at
@@ -72,6 +74,7 @@ class PartitionLog:
         self.metrics = metrics
         self.flusher = flusher
         self.residents = residents
+        self.troubles = troubles
         self.settings = settings
         self.segments: list[Segment] = []
         self.start_offset = 0
@@ -335,7 +338,8 @@ class PartitionLog:
             self._write_aborted(segment, later, index)
         except OSError as error:
             # The marker is written and counts; this is made up for by the next checkpoint.
-            log.error("cannot write to the index of aborted transactions: %s", error)
+            what = "write to the index of aborted transactions"
+            self.troubles.tell(logging.ERROR, "aborted", what, error)
             self.aborts_unwritten = True
 
     def _make_up_for_aborts(self) -> None:
@@ -371,8 +375,8 @@ class PartitionLog:
             self.notify()
 
     def _storage_error(self, action: str, error: OSError) -> StorageFailed:
+        self.troubles.tell(logging.ERROR, action, f"{action} {self.name}", error)
         text = f"cannot {action} {self.name}: {error.strerror or error}"
-        log.error(text)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return StorageFull(f"{text}; free some space")
         return StorageFailed(f"{text}; check the disk of {self.directory}")

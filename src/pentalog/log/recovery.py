@@ -200,8 +200,8 @@ def _walk_producers(partition: PartitionLog, segment: Segment, offset: int) -> N
     found = segment.find(offset, patient=True)
     if found is None:
         return
-    data = partition.files.map(segment.file)
     position = found.position
+    data = partition.files.map(segment.file, position)
     try:
         while position < segment.size:
             end = min([d.start for d in segment.damages if d.start >= position] + [segment.size])

@@ -342,7 +342,7 @@ def _damages(
     files: Files, file: Handle, source: Source, position: int, next_offset: int, *, gaps: bool
 ) -> list[Damage]:
     """All damage from a position on, by the rules the log itself goes by."""
-    mapped = files.map(file)
+    mapped = files.map(file, position)
     view = memoryview(mapped)
     try:
         found = inspect(

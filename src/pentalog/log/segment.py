@@ -284,7 +284,7 @@ class Segment:
         bytes_since_entry: int = 0,
     ) -> Inspection:
         """Check every batch from a boundary to the end of the file."""
-        mapped = self.files.map(self.file)
+        mapped = self.files.map(self.file, position)
         view = memoryview(mapped)
         try:
             return inspect(

@@ -16,8 +16,10 @@ TOPIC-N/name                       the topic's name, where TOPIC is only its dig
 from __future__ import annotations
 
 import base64
+import contextlib
 import logging
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -34,6 +36,8 @@ from pentalog.log.marks import MarksFile
 from pentalog.log.partition import PartitionLog
 from pentalog.log.recovery import CleanStop, open_partition, open_producers
 from pentalog.log.residents import Residents
+from pentalog.log.segment import segment_path
+from pentalog.log.troubles import Troubles
 from pentalog.metrics import Metrics
 from pentalog.model.errors import PartitionNotFound
 from pentalog.model.internal import OFFSETS_TOPIC, OFFSETS_TOPIC_ID
@@ -53,6 +57,7 @@ _KAFKA_INTERNAL: Final = frozenset(
     {"__cluster_metadata", "__consumer_offsets", "__transaction_state", "__share_group_state"}
 )
 _DOOMED: Final = ".doomed"
+_TOPIC_ID: Final = "partition.metadata"
 
 
 class StoreError(Exception):
@@ -96,6 +101,9 @@ class Store:
         self._names = checkpoints.Names(files, directory)
         self._marks = MarksFile(directory, files)
         self._marks_timer: Timer | None = None
+        self.troubles = Troubles(runtime)
+        self.files_max = sys.maxsize
+        """Files that may be open at once, of which each partition has one."""
         self._residents = Residents()
         self._partitions: dict[Partition, PartitionLog] = {}
         self._lock: Handle | None = None
@@ -127,6 +135,11 @@ class Store:
             files.sync_directory(directory)
             self.stopped_cleanly = True
         found = list(self._partition_directories())
+        if len(found) > self.files_max:
+            raise StoreError(
+                f"{directory} holds {len(found)} partitions, each needs an open file, and there "
+                f"may be {self.files_max}; let this process open more (ulimit -Hn)"
+            )
         for done, (at, name) in enumerate(found):
             for _ in self._open_partition(at, name, stops.get(name), points.get(at, 0)):
                 yield Opening(done, len(found))
@@ -184,7 +197,7 @@ class Store:
                 self.files.remove_directory(self.directory / name)
                 continue
             match = _PARTITION_NAME.fullmatch(name)
-            if match is None:
+            if match is None or self._is_bare(self.directory / name):
                 continue
             topic = self._names.read(match[1], int(match[2]))
             if topic is None:
@@ -197,6 +210,11 @@ class Store:
             at = Partition(topic, int(match[2]))
             if spell(at) == name:
                 yield at, name
+
+    def _is_bare(self, directory: Path) -> bool:
+        """Was this directory just being made when the broker ended?  Then it is as good as none."""
+        files = self.files.list(directory)
+        return _TOPIC_ID not in files and not any(file.endswith(".log") for file in files)
 
     def _check_nameless(self, spelled: str, name: str) -> None:
         """A directory whose name was not written yet is as good as none: it is made again."""
@@ -240,11 +258,12 @@ class Store:
             metrics=self.metrics,
             flusher=self.flusher,
             residents=self._residents,
+            troubles=self.troubles,
             settings=settings,
         )
 
     def _topic_id(self, directory: Path) -> UUID:
-        text = checkpoints.read_text(self.files, directory / "partition.metadata")
+        text = checkpoints.read_text(self.files, directory / _TOPIC_ID)
         for line in text.splitlines():
             name, _, value = line.partition(":")
             if name.strip() == "topic_id":
@@ -345,11 +364,14 @@ class Store:
             partition.active.persist_indexes()
             partition.write_producer_snapshot()
         except OSError as error:
-            log.warning("cannot write checkpoints of %s: %s", partition.name, error)
+            what = f"write checkpoints of {partition.name}"
+            self.troubles.tell(logging.WARNING, "checkpoint", what, error)
         return True
 
     def _checkpoint_done(self, _: None, error: BaseException | None) -> None:
-        if error is not None:
+        if isinstance(error, OSError):
+            self.troubles.tell(logging.WARNING, "points", "write the recovery points", error)
+        elif error is not None:
             log.warning("cannot write the recovery points: %s", error)
         if self._opened:
             self._checkpoint_timer = self.runtime.after(
@@ -368,7 +390,8 @@ class Store:
         try:
             self._marks.publish(self._partitions.values())
         except OSError as error:
-            log.warning("cannot publish the marks for readers of the files: %s", error)
+            what = "publish the marks for readers of the files"
+            self.troubles.tell(logging.WARNING, "marks", what, error)
 
     def _recovery_points(self) -> dict[Partition, int]:
         return {at: partition.synced.offset for at, partition in self._partitions.items()}
@@ -399,6 +422,11 @@ class Store:
         """The partitions there are, and the ids of their topics as far as they are known."""
         return {at: p.topic_id if p.topic_id.int else None for at, p in self._partitions.items()}
 
+    @property
+    def room(self) -> int:
+        """How many partitions more may be made: some files are left for other things."""
+        return max(0, self.files_max * 3 // 4 - len(self._partitions))
+
     def all(self) -> list[PartitionLog]:
         return list(self._partitions.values())
 
@@ -410,21 +438,41 @@ class Store:
 
     def create(self, at: Partition, topic_id: UUID, settings: LogSettings) -> None:
         assert at not in self._partitions
-        name = spell(at)
-        directory = self.directory / name
+        directory = self.directory / spell(at)
+        new = not self.files.exists(directory)
+        try:
+            partition = self._make(at, directory, topic_id, settings)
+        except OSError:
+            if new:
+                self._unmake(directory)
+            raise
+        self._partitions[at] = partition
+        self.flusher.created(self.directory)
+
+    def _unmake(self, directory: Path) -> None:
+        """What is left would be taken for a topic, or for a Kafka's, at the next start."""
+        for path in (directory / _TOPIC_ID, segment_path(directory, 0, ".log")):
+            with contextlib.suppress(OSError):
+                self.files.remove(path)
+        # May fail where no more files can be opened; a bare directory is as good as none.
+        with contextlib.suppress(OSError):
+            self.files.remove_directory(directory)
+
+    def _make(
+        self, at: Partition, directory: Path, topic_id: UUID, settings: LogSettings
+    ) -> PartitionLog:
         self.files.make_directory(directory)
-        if checkpoints.needs_name_file(name):
+        if checkpoints.needs_name_file(directory.name):
             # Synced, and before the first segment: no record may lie where nobody finds it.
             self.files.replace_text(directory / checkpoints.NAME_FILE, at.topic)
         self._write_topic_id(directory, topic_id)
         partition = self._partition(at, topic_id, directory, settings)
         partition.attach([])
-        self._partitions[at] = partition
-        self.flusher.created(self.directory)
+        return partition
 
     def _write_topic_id(self, directory: Path, topic_id: UUID) -> None:
         spelled = base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
-        file = self.files.open(directory / "partition.metadata", create=True)
+        file = self.files.open(directory / _TOPIC_ID, create=True)
         try:
             self.files.write(file, f"version: 0\ntopic_id: {spelled}\n".encode(), 0)
         finally:

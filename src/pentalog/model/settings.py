@@ -31,6 +31,9 @@ class LogSettings:
     timestamp_after_ms_max: int = 3600 * 1000
     compression: str = "producer"
     """producer, uncompressed, gzip, snappy, lz4 or zstd."""
+    gzip_level: int = -1
+    lz4_level: int = 9
+    zstd_level: int = 3
     compaction_lag_ms_min: int = 0
     compaction_lag_ms_max: int = (1 << 63) - 1
     delete_retention_ms: int = 24 * 3600 * 1000

@@ -7,6 +7,7 @@
 | `<query>.start.json` | us, before the first batch | where the first batch begins |
 | `<query>.floor.json` | `rebuild`, for gold | windows that are not to be written again |
 | `<query>.progress.json` | us, after every batch | rate, lag and times, for `status` |
+| `replay-dlq.json` | `replay-dlq`, until it is done | what it is about to commit |
 | `control.json` | `pause` and `resume` | what the runner should do |
 """
 

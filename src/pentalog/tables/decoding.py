@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pentalog.tables import avro
+from pentalog.tables import avro, documents
 from pentalog.tables.pipeline import Decode, PipelineError
 
 if TYPE_CHECKING:
@@ -66,15 +66,15 @@ def decoded(rows: DataFrame, decode: Decode, schema: StructType) -> DataFrame:
     is_text = f.expr("is_valid_utf8(value)")
     if decode.format == "text":
         return rows.withColumn(DECODED, f.struct(text.alias("text"))).withColumn(
-            REASON, f.when(f.col("value").isNotNull() & ~is_text, f.lit("the value is not UTF-8"))
+            REASON, f.when(f.col("value").isNotNull() & ~is_text, f.lit(documents.NO_TEXT))
         )
     parser = _json if decode.format == "json" else _csv
     parsed, whole = parser(text, schema, decode.options)
     with_struct = rows.withColumn("__parsed", parsed)
     reason = (
-        f.when(f.col("value").isNull(), f.lit("the value is null"))
-        .when(~is_text, f.lit("the value is not UTF-8"))
-        .when(f.col("__parsed").isNull(), f.lit("the value is empty"))
+        f.when(f.col("value").isNull(), f.lit(documents.NULL))
+        .when(~is_text, f.lit(documents.NO_TEXT))
+        .when(f.col("__parsed").isNull(), f.lit(documents.EMPTY))
         .when(whole, _mismatch(decode.format, text, schema))
     )
     for one in schema:
@@ -174,7 +174,7 @@ def _mismatch(format: str, text: Column, schema: StructType) -> Column:
     value = f.try_parse_json(text)
     wrong = f.concat_ws(", ", *(_wrong_field(value, one) for one in schema))
     return (
-        f.when(value.isNull(), f.lit("the value is not JSON"))
+        f.when(value.isNull(), f.lit(documents.NO_JSON))
         .when(~f.startswith(f.ltrim(text), f.lit("{")), f.lit("the value is no JSON object"))
         .when(wrong != "", wrong)
         .when(_more_follows(text), f.lit("something follows the JSON object"))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _LISTS: Final = ("spark.jars", "spark.jars.packages", "spark.jars.repositories")
 """Settings of which every pipeline's share counts."""
 _EXTENSIONS: Final = "spark.sql.extensions"
+_OF_JARS: Final = ("spark.jars", _EXTENSIONS, "spark.sql.catalog.")
 
 
 class Kind(NamedTuple):
@@ -80,6 +81,19 @@ def settings(pipelines: Iterable[Pipeline], jars: str = "") -> dict[str, str]:
                 asked[key] = _joined(asked.get(key, ""), value)
             asked.setdefault(key, value)
     return {**found, **asked}
+
+
+def reading_settings(pipelines: Iterable[Pipeline]) -> dict[str, str]:
+    """What a session that only reads their tables takes of them: memory and the like, no jars."""
+    found: dict[str, set[str]] = {}
+    for pipeline in pipelines:
+        for key, value in pipeline.spark.items():
+            found.setdefault(key, set()).add(value)
+    return {
+        key: values.pop()
+        for key, values in found.items()
+        if len(values) == 1 and not key.startswith(_OF_JARS)
+    }
 
 
 def session() -> SparkSession | None:

@@ -15,6 +15,7 @@ from pentalog.tables import (
     decoding,
     group,
     layers,
+    replays,
     schema,
     shortcut,
     silver,
@@ -73,6 +74,7 @@ def start(
 ) -> StreamingQuery:
     """Begin, or go on, with a pipeline; `once` ends at what is the end now."""
     probe(pipeline.table("bronze"))
+    replays.go_on(pipeline)
     checkpoint = kept or Checkpoint(pipeline.checkpoint, INGEST)
     records = bronze.stream(spark, pipeline, beginning(pipeline, checkpoint), holds=True)
     batches = Ingestion(pipeline, checkpoint, records.schema)
@@ -246,7 +248,8 @@ class Ingestion:
         return found
 
     def _layout(self, layer: str) -> Layout:
-        layout = self._sinks[layer].layout(self._pipeline.file_bytes)
+        renewed = self._fresh is not None
+        layout = self._sinks[layer].layout(self._pipeline.file_bytes, whole=renewed)
         if layer == "silver":
             return dataclasses.replace(layout, schema=self._silver_schema())
         return layout

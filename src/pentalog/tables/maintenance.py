@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pentalog.model.types import Partition
-from pentalog.tables import commit
+from pentalog.tables import commit, replays
 from pentalog.tables.pipeline import LAYERS, Pipeline, duration_ms
 from pentalog.tables.sinks import Range, Sink, State, Step, open_table
 
@@ -55,6 +55,8 @@ def vacuum(
     pipeline: Pipeline, *, retention_ms: int = VACUUM_MS, dry_run: bool = False
 ) -> dict[str, list[str]]:
     """Remove files that no version of the last `retention_ms` needs, those of crashes included."""
+    if not dry_run:
+        replays.refuse_if_unfinished(pipeline)
     return {
         sink.at.layer: commit.insisting(sink, partial(sink.vacuum, retention_ms, dry_run=dry_run))
         for sink in tables(pipeline)

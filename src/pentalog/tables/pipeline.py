@@ -6,13 +6,15 @@ import difflib
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
 FORMATS: Final = ("json", "avro", "csv", "text", "raw")
 SINKS: Final = ("delta", "parquet", "iceberg", "delta-jar", "iceberg-jar")
+CATALOGS: Final = ("rest", "glue", "hive", "sql")
+"""Those to which pyiceberg can commit."""
 ACTIONS: Final = ("drop", "dead-letter", "stop")
 LAYERS: Final = ("bronze", "silver", "dead_letters")
 TIME_PARTITIONS: Final = ("day", "hour")
@@ -37,7 +39,8 @@ def _key(default: Any = MISSING, *, text: str, name: str = "") -> Any:
     if default is MISSING:
         return field(metadata=metadata)
     if isinstance(default, dict):
-        return field(default_factory=dict, metadata=metadata)
+        # Such tables hold passwords.
+        return field(default_factory=dict, metadata=metadata, repr=False)
     return field(default=default, metadata=metadata)
 
 
@@ -95,8 +98,9 @@ class TableAt:
     layer: str
     partition_by: tuple[str, ...] = ()
     key: tuple[str, ...] = ()
-    storage_options: Mapping[str, str] = field(default_factory=dict)
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     fsync: bool = True
+    catalog: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +135,7 @@ class Pipeline:
     sink: str = _key("delta", text="see [kinds of tables](#kinds-of-tables)")
     spark: Mapping[str, str] = _key({}, text="settings of the session, such as `spark.jars`")
     storage_options: Mapping[str, str] = _key({}, text="access to an object store")
+    catalog: Mapping[str, str] = _key({}, text="see [Iceberg catalogs](#iceberg-catalogs)")
     fsync: bool = _key(True, text="local tables: sync files before they are committed")
     file_bytes: int = _key(134_217_728, text="size of files that writing and compaction aim at")
     trigger: str = _key("10 seconds", text="time between batches of a long run")
@@ -158,6 +163,7 @@ class Pipeline:
             key=self.key if silver else (),
             storage_options=self.storage_options,
             fsync=self.fsync,
+            catalog=self.catalog,
         )
 
     @property
@@ -260,6 +266,13 @@ def _check(where: str, pipeline: Pipeline) -> None:
     if not pipeline.into:
         raise PipelineError(f"{where}.into: is empty; give a directory or s3://BUCKET/PATH")
     _one_of(f"{where}.sink", pipeline.sink, SINKS)
+    if pipeline.catalog and pipeline.sink != "iceberg":
+        raise PipelineError(
+            f"{where}.catalog: sink = '{pipeline.sink}' knows none; set sink = 'iceberg', which"
+            " commits to catalogs"
+        )
+    if "type" in pipeline.catalog:
+        _one_of(f"{where}.catalog.type", pipeline.catalog["type"], CATALOGS)
     for key in ("file_bytes", "batch_rows_max"):
         if getattr(pipeline, key) < 1:
             raise PipelineError(f"{where}.{key}: {getattr(pipeline, key)} must be 1 or more")
@@ -373,8 +386,17 @@ def _plain(where: str, value: Any, kind: str) -> Any:
     if kind == "tuple[str, ...]":
         return _texts(where, value)
     if kind.startswith("Mapping"):
-        return {name: str(entry) for name, entry in _mapping(where, value).items()}
+        return dict(_entries(_mapping(where, value)))
     return value
+
+
+def _entries(value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Texts by name; TOML takes a dot in a name that has no quotes for a table in a table."""
+    for name, entry in value.items():
+        if isinstance(entry, dict):
+            yield from ((f"{name}.{below}", text) for below, text in _entries(entry))
+        else:
+            yield name, json.dumps(entry) if isinstance(entry, bool) else str(entry)
 
 
 def _texts(where: str, value: Any) -> tuple[str, ...]:

@@ -5,23 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from pentalog.model.types import Partition
-from pentalog.tables import bronze, checkpoint, commit, gold, layers
+from pentalog.tables import bronze, checkpoint, commit, gold, layers, replays
 from pentalog.tables.checkpoint import INGEST, Checkpoint
 from pentalog.tables.job import Ingestion, configured
 from pentalog.tables.options import read_options
 from pentalog.tables.origins import open_origin
 from pentalog.tables.pipeline import LAYERS, Pipeline
 from pentalog.tables.positions import resolve
-from pentalog.tables.sinks import File, Missing, Range, Sink, SinkRefused, State, Step, open_table
+from pentalog.tables.sinks import Missing, Range, Sink, SinkRefused, State, Step, open_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-_REPLAY: Final = "replay-dlq"
 
 
 def backfill(spark: SparkSession, pipeline: Pipeline, starting: str) -> dict[Partition, Range]:
@@ -31,6 +28,7 @@ def backfill(spark: SparkSession, pipeline: Pipeline, starting: str) -> dict[Par
     covers already is never read again, and a crash loses at most the chunk it was in.
     """
     sinks = _sinks(pipeline)
+    replays.go_on(pipeline)
     wanted = _wanted(pipeline, sinks, starting)
     session = configured(spark)
     added: dict[Partition, Range] = {}
@@ -129,6 +127,9 @@ def rebuild(spark: SparkSession, pipeline: Pipeline) -> dict[str, int]:
     sinks = _sinks(pipeline)
     session = configured(spark)
     covered = sinks["bronze"].state().covered
+    # A replay that was cut short is void with this, in each table by the same commit.
+    void = replays.unfinished(pipeline)
+    query, batch = ("rebuild", -1) if void is None else (replays.QUERY, int(void["number"]))
     records = sinks["bronze"].read(session)
     ingestion = Ingestion(pipeline, Checkpoint(pipeline.checkpoint, INGEST), records.schema)
     schemas = ingestion.renew(session, records)
@@ -140,42 +141,37 @@ def rebuild(spark: SparkSession, pipeline: Pipeline) -> dict[str, int]:
         def step(state: State, layer: str = layer) -> Step | None:
             dropped = {at: written.dropped.get(at, 0) for at in covered}
             return Step(
-                "rebuild", -1, covered, covered, dropped if layer == "silver" else {}, "rebuild"
+                query, batch, covered, covered, dropped if layer == "silver" else {}, "rebuild"
             )
 
         def write(files: Any, step: Step, sink: Sink = sink, layer: str = layer) -> None:
             sink.replace(files, step, schemas[layer])
 
-        commit.commit(sink, "", covered, files, step, write=write)
+        known_as = query if batch >= 0 else ""
+        commit.commit(sink, known_as, covered, files, step, write=write)
         rows[layer] = sum(one.rows for one in files)
+    replays.forget(pipeline)
     for one in pipeline.gold:
         rows[f"gold/{one.name}"] = gold.rebuild(session, pipeline, one, records)
     return rows
 
 
 def replay_dead_letters(spark: SparkSession, pipeline: Pipeline) -> dict[str, int]:
-    """Try every dead letter again; those that are rows now move to silver.
-
-    Two tables change, so the files of both are written first and listed in a plan: whoever
-    finds the plan after a crash finishes it.
-    """
+    """Try every dead letter again; those that are rows now move to silver."""
     refuse_if_running(pipeline)
     sinks = _sinks(pipeline)
-    plan_file = Path(pipeline.checkpoint) / f"{_REPLAY}.json"
-    number = sinks["dead_letters"].state().batches.get(_REPLAY, -1) + 1
-    plan = checkpoint.read_json(plan_file)
-    if plan is None or plan["number"] != number:
-        plan = _plan_replay(configured(spark), pipeline, sinks, number)
-        checkpoint.write_json(plan_file, plan)
+    plan = replays.unfinished(pipeline)
+    if plan is None:
+        letters = sinks["dead_letters"].state()
+        plan = replays.plan(pipeline, letters, _tried_again(configured(spark), pipeline, sinks))
     commit.pass_by("after-files")
-    _finish_replay(sinks, plan)
-    plan_file.unlink(missing_ok=True)
+    replays.finish(pipeline, plan)
     return {name: int(plan[name]) for name in ("moved", "dropped", "left")}
 
 
-def _plan_replay(
-    spark: SparkSession, pipeline: Pipeline, sinks: Mapping[str, Sink], number: int
-) -> dict[str, Any]:
+def _tried_again(
+    spark: SparkSession, pipeline: Pipeline, sinks: Mapping[str, Sink]
+) -> layers.Written:
     from pyspark.sql import functions as f
 
     letters = sinks["dead_letters"].read(spark)
@@ -189,44 +185,7 @@ def _plan_replay(
     )
     ingestion = Ingestion(pipeline, Checkpoint(pipeline.checkpoint, INGEST), records.schema)
     ingestion.prepare(spark)
-    written = ingestion.write(records, {"silver": None, "dead_letters": None})
-    files = {layer: [one._asdict() for one in found] for layer, found in written.files.items()}
-    return {
-        "number": number,
-        "files": {
-            layer: [{**one, "partition": dict(one["partition"])} for one in found]
-            for layer, found in files.items()
-        },
-        "dropped_at": [[at.topic, at.index, count] for at, count in written.dropped.items()],
-        "moved": sum(one.rows for one in written.files.get("silver", [])),
-        "left": sum(one.rows for one in written.files.get("dead_letters", [])),
-        "dropped": sum(written.dropped.values()),
-    }
-
-
-def _finish_replay(sinks: Mapping[str, Sink], plan: Mapping[str, Any]) -> None:
-    number = int(plan["number"])
-    written = layers.Written()
-    for topic, index, count in plan["dropped_at"]:
-        written.dropped[Partition(topic, index)] += count
-    for layer in ("silver", "dead_letters"):
-        sink = sinks[layer]
-        files = [File(**one) for one in plan["files"].get(layer, [])]
-
-        def step(state: State, layer: str = layer) -> Step | None:
-            if state.batches.get(_REPLAY, -1) >= number:
-                return None
-            dropped = _added(state, written.dropped) if layer == "silver" else {}
-            return Step(_REPLAY, number, {}, {}, dropped, _REPLAY)
-
-        def replace(files: Any, step: Step, sink: Sink = sink) -> None:
-            sink.replace(files, step, sink.schema())
-
-        if step(sink.state()) is not None:
-            commit.commit(
-                sink, _REPLAY, (), files, step, write=replace if layer == "dead_letters" else None
-            )
-        commit.pass_by(f"after-commit:{layer}")
+    return ingestion.write(records, {"silver": None, "dead_letters": None})
 
 
 def refuse_if_running(pipeline: Pipeline) -> None:

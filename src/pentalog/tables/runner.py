@@ -15,7 +15,7 @@ from pentalog.tables.checkpoint import Checkpoint
 from pentalog.tables.pipeline import Pipeline, PipelineError
 from pentalog.tables.positions import from_json
 from pentalog.tables.quality import RuleBroken
-from pentalog.tables.sinks import SinkRefused
+from pentalog.tables.sinks import SinkRefused, Unreachable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -101,7 +101,7 @@ class Runner:
         paused = checkpoint.is_paused(one.pipeline.checkpoint)
         if one.query is None:
             if not paused and time.monotonic() >= one.again_s:
-                one.query = one.begin()
+                self._begin(one)
             elif paused and self._once:
                 _log.warning("pipeline %s is paused; resume it first", one.pipeline.name)
                 one.done = True
@@ -115,6 +115,15 @@ class Runner:
             self._end(one)
             one.kept.set_progress({**one.progress, "pid": os.getpid(), "resting": True})
 
+    def _begin(self, one: _Running) -> None:
+        """One that has failed before may find its store, or its catalog, still away."""
+        try:
+            one.query = one.begin()
+        except (Unreachable, OSError) as error:
+            if one.tries == 0:
+                raise
+            self._put_off(one, str(error))
+
     def _ended(self, one: _Running) -> None:
         """A query came to its end by itself: at the present end, or by a failure."""
         assert one.query is not None
@@ -126,10 +135,12 @@ class Runner:
         text = str(error)
         if self._once or any(name in text for name in _FINAL):
             raise PipelineFailed(one.name, text) from error
+        self._put_off(one, self._reason(text))
+
+    def _put_off(self, one: _Running, why: str) -> None:
         one.tries += 1
-        pause_s = min(_RETRY_S_MAX, 2.0**one.tries)
+        pause_s = min(_RETRY_S_MAX, 2.0 ** min(one.tries, 10))
         one.again_s = time.monotonic() + pause_s
-        why = self._reason(text)
         _log.warning("pipeline %s failed and starts again in %d s: %s", one.name, pause_s, why)
 
     def _end(self, one: _Running) -> None:

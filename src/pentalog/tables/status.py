@@ -12,11 +12,11 @@ from pentalog.tables import bronze, checkpoint, group, sources
 from pentalog.tables.checkpoint import INGEST, Checkpoint
 from pentalog.tables.options import OptionRefused
 from pentalog.tables.pipeline import LAYERS, Pipeline, PipelineError
-from pentalog.tables.sinks import open_table
+from pentalog.tables.sinks import SinkRefused, open_table
 from pentalog.tables.sinks.state import name_of
 from pentalog.tables.storage import StorageError
 
-TROUBLES: Final = (PipelineError, StorageError, OptionRefused, OSError, ValueError)
+TROUBLES: Final = (PipelineError, StorageError, SinkRefused, OptionRefused, OSError, ValueError)
 """What may come of looking at tables."""
 _ENTRIES_SHOWN: Final = 50
 
@@ -37,7 +37,7 @@ def describe(pipeline: Pipeline) -> dict[str, Any]:
     """What is in the tables, how far the log is ahead, and what the last batch was like."""
     tables: dict[str, dict[str, Any]] = {}
     reached: dict[Any, int] = {}
-    for layer in LAYERS:
+    for layer in pipeline.layers:
         sink = open_table(pipeline.table(layer))
         covered = sink.state().covered if sink.exists() else {}
         tables[layer] = {

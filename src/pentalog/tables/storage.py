@@ -46,6 +46,24 @@ class Storage(NamedTuple):
             if self.exists(name):
                 self.filesystem.delete_file(self.path(name))
 
+    def listed(self, folder: str) -> list[tuple[str, float]]:
+        """Every file below `folder`, and when it was written."""
+        from pyarrow.fs import FileSelector, FileType
+
+        chosen = FileSelector(self.path(folder), allow_not_found=True, recursive=True)
+        return sorted(
+            (one.path.removeprefix(f"{self.root}/"), one.mtime_ns / 1e9)
+            for one in self.filesystem.get_file_info(chosen)
+            if one.type == FileType.File
+        )
+
+    def remove_all(self) -> None:
+        """The directory and whatever is in it, if it is there."""
+        from pyarrow.fs import FileType
+
+        if self.filesystem.get_file_info(self.root).type == FileType.Directory:
+            self.filesystem.delete_dir(self.root)
+
     def sync(self, name: str) -> None:
         """Make a file and its directory entry outlive a power cut; object stores do so alone."""
         if not self.is_local:

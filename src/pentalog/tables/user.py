@@ -7,7 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pentalog.tables import pipeline
+from pentalog.tables import jars, pipeline
 from pentalog.tables.catalog import Catalog, Places
 from pentalog.tables.session import session
 
@@ -35,7 +35,8 @@ def spark(
     """
     pipelines = pipeline.load(Path(config)) if config is not None else {}
     directory = str(Path(data).resolve()) if data is not None else ""
-    made = session(master=master, quick=quick, settings=settings)
+    theirs = jars.reading_settings(pipelines.values())
+    made = session(master=master, quick=quick, settings={**theirs, **(settings or {})})
     if server or directory or pipelines:
         Catalog(made, Places(server, directory, pipelines)).register_all()
     return made

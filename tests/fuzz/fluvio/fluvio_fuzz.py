@@ -7,7 +7,6 @@ without bound.  A failure names the seed and the round; the same seed gives the 
 
 from __future__ import annotations
 
-import random
 import struct
 import sys
 from pathlib import Path
@@ -30,7 +29,7 @@ from fluvio_world import (
     update_offsets,
     wrapped,
 )
-from tests.fuzz.twins import DAMAGES, Twins, damage
+from tests.fuzz.twins import Twins, mutated_frame
 from wat_modules import module
 
 from pentalog import kernels
@@ -136,26 +135,6 @@ def spu_corpus() -> list[bytes]:
     return found
 
 
-def mutated(data: bytes, dice: random.Random, others: list[bytes]) -> bytes:
-    out = bytearray(data)
-    # Mostly none: a frame that ends the connection hides all that come after it.
-    changes = dice.choice((1, 1, 2, 4)) if dice.random() < 0.12 else 0
-    for _ in range(changes):
-        if len(out) < 5:
-            break
-        kind = dice.randrange(7)
-        at = dice.randrange(4, len(out))
-        if kind < DAMAGES:
-            damage(out, at, kind, dice, others, widths=(1, 2, 4))
-        else:
-            out[4:8] = dice.choice(others)[4:8]
-    if not changes or dice.random() < 0.9:
-        out[:4] = (len(out) - 4).to_bytes(4, "big")
-    elif len(out) >= 4:
-        out[:4] = dice.choice((0, 1, 1 << 20, (1 << 31) - 1, 1 << 31)).to_bytes(4, "big")
-    return bytes(out)
-
-
 class Fuzz(Twins[FluvioBroker]):
     def __init__(self, seed: int, directory: Path) -> None:
         super().__init__(seed, directory)
@@ -190,7 +169,7 @@ class Fuzz(Twins[FluvioBroker]):
         is_spu = dice.random() < 0.6
         corpus = self._corpora[is_spu]
         chosen = [dice.choice(corpus) for _ in range(dice.randrange(1, 20))]
-        broken = [mutated(one, dice, corpus) for one in chosen]
+        broken = [mutated_frame(one, dice, corpus, share=0.12) for one in chosen]
         data = b"".join(broken)
         self.frames += len(broken)
         where = self.where

@@ -20,7 +20,7 @@ from kafka_requests import fetch, produce, request
 from kafka_schemas import frame, sample
 from kafka_world import records
 from kio.index import load_request_schema
-from tests.fuzz.twins import DAMAGES, Twins, damage
+from tests.fuzz.twins import Twins, mutated_frame
 
 from pentalog.broker.port import TopicSpec
 from pentalog.protocols.kafka.api import APIS
@@ -64,26 +64,6 @@ def corpus(broker: DiskBroker, dice: random.Random) -> list[bytes]:
     return found
 
 
-def mutated(data: bytes, dice: random.Random, others: list[bytes]) -> bytes:
-    out = bytearray(data)
-    # Mostly none: a frame that ends the connection hides all that come after it.
-    changes = dice.choice((1, 1, 2, 4)) if dice.random() < 0.2 else 0
-    for _ in range(changes):
-        if len(out) < 5:
-            break
-        kind = dice.randrange(7)
-        at = dice.randrange(4, len(out))
-        if kind < DAMAGES:
-            damage(out, at, kind, dice, others, widths=(1, 2, 4))
-        else:
-            out[4:8] = dice.choice(others)[4:8]
-    if not changes or dice.random() < 0.9:
-        out[:4] = (len(out) - 4).to_bytes(4, "big")
-    elif len(out) >= 4:
-        out[:4] = dice.choice((0, 1, 1 << 20, (1 << 31) - 1, 1 << 31)).to_bytes(4, "big")
-    return bytes(out)
-
-
 class Fuzz(Twins[DiskBroker]):
     def __init__(self, seed: int, directory: Path) -> None:
         super().__init__(seed, directory)
@@ -118,7 +98,7 @@ class Fuzz(Twins[DiskBroker]):
         if dice.random() < 0.3:
             # A run of the same, so that the fast path meets mutations in the middle of it.
             chosen = chosen[:2] * 6
-        broken = [mutated(one, dice, self._corpus) for one in chosen]
+        broken = [mutated_frame(one, dice, self._corpus, share=0.2) for one in chosen]
         data = b"".join(broken)
         self.frames += len(broken)
         where = self.where

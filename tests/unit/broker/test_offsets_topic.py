@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import struct
 from collections.abc import Callable, Iterator
@@ -124,6 +125,40 @@ def test_there_is_none_until_somebody_looks_for_a_group(live: OpenLife) -> None:
     life.offsets.publish()
     assert life.topics.get(OFFSETS_TOPIC).partitions == 1
     assert life.newest() == {("g", T0): 5}, "what was committed before is in it too"
+
+
+def test_it_is_made_when_there_is_room_again(
+    live: OpenLife, runtime: StepRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life = live()
+    life.offsets.commit("g", {T0: Committed(5)})
+    full = [True]
+    make_directory = RealFiles.make_directory
+
+    def make(files: RealFiles, path: Path) -> None:
+        if full[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        make_directory(files, path)
+
+    monkeypatch.setattr(RealFiles, "make_directory", make)
+    life.offsets.publish()
+    full[0] = False
+    life.offsets.publish()
+    with pytest.raises(TopicNotFound):
+        life.topics.get(OFFSETS_TOPIC)
+    runtime.advance(offsets_topic.RETRY_MS)
+    life.offsets.publish()
+    assert life.newest() == {("g", T0): 5}
+
+
+def test_a_directory_that_was_just_being_made_is_not_a_kafkas(
+    live: OpenLife, tmp_path: Path
+) -> None:
+    (tmp_path / f"{OFFSETS_TOPIC}-0").mkdir()
+    life = live()
+    life.offsets.commit("g", {T0: Committed(5)})
+    life.offsets.publish()
+    assert life.newest() == {("g", T0): 5}
 
 
 def test_many_offsets_are_written_over_several_turns(live: OpenLife, runtime: StepRuntime) -> None:

@@ -423,6 +423,28 @@ def test_a_clean_stop_keeps_everything(tmp_path: Path) -> None:
     again.stop()
 
 
+def test_a_delivery_of_an_earlier_life_is_acknowledged(tmp_path: Path) -> None:
+    """Whoever had it then need not be given it again, nor anybody else."""
+    broker = BlipBroker(tmp_path)
+    broker.topic("t")
+    subscription = subscribe(broker)
+    broker.append(AT, b"a", b"b", b"c", b"d")
+    take(broker, subscription, 3)
+    acknowledge(subscription, 2)
+    broker.stop()
+
+    again = BlipBroker(tmp_path)
+    found = again.subscriptions.get(subscription.subscription_id)
+    assert found is not None
+    assert acknowledge(found, 3, 2, 4, 5, 1 << 48 | 1, 0) == [2, 4, 5, 1 << 48 | 1, 0]
+    assert acknowledge(found, 3) == [3]
+    assert take(again, found, 9) == {1: b"a", 4: b"d"}
+    assert acknowledge(found, 4, 1, 1) == [1]
+    again.runtime.advance(1_000_000)
+    assert take(again, found, 9) == {}
+    again.stop()
+
+
 def test_a_crash_forgets_no_unacknowledged_delivery(tmp_path: Path) -> None:
     """At any moment: what was durable and not acknowledged is delivered again under its tag."""
     dice = random.Random(7)

@@ -45,6 +45,14 @@ def test_listed_defaults_are_kafkas() -> None:
     assert listed["segment.index.bytes"] == "10485760"
     assert listed["segment.ms"] == "604800000"
     assert listed["flush.messages"] == str(LONG_MAX)
+    assert listed["compression.gzip.level"] == "-1"
+    assert listed["compression.lz4.level"] == "9"
+    assert listed["compression.zstd.level"] == "3"
+    assert listed["leader.replication.throttled.replicas"] == ""
+    assert listed["local.retention.ms"] == "-2"
+    assert listed["preallocate"] == "false"
+    assert listed["remote.storage.enable"] == "false"
+    assert listed["unclean.leader.election.enable"] == "false"
 
 
 @pytest.mark.parametrize(
@@ -82,7 +90,20 @@ def test_timestamp_type_becomes_its_enum() -> None:
         ("cleanup.policy", "Delete"),
         ("compression.type", "brotli"),
         ("compression.type", ""),
+        ("compression.gzip.level", "0"),
+        ("compression.gzip.level", "10"),
+        ("compression.lz4.level", "0"),
+        ("compression.lz4.level", "18"),
+        ("compression.zstd.level", "-131073"),
+        ("compression.zstd.level", "23"),
         ("flush.messages", "0"),
+        ("follower.replication.throttled.replicas", "none"),
+        ("leader.replication.throttled.replicas", "0:1,*"),
+        ("local.retention.bytes", "-3"),
+        ("preallocate", "true"),
+        ("remote.storage.enable", "true"),
+        ("remote.storage.enable", "no"),
+        ("unclean.leader.election.enable", "yes"),
         ("max.compaction.lag.ms", "0"),
         ("max.message.bytes", "-1"),
         ("max.message.bytes", str(1 << 31)),
@@ -121,11 +142,35 @@ def test_bad_values_are_refused_with_what_is_accepted(name: str, value: str) -> 
         ("min.cleanable.dirty.ratio", "0"),
         ("min.cleanable.dirty.ratio", "1"),
         ("flush.ms", "0"),
+        ("compression.gzip.level", "-1"),
+        ("compression.gzip.level", "9"),
+        ("compression.lz4.level", "17"),
+        ("compression.zstd.level", "-131072"),
+        ("compression.zstd.level", "22"),
     ],
 )
 def test_values_at_the_edge_are_taken(name: str, value: str) -> None:
     settings = log_settings({}, {name: value})
     assert getattr(settings, DEFINITIONS[name].field) == int(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("follower.replication.throttled.replicas", "*"),
+        ("leader.replication.throttled.replicas", "0:1,1:2"),
+        ("leader.replication.throttled.replicas", ""),
+        ("local.retention.ms", "5"),
+        ("preallocate", "FALSE"),
+        ("remote.log.copy.disable", "true"),
+        ("unclean.leader.election.enable", " True "),
+    ],
+)
+def test_what_only_a_cluster_has_a_use_for_is_kept_and_shown(name: str, value: str) -> None:
+    kept = tidy({name: value})
+    assert kept == {name: value.strip().lower()}
+    assert log_settings({}, kept) == LogSettings()
+    assert {setting.name: setting.value for setting in listing({}, kept)}[name] == kept[name]
 
 
 def test_an_unknown_name_is_refused_with_those_that_are_known() -> None:

@@ -2,87 +2,27 @@
 
 from __future__ import annotations
 
-import dataclasses
-import errno
-import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 from step_runtime import StepRuntime
+from topic_lives import OpenLife, directories
 
 from pentalog.broker.port import TopicSpec
-from pentalog.broker.sites import DIRECTORIES_PER_TURN
 from pentalog.broker.state import FILE_NAME, State
-from pentalog.broker.topics import DELETED_KEPT_MS, PARTITIONS_MAX, LocalTopics
-from pentalog.config import Config
-from pentalog.log.files import RealFiles
-from pentalog.log.store import Store
-from pentalog.metrics import Metrics
+from pentalog.broker.topics import DELETED_KEPT_MS, PARTITIONS_MAX
 from pentalog.model.errors import (
     InvalidConfig,
     InvalidPartitions,
     InvalidTopic,
     PartitionNotFound,
     StorageFailed,
-    StorageFull,
     TopicExists,
     TopicNotFound,
 )
 from pentalog.model.types import Partition
-
-
-@dataclass
-class Life:
-    """One life of a broker, as far as topics go."""
-
-    store: Store
-    state: State
-    topics: LocalTopics
-
-
-OpenLife = Callable[..., Life]
-
-
-@pytest.fixture
-def live(tmp_path: Path, runtime: StepRuntime) -> Iterator[OpenLife]:
-    """Starts a life on the same directory; the life before it ends first, in order or not."""
-    lives: list[Life] = []
-
-    def end(life: Life) -> None:
-        life.state.close()
-        runtime.run()
-        life.store.close()
-        runtime.run()
-
-    def start(
-        *,
-        defaults: Mapping[str, str] | None = None,
-        partitions: int = 1,
-        files: RealFiles | None = None,
-    ) -> Life:
-        while lives:
-            end(lives.pop())
-        config = Config(data=tmp_path, topic_defaults=defaults or {}, default_partitions=partitions)
-        store = Store(tmp_path, files or RealFiles(), runtime, Metrics(), config)
-        store.open()
-        state = State(tmp_path / FILE_NAME, runtime)
-        state.open()
-        life = Life(store, state, LocalTopics(store, state, runtime, config))
-        lives.append(life)
-        life.topics.open()
-        return life
-
-    yield start
-    while lives:
-        end(lives.pop())
-
-
-def directories(path: Path) -> set[str]:
-    return {each.name for each in path.iterdir() if re.fullmatch(r".+-\d+", each.name)}
 
 
 def test_a_created_topic_is_there_with_its_directories(live: OpenLife, tmp_path: Path) -> None:
@@ -313,7 +253,7 @@ def test_trimming_knows_the_partitions(live: OpenLife) -> None:
 
 
 def test_directories_without_a_row_are_adopted(
-    live: OpenLife, runtime: StepRuntime, tmp_path: Path
+    live: OpenLife, runtime: StepRuntime, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = live().topics.create(TopicSpec(name="copied", partitions=3))
     runtime.run()
@@ -322,6 +262,7 @@ def test_directories_without_a_row_are_adopted(
     for file in tmp_path.glob(FILE_NAME + "*"):
         file.unlink()
     adopted = live().topics.get("copied")
+    assert any(message.endswith("not known: copied") for message in caplog.messages)
     assert adopted.topic_id == topic.topic_id
     assert adopted.partitions == 3
     runtime.run()
@@ -441,150 +382,3 @@ def test_while_the_state_cannot_be_written_nothing_changes(
     runtime.advance(1_000)
     assert topics.settle().ready
     assert live().topics.all() == (topic,)
-
-
-class FailingFiles(RealFiles):
-    """A disk on which one directory cannot be made."""
-
-    def make_directory(self, path: Path) -> None:
-        if path.name == "a-2":
-            raise OSError(errno.ENOSPC, "No space left on device", str(path))
-        super().make_directory(path)
-
-
-def test_a_partition_that_cannot_be_made_undoes_the_others(
-    live: OpenLife, runtime: StepRuntime, tmp_path: Path
-) -> None:
-    life = live(files=FailingFiles())
-    with pytest.raises(StorageFull, match="topic 'a'"):
-        life.topics.create(TopicSpec(name="a", partitions=4))
-    life.topics.create(TopicSpec(name="b", partitions=4))
-    runtime.run()
-    assert [topic.name for topic in life.topics.all()] == ["b"]
-    assert directories(tmp_path) == {f"b-{index}" for index in range(4)}
-    assert [topic.name for topic in live().topics.all()] == ["b"]
-
-
-def test_directories_without_an_id_get_one(
-    live: OpenLife, runtime: StepRuntime, tmp_path: Path
-) -> None:
-    live().topics.create(TopicSpec(name="a", partitions=2))
-    runtime.run()
-    live()
-    (tmp_path / "a-1" / "partition.metadata").unlink()
-    life = live()
-    assert set(life.store.found().values()) == {life.topics.get("a").topic_id}
-    life = live()
-    assert set(life.store.found().values()) == {life.topics.get("a").topic_id}
-
-
-def made_in_each_turn(runtime: StepRuntime, tmp_path: Path) -> list[int]:
-    """How many directories came or went in each turn of the loop, until nothing is due."""
-    found = []
-    while runtime._due:
-        before = len(directories(tmp_path))
-        runtime._due.popleft()()
-        found.append(abs(len(directories(tmp_path)) - before))
-    return found
-
-
-def test_a_large_topic_is_prepared_some_directories_per_turn(
-    live: OpenLife, runtime: StepRuntime, tmp_path: Path
-) -> None:
-    topics = live().topics
-    runtime.run()
-    count = 10 * DIRECTORIES_PER_TURN
-    spec = TopicSpec(name="large", partitions=count)
-    ready = topics.prepare(spec)
-    assert topics.prepare(spec) is ready
-    assert not ready.ready
-    assert len(directories(tmp_path)) <= DIRECTORIES_PER_TURN
-    assert max(made_in_each_turn(runtime, tmp_path)) <= DIRECTORIES_PER_TURN
-    assert ready.ready
-    with pytest.raises(TopicNotFound):
-        topics.get("large")
-    topic = topics.create(dataclasses.replace(spec, settings={"retention.ms": "7"}))
-    assert len(directories(tmp_path)) == count
-    found = live().topics
-    assert found.get("large") == topic
-    assert found._store.get(Partition("large", 5)).settings.retention_ms == 7
-
-
-def test_a_topic_that_was_only_prepared_is_gone_in_the_next_life(
-    live: OpenLife, runtime: StepRuntime, tmp_path: Path
-) -> None:
-    topics = live().topics
-    assert not topics.prepare(TopicSpec(name="large", partitions=1000)).ready
-    runtime.run()
-    assert len(directories(tmp_path)) == 1000
-    assert live().topics.all() == ()
-    assert directories(tmp_path) == set()
-
-
-def test_a_topic_created_while_it_is_prepared_is_whole(
-    live: OpenLife, runtime: StepRuntime, tmp_path: Path
-) -> None:
-    topics = live().topics
-    ready = topics.prepare(TopicSpec(name="a", partitions=100))
-    assert topics.create(TopicSpec(name="a", partitions=100)).partitions == 100
-    assert ready.ready
-    assert len(directories(tmp_path)) == 100
-    other = topics.prepare(TopicSpec(name="b", partitions=100))
-    topics.create(TopicSpec(name="b", partitions=2))
-    assert other.ready
-    runtime.run()
-    assert sum(name.startswith("b-") for name in directories(tmp_path)) == 2
-    assert len(live().topics.all()) == 2
-
-
-def test_growth_is_prepared_and_given_up_with_the_topic(
-    live: OpenLife, runtime: StepRuntime, tmp_path: Path
-) -> None:
-    topics = live().topics
-    topics.create(TopicSpec(name="a", partitions=3))
-    ready = topics.prepare(TopicSpec(name="a", partitions=203))
-    runtime.run()
-    assert ready.ready
-    assert topics.get("a").partitions == 3
-    topics.grow("a", 203)
-    assert len(directories(tmp_path)) == 203
-    topics.prepare(TopicSpec(name="a", partitions=403))
-    topics.delete("a")
-    runtime.run()
-    assert directories(tmp_path) == set()
-
-
-def test_a_large_topic_is_removed_some_directories_per_turn(
-    live: OpenLife, runtime: StepRuntime, tmp_path: Path
-) -> None:
-    topics = live().topics
-    topics.create(TopicSpec(name="a", partitions=100))
-    runtime.run()
-    topics.delete("a")
-    assert len(directories(tmp_path)) == 100 - DIRECTORIES_PER_TURN
-    # One of the same name finds nothing of it in its way.
-    topics.create(TopicSpec(name="a", partitions=5))
-    assert len(directories(tmp_path)) == 5
-    runtime.run()
-    assert len(directories(tmp_path)) == 5
-    assert live().topics.get("a").partitions == 5
-
-
-def test_a_preparation_that_fails_leaves_nothing(
-    live: OpenLife, runtime: StepRuntime, tmp_path: Path
-) -> None:
-    class Full(RealFiles):
-        left = 50
-
-        def make_directory(self, path: Path) -> None:
-            self.left -= 1
-            if self.left < 0:
-                raise OSError(errno.ENOSPC, "No space left on device")
-            super().make_directory(path)
-
-    topics = live(files=Full()).topics
-    ready = topics.prepare(TopicSpec(name="a", partitions=100))
-    runtime.run()
-    with pytest.raises(StorageFull, match="no space left"):
-        _ = ready.value
-    assert directories(tmp_path) == set()

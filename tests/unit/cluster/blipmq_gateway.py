@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from cluster_world import ClusterWorld
-from council_world import Gateway
+from council_world import Gateway, pass_time
 from tests.support.blipmq_world import AUTH, HELLO, Connection
 
+from pentalog.broker.port import TopicSpec
 from pentalog.broker.security import UNTIRING
 from pentalog.broker.upstream import Downstream
 
@@ -61,8 +63,8 @@ class MemoryUpstream:
     def __init__(self, world: ClusterWorld, gateway: BlipGateway, caller: Downstream) -> None:
         self.gateway = gateway
         self.paused = False
-        self.most_bytes = 0
-        """The most that was ever handed over at once."""
+        self.stuck = False
+        """Nothing comes or goes, and nobody is told."""
         self._caller: Downstream | None = caller
         self._coming = b""
         self._server = BlipConnection(gateway, full_bytes=100_000)
@@ -97,7 +99,7 @@ class MemoryUpstream:
             caller.lost("the wire was cut")
 
     def pump(self) -> bool:
-        if self._caller is None:
+        if self._caller is None or self.stuck:
             return False
         moved = bool(self._coming)
         if moved:
@@ -136,6 +138,11 @@ class BlipGateway(Gateway):
         self.world.wires.append(made)  # type: ignore[arg-type]
         return made
 
+    @property
+    def keeps(self) -> bool:
+        """It has the subscriptions."""
+        return self.broker.subscriptions.here
+
     def kill(self) -> None:
         """Never to be heard of again."""
         self.dead = True
@@ -150,3 +157,34 @@ class BlipGateway(Gateway):
         connection = BlipConnection(self, **options)
         connection.ask(HELLO + AUTH)
         return connection
+
+
+class BlipFleet:
+    """Gateways in front of a cluster; stands for a `BlipBroker` in tests of that door."""
+
+    def __init__(self, directory: Path, *names: str) -> None:
+        self.world = ClusterWorld(directory)
+        known: dict[str, BlipGateway] = {}
+        gateways = [BlipGateway(self.world, name, known) for name in names]
+        pass_time(self.world, gateways, lambda: all(each.council.owner for each in gateways))
+        pass_time(self.world, gateways, lambda: any(each.keeps for each in gateways))
+        self.gateway = min(gateways, key=lambda each: each.keeps)
+        """Clients come here: to one that does not keep the subscriptions, if there is one."""
+        self.runtime = self.world.runtime
+        self.log = self.world.disk.broker.log
+        self.topics = self.world.disk.topics
+        """As the cluster has them."""
+
+    def connect(self) -> BlipConnection:
+        return BlipConnection(self.gateway)
+
+    def client(self) -> BlipConnection:
+        return self.gateway.client()
+
+    def topic(self, name: str, partitions: int = 1, **settings: str) -> None:
+        named = {name.replace("_", "."): value for name, value in settings.items()}
+        self.topics.create(TopicSpec(name=name, partitions=partitions, settings=named))
+        self.runtime.run()
+
+    def stop(self) -> None:
+        self.world.close()

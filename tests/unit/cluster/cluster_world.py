@@ -89,6 +89,7 @@ class MemoryWire:
         self._coming = b""
         self._left = b""
         self._delivered = 0
+        self._silent = False
         world.runtime.soon(self._open)
 
     def _open(self) -> None:
@@ -113,8 +114,10 @@ class MemoryWire:
 
     def pump(self) -> bool:
         """Carry what has come; False if there was nothing."""
+        if self._silent:
+            return False
         moved = False
-        while self._coming and self._receiver is not None:
+        while self._coming and self._receiver is not None and not self._silent:
             moved = True
             size = 4 + int.from_bytes(self._coming[:4], "big")
             frame, self._coming = self._coming[:size], self._coming[size:]
@@ -141,6 +144,8 @@ class MemoryWire:
         what = self._world.trouble(frame)
         if what == "before":
             self.lose()
+        elif what == "silence":
+            self._silent = True
         elif what == "after":
             self._feed(frame)
             self.lose()
@@ -289,3 +294,10 @@ class GatewayConnection(RustLogConnection):
     def __init__(self, world: ClusterWorld | SecondGateway) -> None:
         with patch("rustlog_world.Line", HeldLine):
             super().__init__(world)  # type: ignore[arg-type]
+
+
+class GatewayWorld(ClusterWorld):
+    """Stands for a `RustLogWorld` in tests of that door."""
+
+    def connect(self) -> GatewayConnection:
+        return GatewayConnection(self)

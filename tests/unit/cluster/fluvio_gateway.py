@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -12,10 +12,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "protocols" / "fluvio"))
 
 import fluvio_world
 from cluster_world import ClusterWorld
-from council_world import Gateway
+from council_world import Gateway, pass_time
 from fluvio_world import SPU_ADDRESS, Client
 
 from pentalog.broker.upstream import Downstream
+from pentalog.protocols.fluvio.codec import Reader
 from pentalog.protocols.fluvio.sc import ScSession
 from pentalog.protocols.fluvio.spu import SpuSession
 from pentalog.session import Context
@@ -136,7 +137,9 @@ class MemoryUpstream:
         gateway.world.runtime.soon(self._open)
 
     def _open(self) -> None:
-        if self._caller is not None:
+        if self.gateway.dead:
+            self.lose()
+        elif self._caller is not None:
             self._caller.opened()
 
     def send(self, pieces: Sequence[bytes | bytearray | memoryview]) -> None:
@@ -164,6 +167,9 @@ class MemoryUpstream:
         if coming:
             self._server.feed(coming)
         sent = self._server.line.sent
+        if sent and self.gateway.lost_answers:
+            self.gateway.lost_answers -= 1
+            self.lose()
         while self._carried < len(sent) and self._caller is not None:
             moved = True
             buffer = self._caller.buffer()
@@ -183,13 +189,49 @@ class FluvioPeer(Gateway):
         self._fleet = fleet
         fleet[host] = self
         self.council.caller = self
-        door = FluvioDoor(self)
-        self.context, self.sc, self.spu = door.context, door.sc, door.spu
+        self.door = FluvioDoor(self)
+        self.sc, self.spu = self.door.sc, self.door.spu
         self.upstreams: list[MemoryUpstream] = []
+        self.dead = False
+        """Nobody reaches it any more."""
+        self.lost_answers = 0
+        """So many are lost on their way, each with its connection."""
+        self.taken_for: Callable[[FluvioPeer], FluvioPeer] = lambda peer: peer
+        """Whom this one reaches when it calls somebody."""
+
+    def die(self) -> None:
+        self.dead = True
+        self.dialer.cut()
+        for made in [made for peer in self._fleet.values() for made in peer.upstreams]:
+            if made.gateway is self:
+                made.lose()
 
     def call(self, listener: str, host: str, port: int, caller: Downstream) -> MemoryUpstream:
         assert (listener, port) == ("fluvio-sc", 9003)
-        made = MemoryUpstream(self._fleet[host], caller)
+        made = MemoryUpstream(self.taken_for(self._fleet[host]), caller)
         self.upstreams.append(made)
         self.world.wires.append(made)  # type: ignore[arg-type]
         return made
+
+
+def agreed(world: ClusterWorld, gateways: list[FluvioPeer]) -> None:
+    def settled() -> bool:
+        sizes = {len(each.council.fleet) for each in gateways}
+        return sizes == {len(gateways)} and any(each.engine.state.owned for each in gateways)
+
+    pass_time(world, list(gateways), settled)
+
+
+def until(world: ClusterWorld, gateways: list[FluvioPeer], met: Callable[[], bool]) -> None:
+    pass_time(world, list(gateways), met)
+
+
+def asked(world: ClusterWorld, client: GatewayClient, key: int, body: bytes) -> Reader:
+    """The answer, however long it takes."""
+    number = client.request(key, body)
+    for _ in range(400):
+        client.run()
+        for found, answer in client.frames():
+            if found == number:
+                return Reader(memoryview(answer), 0, len(answer), client.version)
+    raise AssertionError("no answer")

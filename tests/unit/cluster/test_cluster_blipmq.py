@@ -14,11 +14,11 @@ from council_world import pass_time
 from tests.support.blipmq_world import AUTH, HELLO
 
 from pentalog.broker.port import TopicSpec
-from pentalog.cluster import writing
+from pentalog.cluster import council, writing
 from pentalog.cluster.subscriptions import PatientTopics
 from pentalog.config import Config
 from pentalog.model.types import Partition
-from pentalog.protocols.blipmq import session
+from pentalog.protocols.blipmq import holding, session
 from pentalog.protocols.blipmq.forwarding import FORWARDED
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "protocols" / "blipmq"))
@@ -157,11 +157,10 @@ def test_a_new_owner_delivers_again_what_was_not_acknowledged(
     saved_ms = world.runtime.time_ms + 1_000
     pass_time(world, fleet, lambda: world.runtime.time_ms > saved_ms)
     owner.kill()
-    refused = frames_of(peer.ask(poll(number, 7) + PING))
-    assert refused[0][4:15] == nack(7, 500, "")[4:15]
-    assert refused[1] == PONG
-    pass_time(world, fleet, lambda: heir.broker.subscriptions.here)
-    assert messages(peer.ask(poll(number) * 9 + PING)) == [b"1", b"3", b"4"]
+    answers = frames_of(peer.ask(poll(number) * 9 + PING))
+    assert heir.broker.subscriptions.here
+    assert messages(b"".join(answers)) == [b"1", b"3", b"4"]
+    assert answers[-1] == PONG, "nothing was refused meanwhile"
     assert peer.ask(ack(number, 2) + ack(number, 4) + ack(number, 5) + PING) == PONG
     assert messages(peer.ask(poll(number) + PING)) == []
     assert subscribe(peer) > number
@@ -175,7 +174,8 @@ def test_an_owner_that_stops_forgets_nothing(world: ClusterWorld, fleet: list[Bl
     assert messages(peer.ask(poll(number) * 2 + PING)) == [b"a", b"b"]
     assert peer.ask(ack(number, 1) + PING) == PONG
     world.until(owner.engine.leave())
-    pass_time(world, fleet, lambda: heir.broker.subscriptions.here)
+    took_ms = pass_time(world, fleet, lambda: heir.broker.subscriptions.here)
+    assert took_ms < council.SESSION_MS / 2, "nobody has waited for its session to end"
     assert messages(peer.ask(poll(number) * 2 + PING)) == [b"b"]
 
 
@@ -204,8 +204,89 @@ def test_nothing_is_forwarded_twice(world: ClusterWorld, fleet: list[BlipGateway
     peer = BlipConnection(other)
     peer.ask(frame(1, int.from_bytes(FORWARDED, "big"), b"\0\1") + AUTH)
     answer = peer.ask(poll(3, 5) + PING)
-    assert answer == nack(5, 500, "this gateway keeps no subscriptions: try again") + PONG
+    assert (answer, peer.ended) == (b"", True), "who came looks for the owner anew"
     assert not other.upstreams
+
+
+def test_publishing_does_not_wait_for_an_owner(
+    world: ClusterWorld, fleet: list[BlipGateway]
+) -> None:
+    owner, other = fleet
+    poller, publisher = other.client(), other.client()
+    number = subscribe(poller)
+    publisher.ask(publish(b"before") + PING)
+    owner.kill()
+    poller.feed(poll(number))
+    world.runtime.run()
+    began_ms = world.runtime.time_ms
+    sent = b"".join(publish(b"%d" % each) for each in range(100))
+    assert publisher.ask(sent + PING) == PONG
+    assert world.runtime.time_ms - began_ms < 100
+    assert poller.take() == b"", "that one waits"
+    assert messages(poller.ask(PING)) == [b"before"]
+
+
+@pytest.mark.parametrize("kind", ["subscribe", "poll", "ack"])
+def test_an_owner_that_says_nothing_any_more(
+    world: ClusterWorld, fleet: list[BlipGateway], kind: str
+) -> None:
+    """Its connections stay open, as those of a machine without power."""
+    owner, heir = fleet
+    peer = heir.client()
+    number = subscribe(peer)
+    peer.ask(publish(b"a") + PING)
+    assert messages(peer.ask(poll(number) + PING)) == [b"a"]
+    saved_ms = world.runtime.time_ms + 1_000
+    pass_time(world, fleet, lambda: world.runtime.time_ms > saved_ms)
+    owner.dialer.cut()
+    for upstream in heir.upstreams:
+        upstream.stuck = True
+    if kind == "subscribe":
+        assert subscribe(peer) == number + 1
+    elif kind == "poll":
+        assert messages(peer.ask(poll(number) + PING)) == [b"a"]
+    else:
+        assert peer.ask(ack(number, 1) + PING) == PONG
+        unknown = nack(1, 404, "unknown subscription or delivery tag")
+        assert peer.ask(ack(number, 1) + poll(number) + PING) == unknown + PONG
+    assert heir.broker.subscriptions.here
+
+
+def test_an_owner_that_dies_in_the_middle_of_its_answers(
+    world: ClusterWorld, fleet: list[BlipGateway]
+) -> None:
+    owner, heir = fleet
+    peer = BlipConnection(heir, full_bytes=150_000)
+    peer.ask(HELLO + AUTH)
+    number = subscribe(peer)
+    bodies = [bytes([each]) * 10_000 for each in range(60)]
+    peer.ask(b"".join(publish(body) for body in bodies) + PING)
+    peer.feed(poll(number) * 60 + PING)
+    while not heir.upstreams[-1].paused:
+        world.runtime.run()
+    owner.kill()
+    answers = frames_of(peer.ask(b""))
+    first = messages(b"".join(answers))
+    assert first == bodies[: len(first)]
+    assert 0 < len(first) < 60
+    assert answers[-1] == PONG, "the polls behind have found nothing"
+    assert set(first) | set(delivered(peer, number, 60)) == set(bodies)
+
+
+def test_patience_with_nobody_ends(world: ClusterWorld, fleet: list[BlipGateway]) -> None:
+    owner, other = fleet
+    peer = other.client()
+    number = subscribe(peer)
+    owner.kill()
+    other.dialer.cut()
+    began_ms = world.runtime.time_ms
+    answers = frames_of(peer.ask(poll(number, 5) + PING))
+    waited_ms = world.runtime.time_ms - began_ms
+    assert answers[0].startswith(nack(5, 500, "")[4:15], 4)
+    assert answers[1:] == [PONG]
+    assert holding.PATIENCE_MS <= waited_ms < holding.PATIENCE_MS + 1_000
+    other.dialer.away = False
+    assert peer.ask(poll(number) + PING) == PONG, "and has begun anew"
 
 
 def test_an_owner_with_other_keys(world: ClusterWorld, fleet: list[BlipGateway]) -> None:

@@ -16,6 +16,7 @@ from pentalog.cluster.agreement import Candidate
 from pentalog.cluster.council import BEAT_MS, GROUP, MARGIN_MS, SESSION_MS
 
 COUNCIL_KEYS = (10, 11, 12, 14)
+HEARTBEAT = 12
 
 
 @pytest.fixture
@@ -92,6 +93,25 @@ def test_an_owner_that_is_cut_off_gives_up_before_another_begins(world: ClusterW
     pass_time(world, gateways, lambda: settled(gateways))
     assert heir.council.owned
     assert told == [False]
+
+
+def test_an_owner_stays_though_a_connection_falls_silent(world: ClusterWorld) -> None:
+    one = Gateway(world, "one")
+    pass_time(world, [one], lambda: one.council.owned)
+    silenced: list[bytes] = []
+
+    def trouble(frame: bytes) -> str | None:
+        if frame[5] == HEARTBEAT and not silenced:
+            silenced.append(frame)
+            return "silence"
+        return None
+
+    world.trouble = trouble
+    for _ in range(0, 2 * SESSION_MS, STEP_MS):
+        world.runtime.run()
+        assert one.council.owned
+        world.runtime.advance(STEP_MS)
+    assert silenced
 
 
 def test_kafka_sees_who_owns(world: ClusterWorld) -> None:

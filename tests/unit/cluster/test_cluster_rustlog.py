@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_world import ClusterWorld, GatewayConnection, SecondGateway
+from cluster_world import GatewayConnection, GatewayWorld, SecondGateway
 from rustlog_world import (
     commit,
     committed,
@@ -58,11 +58,6 @@ CLUSTER = {
     31: framed(b"\x04\0"),
 }
 """A cluster has topics with Kafka's names only, and keeps no offsets of others."""
-
-
-class GatewayWorld(ClusterWorld):
-    def connect(self) -> GatewayConnection:
-        return GatewayConnection(self)
 
 
 @pytest.fixture

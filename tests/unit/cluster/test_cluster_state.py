@@ -15,6 +15,7 @@ from pentalog.broker.logins import PASSWORD, Proof
 from pentalog.broker.operation import Quota
 from pentalog.broker.security import ANY, Kind, Operation, Principal, Rule
 from pentalog.cluster import state_topic, state_writing
+from pentalog.cluster.desk import Desk
 from pentalog.cluster.refusals import Refused
 from pentalog.cluster.state_rows import Change, Tables
 from pentalog.cluster.state_topic import AT, Tenure
@@ -84,7 +85,7 @@ def test_others_follow_and_cannot_write(world: ClusterWorld) -> None:
     assert told[before:] == [{"a": "1"}]
     assert len(rules) == before
     with pytest.raises(Overloaded, match="gateway 1 owns the state"):
-        follower.engine.state.rows.check()
+        Desk(follower.engine.state).check()
 
 
 def test_nothing_is_settled_before_the_cluster_has_it(world: ClusterWorld) -> None:

@@ -207,6 +207,48 @@ def test_nothing_is_acknowledged_while_the_cluster_is_away(world: ClusterWorld) 
     assert world.kept(AT) == [b"before", b"found"]
 
 
+def test_a_connection_on_which_nothing_comes_any_more(world: ClusterWorld) -> None:
+    """A node without power closes nothing; there is patience left to ask whoever follows it."""
+    world.until(world.append(AT, b"a"))
+    silenced: list[bytes] = []
+
+    def trouble(frame: bytes) -> str | None:
+        if is_produce(frame) and not silenced:
+            silenced.append(frame)
+            return "silence"
+        return None
+
+    world.trouble = trouble
+    world.runtime.advance(fleet.REQUEST_TIMEOUT_MS - 1_000)
+    laters = [world.append(AT, b"%d" % each) for each in range(3)]
+    for place, later in enumerate(laters, 1):
+        assert world.until(later)[1] == place
+    assert silenced
+    assert world.kept(AT) == [b"a", b"0", b"1", b"2"]
+
+
+def test_nobody_waits_for_the_patience_of_others(world: ClusterWorld) -> None:
+    """What stands in line behind a batch without an answer is refused when its own time is up."""
+    world.until(world.append(AT, b"a"))
+    world.trouble = lambda frame: "silence" if is_produce(frame) else None
+    flying: list[Later[Appended]] = []
+    for _ in range(2):
+        flying += [world.append(AT, b"x") for _ in range(writing.IN_FLIGHT_MAX)]
+        world.runtime.run()
+        world.runtime.advance(1_000)
+    began_ms = world.runtime.time_ms
+    behind = world.append(AT, b"behind")
+    with pytest.raises(StorageFailed, match="it may be there or not"):
+        world.until(behind)
+    assert world.runtime.time_ms - began_ms <= fleet.PATIENCE_MS + 2_000
+    for later in flying:
+        with pytest.raises(StorageFailed):
+            world.until(later)
+    world.trouble = lambda frame: None
+    world.until(world.append(AT, b"b"))
+    assert world.kept(AT) == [b"a", b"b"]
+
+
 def test_a_mistake_of_one_does_not_stop_the_others(world: ClusterWorld) -> None:
     def stumble(_: Later[Appended]) -> None:
         raise ZeroDivisionError

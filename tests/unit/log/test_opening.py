@@ -21,10 +21,10 @@ class CountingFiles(RealFiles):
             self.read_bytes += len(data)
         return data
 
-    def map(self, file: Handle) -> mmap.mmap | bytes:
+    def map(self, file: Handle, position: int = 0) -> mmap.mmap | bytes:
         if file.path.suffix == ".log":
             self.mapped_bytes += self.size(file)
-        return super().map(file)
+        return super().map(file, position)
 
 
 def fill(directory: Path) -> LogBench:

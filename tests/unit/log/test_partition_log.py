@@ -189,6 +189,28 @@ def test_append_time_and_compression_of_the_topic_win(tmp_path: Path) -> None:
     assert bench.store.get(AT).size_bytes < 300
 
 
+@pytest.mark.parametrize(
+    ("codec", "quick", "hard"),
+    [
+        ("gzip", {"gzip_level": 1}, {"gzip_level": 9}),
+        ("lz4", {"lz4_level": 9}, {"lz4_level": 17}),
+        ("zstd", {"zstd_level": -5}, {"zstd_level": 19}),
+    ],
+)
+def test_the_topic_says_how_hard_to_compress(
+    tmp_path: Path, codec: str, quick: dict[str, int], hard: dict[str, int]
+) -> None:
+    value = b"".join(b"%x %d;" % (number * number, number % 97) for number in range(5000))
+    sizes = []
+    for name, level in (("quick", quick), ("hard", hard)):
+        bench = LogBench(tmp_path / name)
+        bench.partition(compression=codec, **level)
+        bench.append(value)
+        assert [record.value for _, record in bench.read()] == [value]
+        sizes.append(bench.store.get(AT).size_bytes)
+    assert len(value) > sizes[0] > sizes[1]
+
+
 def test_trim_raises_the_start_for_good(tmp_path: Path) -> None:
     bench = LogBench(tmp_path, flush_interval_ms=0)
     partition = bench.partition(segment_bytes=2048)

@@ -36,7 +36,7 @@ def test_a_lane_does_its_work_in_order_and_reports_on_the_loop(loop: Any) -> Non
 
         for number in range(100):
             runtime.offload("disk", lambda number=number: number, done)  # type: ignore[misc]
-        await asyncio.wait_for(finished.wait(), 5)
+        await asyncio.wait_for(finished.wait(), 30)
 
     loop.run_until_complete(run())
     runtime.close()
@@ -66,7 +66,7 @@ def test_an_error_reaches_done_and_a_bad_done_does_not_swallow_the_next(loop: An
         runtime.offload("disk", fail, bad)
         runtime.offload("disk", lambda: "fine", good)
         time.sleep(0.05)  # both results wait for one wake-up  # noqa: ASYNC251
-        await asyncio.wait_for(finished.wait(), 5)
+        await asyncio.wait_for(finished.wait(), 30)
 
     loop.run_until_complete(run())
     runtime.close()
@@ -80,9 +80,9 @@ def test_lanes_do_not_wait_for_each_other(loop: Any) -> None:
 
     async def run() -> None:
         finished = asyncio.Event()
-        runtime.offload("slow", lambda: gate.wait(5), lambda value, error: None)
+        runtime.offload("slow", lambda: gate.wait(60), lambda value, error: None)
         runtime.offload("fast", lambda: None, lambda value, error: finished.set())
-        await asyncio.wait_for(finished.wait(), 5)
+        await asyncio.wait_for(finished.wait(), 30)
         gate.set()
 
     loop.run_until_complete(run())
@@ -99,7 +99,7 @@ def test_timers_fire_in_order_and_can_be_cancelled(loop: Any) -> None:
         runtime.after(200, lambda: seen.append("one"))
         runtime.after(210, lambda: seen.append("cancelled")).cancel()
         runtime.soon(lambda: seen.append("soon"))
-        await asyncio.wait_for(finished.wait(), 5)
+        await asyncio.wait_for(finished.wait(), 30)
 
     loop.run_until_complete(run())
     assert seen == ["soon", "one"]

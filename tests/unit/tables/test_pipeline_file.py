@@ -123,7 +123,7 @@ def test_every_key_is_documented() -> None:
     assert shown - keys == set()
 
 
-@pytest.mark.parametrize("name", ["smallest", "shop", "formats"])
+@pytest.mark.parametrize("name", ["smallest", "shop", "formats", "catalog"])
 def test_the_examples_are_accepted(name: str) -> None:
     folder = Path(__file__).parents[3] / "examples" / "pipelines"
     assert pipeline.load(folder / f"{name}.toml")

@@ -101,6 +101,24 @@ def test_every_commit_has_a_higher_number(sink: Sink) -> None:
     assert numbers == sorted(set(numbers))
 
 
+def test_a_pipeline_of_another_name_doubles_nothing(sink: Sink, at: TableAt) -> None:
+    take(sink, 0, 0, 5)
+    renamed = open_table(dataclasses.replace(at, pipeline="other"))
+    if at.sink.startswith("delta"):
+        with pytest.raises(SinkRefused, match="has rows, but not of a pipeline 'other'"):
+            take(renamed, 0, 0, 5)
+    else:
+        assert not take(renamed, 0, 0, 5)
+    assert offsets(at) == list(range(5))
+
+
+def test_a_table_of_another_kind_is_named(sink: Sink, at: TableAt) -> None:
+    family = at.sink.removesuffix("-jar")
+    for kind in {"delta", "parquet", "iceberg"} - {family}:
+        with pytest.raises(SinkRefused, match=f"is a table of sink = '{family}', not '{kind}'"):
+            open_table(dataclasses.replace(at, sink=kind))
+
+
 def test_rows_that_none_can_have_still_move_the_end(sink: Sink, at: TableAt) -> None:
     take(sink, 0, 0, 5)
     ranges = {AT: Range(5, 9)}
@@ -194,6 +212,15 @@ def test_retention_cuts_rows_and_beginning_together(sink: Sink, at: TableAt) -> 
     assert open_table(at).state().batches == {"q": 0}
 
 
+def test_retention_that_finds_no_row_moves_the_beginning_too(sink: Sink, at: TableAt) -> None:
+    ranges = {AT: Range(0, 10)}
+    commit.settle(sink, "q", 0, ranges, ranges, written(sink, [7, 8]))
+    sink.state()
+    sink.cut(Step("retention", -1, {}, {AT: Range(5, 10)}))
+    assert offsets(at) == [7, 8]
+    assert open_table(at).state().covered == {AT: Range(5, 10)}
+
+
 def test_replacing_everything_keeps_the_state(sink: Sink, at: TableAt) -> None:
     take(sink, 0, 0, 10)
     files = written(sink, [3, 4])
@@ -204,6 +231,26 @@ def test_replacing_everything_keeps_the_state(sink: Sink, at: TableAt) -> None:
     assert open_table(at).state().covered == {AT: Range(0, 10)}
     assert open_table(at).state().batches == {"q": 0}
     assert take(sink, 1, 10, 12)
+
+
+def test_replacing_everything_keeps_partitions_and_keys(at: TableAt) -> None:
+    at = dataclasses.replace(at, key=("id",), partition_by=("region",))
+    sink = open_table(at)
+    sink.prepare(SCHEMA)
+    take(sink, 0, 0, 6)
+    files = FileSet(sink.layout(1 << 20, whole=True))
+    files.add(rows(range(4)))
+    sink.announce("", [AT])
+    sink.state()
+    sink.replace(files.close(), Step("rebuild", -1, {}, {AT: Range(0, 6)}), SCHEMA)
+    assert open_table(at).arrow().select(SCHEMA.names).sort_by("_offset") == rows(range(4))
+    later = [{**one, "id": one["id"] - 4} for one in rows(range(6, 8)).to_pylist()]
+    files = FileSet(sink.layout(1 << 20))
+    files.add(pa.Table.from_pylist(later, schema=SCHEMA))
+    ranges = {AT: Range(6, 8)}
+    commit.settle(sink, "q", 1, ranges, ranges, files.close())
+    found = {one["id"]: one["_offset"] for one in open_table(at).arrow().to_pylist()}
+    assert found == {0: 0, 1: 1, 2: 6, 3: 7}
 
 
 def test_vacuum_takes_what_crashes_left(sink: Sink, at: TableAt) -> None:
@@ -267,6 +314,7 @@ def test_a_later_row_replaces_an_earlier_one(at: TableAt) -> None:
     sink.merge(files.close(), Step("backfill", -1, {}, {AT: Range(4, 16)}))
     again = {one["id"]: one["_offset"] for one in open_table(at).arrow().to_pylist()}
     assert again == found
+    assert open_table(at).state().covered == {AT: Range(4, 16)}
 
 
 def test_delta_skips_files_by_our_statistics(tmp_path: Path) -> None:

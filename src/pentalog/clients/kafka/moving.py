@@ -19,6 +19,7 @@ from pentalog.clients.kafka.connection import checked
 from pentalog.clients.kafka.errors import KafkaFailed, Refused
 from pentalog.clients.kafka.fetch import FetchFeed
 from pentalog.clients.kafka.offsets import GroupOffset, commit, committed
+from pentalog.clients.kafka.resources import DESCRIBE_CONFIGS, TOPIC, settings_of
 from pentalog.clients.kafka.transactions import TransactionalProducer
 from pentalog.kernels import BatchHeader, batch_header, crc32c
 from pentalog.model import batch
@@ -29,12 +30,10 @@ from pentalog.model.types import Offset, Partition, Record
 _DESCRIBE_GROUPS: Final = 15
 _LIST_GROUPS: Final = 16
 _DELETE_RECORDS: Final = 21
-_DESCRIBE_CONFIGS: Final = 32
 _ALTER_CONFIGS: Final = 44
 _GROUP: Final = 0
 _SET: Final = 0
 _TIMESTAMP_TYPE: Final = "message.timestamp.type"
-_TOPIC_RESOURCE: Final = 2
 _TOPIC_SOURCE: Final = 1
 _OURS: Final = "subscription."
 """Settings that only pentalog has begin like this; other brokers refuse them."""
@@ -164,20 +163,10 @@ def group_members(cluster: Cluster, group: str) -> int:
 
 def overrides(cluster: Cluster, topic: str) -> dict[str, str]:
     """The settings a topic has of its own."""
-    resource = {
-        "resource_type": _TOPIC_RESOURCE,
-        "resource_name": topic,
-        "configuration_keys": None,
-    }
-    fields = {
-        "resources": [resource],
-        "include_synonyms": False,
-        "include_documentation": False,
-    }
     doing = f"asking for the settings of {topic!r}"
 
     def once() -> dict[str, str]:
-        (result,) = cluster.control().ask(_DESCRIBE_CONFIGS, fields).results
+        (result,) = cluster.control().ask(DESCRIBE_CONFIGS, settings_of(topic)).results
         checked(doing, result.error_code, result.error_message)
         return {
             each.name: each.value
@@ -193,7 +182,7 @@ def configure(cluster: Cluster, topic: str, settings: Mapping[str, str]) -> None
     changes = [
         {"name": name, "config_operation": _SET, "value": value} for name, value in settings.items()
     ]
-    resource = {"resource_type": _TOPIC_RESOURCE, "resource_name": topic, "configs": changes}
+    resource = {"resource_type": TOPIC, "resource_name": topic, "configs": changes}
     doing = f"changing topic {topic!r}"
 
     def once() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pentalog.clients.kafka.cluster import Cluster, by_topic
 from pentalog.clients.kafka.connection import checked
@@ -21,6 +21,25 @@ class GroupOffset(NamedTuple):
     metadata: str = ""
 
 
+def topics_committed(offsets: Mapping[Partition, GroupOffset]) -> list[dict[str, Any]]:
+    """What is committed, as both requests have it: that of a group and that of a transaction."""
+    return [
+        {
+            "name": topic,
+            "partitions": [
+                {
+                    "partition_index": at.index,
+                    "committed_offset": offsets[at].offset,
+                    "committed_leader_epoch": -1,
+                    "committed_metadata": offsets[at].metadata,
+                }
+                for at in places
+            ],
+        }
+        for topic, places in by_topic(offsets).items()
+    ]
+
+
 def commit(cluster: Cluster, group: str, offsets: Mapping[Partition, GroupOffset]) -> None:
     """Keep where a group goes on; refused while the group has members."""
     doing = f"committing offsets of group {group!r}"
@@ -29,21 +48,7 @@ def commit(cluster: Cluster, group: str, offsets: Mapping[Partition, GroupOffset
         "generation_id_or_member_epoch": -1,
         "member_id": "",
         "group_instance_id": None,
-        "topics": [
-            {
-                "name": topic,
-                "partitions": [
-                    {
-                        "partition_index": at.index,
-                        "committed_offset": offsets[at].offset,
-                        "committed_leader_epoch": -1,
-                        "committed_metadata": offsets[at].metadata,
-                    }
-                    for at in partitions
-                ],
-            }
-            for topic, partitions in by_topic(offsets).items()
-        ],
+        "topics": topics_committed(offsets),
     }
 
     def once() -> None:

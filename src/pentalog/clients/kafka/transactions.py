@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from pentalog.clients.kafka import messages
 from pentalog.clients.kafka.cluster import Cluster, by_topic
 from pentalog.clients.kafka.connection import Connection, checked
-from pentalog.clients.kafka.offsets import GROUP, GroupOffset
+from pentalog.clients.kafka.offsets import GROUP, GroupOffset, topics_committed
 from pentalog.kernels import batch_header, crc32c
 from pentalog.model.batch import TRANSACTIONAL
 from pentalog.model.types import Offset, Partition
@@ -129,21 +129,7 @@ class TransactionalProducer:
             "producer_epoch": self.producer.epoch,
             "group_id": group,
         }
-        topics = [
-            {
-                "name": topic,
-                "partitions": [
-                    {
-                        "partition_index": at.index,
-                        "committed_offset": offsets[at].offset,
-                        "committed_leader_epoch": -1,
-                        "committed_metadata": offsets[at].metadata,
-                    }
-                    for at in places
-                ],
-            }
-            for topic, places in by_topic(offsets).items()
-        ]
+        topics = topics_committed(offsets)
         member = {"generation_id": -1, "member_id": "", "group_instance_id": None}
 
         def add() -> None:

@@ -59,7 +59,6 @@ _I32_MAX: Final = (1 << 31) - 1
 _I64_MAX: Final = (1 << 63) - 1
 _FIND_STEP_BYTES: Final = 1 << 16
 
-_I16: Final = struct.Struct(">h")
 _I32: Final = struct.Struct(">i")
 _U32: Final = struct.Struct(">I")
 _I64: Final = struct.Struct(">q")

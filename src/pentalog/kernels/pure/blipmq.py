@@ -19,7 +19,7 @@ from pentalog.kernels.blipmq_facts import (
 )
 from pentalog.kernels.facts import Buffer, Facts
 from pentalog.kernels.pure.crc32c import crc32c
-from pentalog.kernels.pure.records import _put
+from pentalog.kernels.pure.varints import put_varint
 
 _FRAME: Final = struct.Struct(">IB8s")
 _PUBLISH: Final = struct.Struct(">BH")
@@ -38,7 +38,7 @@ _QOS_HEADER: Final = b"\x02\x14blipmq.qos\x020"
 
 def _number(number: int) -> bytes:
     out = bytearray()
-    _put(out, number)
+    put_varint(out, number)
     return bytes(out)
 
 

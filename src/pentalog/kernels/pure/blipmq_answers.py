@@ -11,7 +11,8 @@ from typing import Final
 from pentalog.kernels.blipmq_facts import DEAD_EXPIRED, DEAD_TOO_LARGE, Delivered
 from pentalog.kernels.facts import BatchHeader, Buffer, Malformed
 from pentalog.kernels.pure.batch import batch_header
-from pentalog.kernels.pure.records import _i64, _varint, decode_records
+from pentalog.kernels.pure.records import decode_records
+from pentalog.kernels.pure.varints import i64, read_varint
 
 _FRAME: Final = struct.Struct(">IB8s")
 _PUBLISH: Final = struct.Struct(">BH")
@@ -132,7 +133,7 @@ class _Answers:
         """Records of one batch; where it stopped inside, or 0 if it is through."""
         header = batch_header(view, batch)
         while record < end:
-            size, begin = _varint(view, record, end)
+            size, begin = read_varint(view, record, end)
             if size < 1 or size > end - begin:
                 raise Malformed(f"no record at byte {record}")
             decoded = decode_records(view, record, begin + size, 1, header.base_offset, 0, -1)
@@ -148,7 +149,7 @@ class _Answers:
                 time = header.base_timestamp + delta
                 if header.attributes & 8:
                     time = header.max_timestamp
-                self._answer(at, _i64(time), value or b"", headers)
+                self._answer(at, i64(time), value or b"", headers)
             record = begin + size
         self.pass_over(min(stop, header.base_offset + header.last_offset_delta + 1))
         return 0

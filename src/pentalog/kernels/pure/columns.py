@@ -41,7 +41,8 @@ from pentalog.kernels.facts import (
 )
 from pentalog.kernels.pure.batch import batch_header
 from pentalog.kernels.pure.crc32c import crc32c
-from pentalog.kernels.pure.records import _chunk, _i64, _varint
+from pentalog.kernels.pure.records import _chunk
+from pentalog.kernels.pure.varints import i64, read_varint
 
 _HEADER_BYTES: Final = 61
 _FRAMING_BYTES: Final = 12
@@ -200,12 +201,12 @@ def _rows(
     position += _HEADER_BYTES
     appended = header.max_timestamp if header.attributes & _APPEND_TIME else None
     for _ in range(header.records):
-        length, position = _varint(view, position, end)
+        length, position = read_varint(view, position, end)
         if not 1 <= length <= end - position:
             raise Malformed("a record that does not end")
         stop = position + length
-        timestamp_delta, position = _varint(view, position + 1, stop)
-        offset_delta, position = _varint(view, position, stop)
+        timestamp_delta, position = read_varint(view, position + 1, stop)
+        offset_delta, position = read_varint(view, position, stop)
         if not before < offset_delta <= header.last_offset_delta:
             raise Malformed("offsets that go back or leave the batch")
         before = offset_delta
@@ -215,12 +216,12 @@ def _rows(
             value_start, value_end, position = _chunk(view, position, stop)
             headers = _headers(view, position, stop) if walks_headers else []
             timestamp = (
-                _i64(header.base_timestamp + timestamp_delta) if appended is None else appended
+                i64(header.base_timestamp + timestamp_delta) if appended is None else appended
             )
             found.append(
                 (
                     offset,
-                    _i64(timestamp * 1000),
+                    i64(timestamp * 1000),
                     _bytes(view, key_start, key_end),
                     _bytes(view, value_start, value_end),
                     headers,
@@ -233,7 +234,7 @@ def _rows(
 
 
 def _headers(view: memoryview, position: int, end: int) -> list[_Header]:
-    count, position = _varint(view, position, end)
+    count, position = read_varint(view, position, end)
     if not 0 <= count <= end - position:
         raise Malformed("a number of headers that cannot be")
     found: list[_Header] = []

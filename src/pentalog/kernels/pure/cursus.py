@@ -35,6 +35,7 @@ from pentalog.kernels.cursus_facts import (
 from pentalog.kernels.facts import Buffer, Facts, Malformed
 from pentalog.kernels.pure.batch import check_batches
 from pentalog.kernels.pure.crc32c import crc32c
+from pentalog.kernels.pure.varints import put_varint
 
 _TOPIC_BYTES_MAX: Final = 249
 _PARTITION_DIGITS_MAX: Final = 10
@@ -287,10 +288,6 @@ def _chunk(data: bytes) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    rest = (number << 1) ^ (number >> 63)
     out = bytearray()
-    while rest > 0x7F:
-        out.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    out.append(rest)
+    put_varint(out, number)
     return bytes(out)

@@ -26,12 +26,11 @@ from typing import Final, NamedTuple
 
 from pentalog.kernels.facts import Buffer, Malformed
 from pentalog.kernels.pure.crc32c import crc32c
+from pentalog.kernels.pure.varints import i64, put_varint, read_varint
 
 SCHEMA_HEADER: Final = b"fluvio.schema_id"
 """The header that carries a schema id through the log."""
 
-_U64: Final = (1 << 64) - 1
-_I64_MIN: Final = -(1 << 63)
 _I32_MAX: Final = (1 << 31) - 1
 _LOG_HEADER_BYTES: Final = 61
 _HEADER_BYTES: Final = 57
@@ -57,41 +56,14 @@ class _Parts(NamedTuple):
     end: int
 
 
-def _i64(number: int) -> int:
-    return ((number - _I64_MIN) & _U64) + _I64_MIN
-
-
-def _varint(view: memoryview, position: int, end: int) -> tuple[int, int]:
-    number = shift = 0
-    while True:
-        if position >= end or shift > 63:
-            raise Malformed(_MALFORMED)
-        byte = view[position]
-        position += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            break
-        shift += 7
-    number &= _U64
-    return (number >> 1) ^ -(number & 1), position
-
-
-def _put(out: bytearray, number: int) -> None:
-    number = ((number << 1) ^ (number >> 63)) & _U64
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-
-
 def _head(view: memoryview, position: int, end: int) -> tuple[int, int, int, int]:
     """(timestamp delta, offset delta, position behind them, end of the record)."""
-    length, position = _varint(view, position, end)
+    length, position = read_varint(view, position, end)
     if length < 1 or length > end - position:
         raise Malformed(_MALFORMED)
     end = position + length
-    timestamp_delta, position = _varint(view, position + 1, end)
-    offset_delta, position = _varint(view, position, end)
+    timestamp_delta, position = read_varint(view, position + 1, end)
+    offset_delta, position = read_varint(view, position, end)
     return timestamp_delta, offset_delta, position, end
 
 
@@ -102,16 +74,16 @@ def _theirs(view: memoryview, position: int, end: int) -> _Parts:
     key = None
     position += 1
     if view[position - 1]:
-        size, position = _varint(view, position, end)
+        size, position = read_varint(view, position, end)
         if not 0 <= size <= end - position:
             raise Malformed(_MALFORMED)
         key = view[position : position + size]
         position += size
-    size, position = _varint(view, position, end)
+    size, position = read_varint(view, position, end)
     if not 0 <= size <= end - position:
         raise Malformed(_MALFORMED)
     value = view[position : position + size]
-    _, position = _varint(view, position + size, end)
+    _, position = read_varint(view, position + size, end)
     if position != end:
         raise Malformed(_MALFORMED)
     return _Parts(timestamp_delta, 0, key, value, _NO_SCHEMA, end)
@@ -163,7 +135,7 @@ def fluvio_to_log(
         attributes,
         records - 1,
         base_timestamp,
-        _i64(base_timestamp + delta_max),
+        i64(base_timestamp + delta_max),
         -1,
         -1,
         -1,
@@ -184,14 +156,14 @@ def _translate(
             raise Malformed(_MALFORMED)
         parts = _theirs(section, start, end)
         body = bytearray(1)
-        _put(body, parts.timestamp_delta)
-        _put(body, records)
-        _put(body, -1 if parts.key is None else len(parts.key))
+        put_varint(body, parts.timestamp_delta)
+        put_varint(body, records)
+        put_varint(body, -1 if parts.key is None else len(parts.key))
         body += parts.key or b""
-        _put(body, len(parts.value))
+        put_varint(body, len(parts.value))
         body += parts.value
         body += headers
-        _put(batch, len(body))
+        put_varint(batch, len(body))
         batch += body
         delta_max = parts.timestamp_delta if records == 0 else max(delta_max, parts.timestamp_delta)
         records += 1
@@ -210,7 +182,7 @@ def _schema_of(value: memoryview) -> int:
 
 
 def _chunk(view: memoryview, position: int, end: int) -> tuple[memoryview | None, int]:
-    size, position = _varint(view, position, end)
+    size, position = read_varint(view, position, end)
     if size < 0:
         return None, position
     if size > end - position:
@@ -222,7 +194,7 @@ def _ours(view: memoryview, position: int, end: int) -> _Parts:
     timestamp_delta, offset_delta, position, end = _head(view, position, end)
     key, position = _chunk(view, position, end)
     value, position = _chunk(view, position, end)
-    count, position = _varint(view, position, end)
+    count, position = read_varint(view, position, end)
     if not 0 <= count <= end - position:
         raise Malformed(_MALFORMED)
     schema = _NO_SCHEMA
@@ -262,16 +234,16 @@ class _Growing:
 
     def put(self, parts: _Parts, timestamp_delta: int) -> None:
         body = bytearray(1)
-        _put(body, timestamp_delta)
-        _put(body, self.records)
+        put_varint(body, timestamp_delta)
+        put_varint(body, self.records)
         body.append(parts.key is not None)
         if parts.key is not None:
-            _put(body, len(parts.key))
+            put_varint(body, len(parts.key))
             body += parts.key
-        _put(body, len(parts.value))
+        put_varint(body, len(parts.value))
         body += parts.value
         body.append(0)
-        _put(self.out, len(body))
+        put_varint(self.out, len(body))
         self.out += body
         self.records += 1
 
@@ -311,7 +283,7 @@ def log_to_fluvio(batches: Buffer, start: int, end: int, offset: int) -> tuple[b
         for _ in range(count):
             parts = _ours(view, position, start)
             position = parts.end
-            here = _i64(base_offset + parts.offset_delta)
+            here = i64(base_offset + parts.offset_delta)
             if here < offset:
                 continue
             if growing.batch < 0 or growing.expected != here or growing.schema != parts.schema:
@@ -319,7 +291,7 @@ def log_to_fluvio(batches: Buffer, start: int, end: int, offset: int) -> tuple[b
                 first = timestamp_max if stamped else base_timestamp
                 growing.begin(here, parts.schema, first, timestamp_max)
             growing.put(parts, 0 if stamped else parts.timestamp_delta)
-            growing.expected = _i64(here + 1)
+            growing.expected = i64(here + 1)
             total += 1
         if position != start:
             raise Malformed(_MALFORMED)

@@ -11,42 +11,20 @@ from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from pentalog.kernels.facts import FLAW_COUNT, FLAW_NONE, FLAW_RECORD, Buffer, Malformed
+from pentalog.kernels.pure.varints import i64, put_varint, read_varint
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 Decoded: TypeAlias = tuple[int, int, bytes | None, bytes | None, Headers]
 Encodable: TypeAlias = tuple[int, bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]
 
-_U64: Final = (1 << 64) - 1
 _I64_MIN: Final = -(1 << 63)
 _I64_MAX: Final = (1 << 63) - 1
-_VARINT_BITS_MAX: Final = 63
 _MALFORMED: Final = "the records of the batch are malformed at byte {}"
-
-
-def _i64(number: int) -> int:
-    """Wrapped as 64-bit arithmetic does, so that hostile deltas give a number, not an error."""
-    return ((number - _I64_MIN) & _U64) + _I64_MIN
-
-
-def _varint(view: memoryview, position: int, end: int) -> tuple[int, int]:
-    """(number, position behind it)."""
-    number = shift = 0
-    while True:
-        if position >= end or shift > _VARINT_BITS_MAX:
-            raise Malformed(_MALFORMED.format(position))
-        byte = view[position]
-        position += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            break
-        shift += 7
-    number &= _U64
-    return (number >> 1) ^ -(number & 1), position
 
 
 def _chunk(view: memoryview, position: int, end: int) -> tuple[int, int, int]:
     """(start, end, position behind it) of a field with a length; start is -1 if it is null."""
-    length, position = _varint(view, position, end)
+    length, position = read_varint(view, position, end)
     if length < 0:
         return -1, -1, position
     if length > end - position:
@@ -54,20 +32,12 @@ def _chunk(view: memoryview, position: int, end: int) -> tuple[int, int, int]:
     return position, position + length, position + length
 
 
-def _put(out: bytearray, number: int) -> None:
-    number = ((number << 1) ^ (number >> 63)) & _U64
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-
-
 def _put_chunk(out: bytearray, chunk: bytes | None) -> None:
     if chunk is None:
         out.append(1)
     else:
         view = memoryview(chunk).cast("B")
-        _put(out, len(view))
+        put_varint(out, len(view))
         out += view
 
 
@@ -82,15 +52,15 @@ def encode_records(records: Sequence[Encodable]) -> tuple[bytearray, int, int]:
             raise ValueError(f"timestamp {timestamp} does not fit in 64 bits")
         timestamp_max = max(timestamp_max, timestamp)
         body = bytearray(1)
-        _put(body, _i64(timestamp - base_timestamp))
-        _put(body, index)
+        put_varint(body, i64(timestamp - base_timestamp))
+        put_varint(body, index)
         _put_chunk(body, key)
         _put_chunk(body, value)
-        _put(body, len(headers))
+        put_varint(body, len(headers))
         for name, content in headers:
             _put_chunk(body, name.encode("utf-8", "surrogateescape"))
             _put_chunk(body, content)
-        _put(payload, len(body))
+        put_varint(payload, len(body))
         payload += body
     return payload, base_timestamp, timestamp_max
 
@@ -104,18 +74,18 @@ def _range(payload: Buffer, start: int, end: int) -> memoryview:
 
 def _body(view: memoryview, position: int, end: int) -> tuple[int, int, int, int]:
     """(timestamp delta, offset delta, position of the key length, end) of one record."""
-    length, position = _varint(view, position, end)
+    length, position = read_varint(view, position, end)
     if not 1 <= length <= end - position:
         raise Malformed(_MALFORMED.format(position))
     end = position + length
-    timestamp_delta, position = _varint(view, position + 1, end)
-    offset_delta, position = _varint(view, position, end)
+    timestamp_delta, position = read_varint(view, position + 1, end)
+    offset_delta, position = read_varint(view, position, end)
     return timestamp_delta, offset_delta, position, end
 
 
 def _headers(view: memoryview, position: int, end: int) -> Headers:
     """The headers, which must end exactly where the record does."""
-    count, position = _varint(view, position, end)
+    count, position = read_varint(view, position, end)
     if not 0 <= count <= end - position:
         raise Malformed(_MALFORMED.format(position))
     headers = []
@@ -154,10 +124,10 @@ def decode_records(
         headers = _headers(view, position, record_end)
         timestamp = append_timestamp
         if timestamp < 0:
-            timestamp = _i64(base_timestamp + timestamp_delta)
+            timestamp = i64(base_timestamp + timestamp_delta)
         records.append(
             (
-                _i64(base_offset + offset_delta),
+                i64(base_offset + offset_delta),
                 timestamp,
                 None if key_start < 0 else bytes(view[key_start:key_end]),
                 None if value_start < 0 else bytes(view[value_start:value_end]),
@@ -210,7 +180,7 @@ def newest_keys(
         key_start, key_end, position = _chunk(view, position, record_end)
         _chunk(view, position, record_end)
         if key_start >= 0:
-            newest[bytes(view[key_start:key_end])] = _i64(base_offset + offset_delta)
+            newest[bytes(view[key_start:key_end])] = i64(base_offset + offset_delta)
         position = record_end
     if position != end:
         raise Malformed(_MALFORMED.format(position))
@@ -244,11 +214,11 @@ def keep_newest(
         position = record_end
         if key_start < 0 or (drop_tombstones and value_start < 0):
             continue
-        offset = _i64(base_offset + offset_delta)
+        offset = i64(base_offset + offset_delta)
         if newest.get(bytes(view[key_start:key_end]), offset) <= offset:
             kept += view[record_start:record_end]
             records += 1
-            timestamp_max = max(timestamp_max, _i64(base_timestamp + timestamp_delta))
+            timestamp_max = max(timestamp_max, i64(base_timestamp + timestamp_delta))
     if position != end:
         raise Malformed(_MALFORMED.format(position))
     return kept, records, timestamp_max

@@ -12,6 +12,7 @@ from typing import Final
 from pentalog.kernels.facts import Buffer, Malformed
 from pentalog.kernels.pure.crc32c import crc32c
 from pentalog.kernels.pure.records import encode_records
+from pentalog.kernels.pure.varints import varint_bytes
 from pentalog.kernels.row_facts import Cells, EncodedRows, HeaderCells, Producing
 
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
@@ -116,17 +117,13 @@ def _record_bytes(
 ) -> int:
     timestamp, key, value, headers = record
     delta = (timestamp - base + (1 << 63) & _U64) - (1 << 63)
-    body = 1 + _varint_bytes(delta) + _varint_bytes(index) + _varint_bytes(len(headers))
+    body = 1 + varint_bytes(delta) + varint_bytes(index) + varint_bytes(len(headers))
     chunks = [key, value]
     for name, content in headers:
         chunks += [name.encode("utf-8", "surrogateescape"), content]
     for chunk in chunks:
-        body += 1 if chunk is None else _varint_bytes(len(chunk)) + len(chunk)
-    return _varint_bytes(body) + body
-
-
-def _varint_bytes(number: int) -> int:
-    return max(1, -(-((number << 1 ^ number >> 63) & _U64).bit_length() // 7))
+        body += 1 if chunk is None else varint_bytes(len(chunk)) + len(chunk)
+    return varint_bytes(body) + body
 
 
 def _batch(

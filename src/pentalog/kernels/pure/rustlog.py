@@ -19,27 +19,15 @@ from pentalog.kernels.facts import Buffer, Facts
 from pentalog.kernels.pure.batch import check_batches
 from pentalog.kernels.pure.crc32c import crc32c
 from pentalog.kernels.pure.records import encode_records
+from pentalog.kernels.pure.varints import varint_bytes
 from pentalog.kernels.rustlog_facts import RustlogRun
 
 _PRODUCE: Final = 1
-_FETCH: Final = 2
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _CRC: Final = struct.Struct(">I")
 _U32: Final = struct.Struct(">I")
-_ACK: Final = struct.Struct(">IBQI")
 _RECORD_OVERHEAD_MAX: Final = 24
-_BUDGET_PER_RECORD: Final = 12
-_APPEND_TIME: Final = 0x08
-_MAGIC_END: Final = 17
 _FRAMING_BYTES: Final = 12
-_LENGTH_MIN: Final = 49
-_LENGTH_MAX: Final = (1 << 31) - 1 - _FRAMING_BYTES
-_I64_MAX: Final = (1 << 63) - 1
-_TIMESTAMP_MS_MAX: Final = _I64_MAX // 1000
-_JSON_HEAD: Final = b'{"type":"FetchResponse","records":['
-_JSON_NEXT: Final = b'],"next_offset":%d}'
-_JSON_FIXED_BYTES_MAX: Final = len(_JSON_HEAD) + len(_JSON_NEXT) - 2 + 20
-_BINARY_FIXED_BYTES: Final = 13
 
 
 class _Packer:
@@ -86,13 +74,9 @@ class _Packer:
         return check_batches(self.out, 0, len(self.out))
 
 
-def _varint_bytes(number: int) -> int:
-    return max(1, ((number << 1).bit_length() + 6) // 7)
-
-
 def _record_size(value_bytes: int, index: int) -> int:
-    body = 4 + _varint_bytes(index) + _varint_bytes(value_bytes) + value_bytes
-    return _varint_bytes(body) + body
+    body = 4 + varint_bytes(index) + varint_bytes(value_bytes) + value_bytes
+    return varint_bytes(body) + body
 
 
 class _Produce(NamedTuple):

@@ -9,15 +9,14 @@ from typing import Final
 
 from pentalog.kernels.facts import Buffer, Malformed
 from pentalog.kernels.pure.batch import batch_header
+from pentalog.kernels.pure.varints import read_varint
 from pentalog.kernels.rustlog_facts import RustlogFetched
 
 _PRODUCE: Final = 1
 _FETCH: Final = 2
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
-_CRC: Final = struct.Struct(">I")
 _U32: Final = struct.Struct(">I")
 _ACK: Final = struct.Struct(">IBQI")
-_RECORD_OVERHEAD_MAX: Final = 24
 _BUDGET_PER_RECORD: Final = 12
 _APPEND_TIME: Final = 0x08
 _MAGIC_END: Final = 17
@@ -82,23 +81,8 @@ def _batch_records(batch: memoryview) -> Iterator[tuple[int, int, bytes]]:
         raise Malformed(f"the batches are malformed at byte {position}")
 
 
-def _varint(batch: memoryview, position: int, end: int) -> tuple[int, int]:
-    number = shift = 0
-    while True:
-        if position >= end or shift > 63:
-            raise Malformed(f"the batches are malformed at byte {position}")
-        byte = batch[position]
-        position += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            break
-        shift += 7
-    number &= (1 << 64) - 1
-    return (number >> 1) ^ -(number & 1), position
-
-
 def _record_end(batch: memoryview, position: int) -> int:
-    length, position = _varint(batch, position, len(batch))
+    length, position = read_varint(batch, position, len(batch))
     if not 1 <= length <= len(batch) - position:
         raise Malformed(f"the batches are malformed at byte {position}")
     return position + length
@@ -108,14 +92,14 @@ def _record(
     batch: memoryview, position: int, end: int, base_timestamp: int, append_ms: int
 ) -> tuple[int, int, bytes]:
     """(offset delta, timestamp, value) of one record; its headers are not looked at."""
-    _, position = _varint(batch, position, end)
-    delta, position = _varint(batch, position + 1, end)
+    _, position = read_varint(batch, position, end)
+    delta, position = read_varint(batch, position + 1, end)
     time = (base_timestamp + delta + (1 << 63)) % (1 << 64) - (1 << 63)
-    offset_delta, position = _varint(batch, position, end)
-    key_bytes, position = _varint(batch, position, end)
+    offset_delta, position = read_varint(batch, position, end)
+    key_bytes, position = read_varint(batch, position, end)
     if key_bytes > end - position:
         raise Malformed(f"the batches are malformed at byte {position}")
-    value_bytes, position = _varint(batch, position + max(key_bytes, 0), end)
+    value_bytes, position = read_varint(batch, position + max(key_bytes, 0), end)
     if value_bytes > end - position:
         raise Malformed(f"the batches are malformed at byte {position}")
     value = bytes(batch[position : position + max(value_bytes, 0)])

@@ -35,7 +35,6 @@ class _Stage(Enum):
     TOPIC = auto()
     MADE = auto()
     MARKS = auto()
-    HOME = auto()
 
 
 class Asking:
@@ -63,7 +62,7 @@ class Asking:
         if isinstance(item, Frame):
             return self._subscribe(item, stage) if item.kind is FrameType.SUBSCRIBE else Next.SERVE
         if not self._broker.subscriptions.here:
-            return self._elsewhere(stage)
+            return Next.FORWARD
         if item.kind == FrameType.POLL and stage is not _Stage.MARKS:
             return self._poll(item)
         return Next.SERVE
@@ -98,22 +97,12 @@ class Asking:
         except (Nack, BrokerError):
             return Next.SERVE  # and is refused for that
         if not self._broker.subscriptions.here:
-            return self._elsewhere(stage)
-        if stage is _Stage.HOME:
-            stage = None
+            return Next.FORWARD
         if stage is _Stage.MARKS:
             return Next.SERVE
         if self._topic(asked.topic, stage) is Next.AGAIN:
             return Next.AGAIN
         return self._ask(_Stage.MARKS, [self._broker.knowledge.partitions(asked.topic)])
-
-    def _elsewhere(self, stage: _Stage | None) -> Next:
-        if (
-            stage is not _Stage.HOME
-            and self._ask(_Stage.HOME, [self._broker.subscriptions.homed()]) is Next.AGAIN
-        ):
-            return Next.AGAIN
-        return Next.FORWARD
 
     def _poll(self, run: NumberRun) -> Next:
         subscription = self._broker.subscriptions.get(run.subscription)

@@ -192,9 +192,10 @@ class BlipmqSession:
             return False
         if found is not Next.FORWARD:
             return None if found is Next.AGAIN else True
-        if self._by_gateway:
-            self._refuse(correlations, 500, "this gateway keeps no subscriptions: try again")
-            return False
+        council = self._context.broker.council
+        if self._by_gateway and council.owner != council.me:
+            self._give_up()  # it looks for the owner anew, and nothing is forwarded twice
+            return None
         if self._asking.must_wait(self._written.values()):
             return None
         self._written.clear()

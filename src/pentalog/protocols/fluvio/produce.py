@@ -6,10 +6,16 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
+from pentalog import kernels
 from pentalog.broker.port import Broker, Topic
 from pentalog.broker.transformation import Chain, Section, Transformed
 from pentalog.kernels import Malformed
-from pentalog.model.errors import BrokerError, PartitionNotFound, TopicNotFound
+from pentalog.model.errors import (
+    BrokerError,
+    PartitionNotFound,
+    RecordTooLarge,
+    TopicNotFound,
+)
 from pentalog.model.later import Later
 from pentalog.model.types import Ack, Appended, Partition
 from pentalog.protocols.fluvio import errors, messages, records, rights, transforms
@@ -26,7 +32,7 @@ OPENED_BYTES_MAX: Final = 64 << 20
 class Entry:
     """One partition of a request, and what became of its batches."""
 
-    __slots__ = ("appended", "at", "error", "left", "pending")
+    __slots__ = ("appended", "at", "error", "left", "pending", "refusal", "written")
 
     def __init__(self, at: Partition) -> None:
         self.at = at
@@ -34,6 +40,10 @@ class Entry:
         self.error = errors.FINE
         self.left = 0
         """Batches the log has not settled."""
+        self.written: list[tuple[int, Appended]] = []
+        """Those it has, each with the number of its first record in the request."""
+        self.refusal: BrokerError | None = None
+        """Of the first batch that was refused."""
         self.pending = False
 
     def refuse(self, refusal: BrokerError) -> None:
@@ -41,6 +51,22 @@ class Entry:
             self.error = WireError(errors.NOT_LEADER)
         else:
             self.error = errors.error_of(refusal)
+
+    def conclude(self) -> None:
+        """Every batch is written or refused; whoever wrote a part shall know which."""
+        if self.refusal is None:
+            return
+        self.refuse(self.refusal)
+        if self.written:
+            parts = ", ".join(
+                f"records {first}..{first + there.next_offset - there.base_offset - 1} at offset "
+                f"{there.base_offset}"
+                for first, there in sorted(self.written)
+            )
+            self.error = errors.other(
+                f"only a part was written: {parts}; the rest was refused ({self.refusal}): send "
+                "that again"
+            )
 
 
 class Writing:
@@ -77,32 +103,42 @@ class Writing:
         ack = Ack.DURABLE if self.wish.committed else Ack.WRITTEN
         if len(batches) > 1 and self.call.context.broker.knowledge.current:
             batches = [bytearray(b"").join(batches)]
+        elif len(batches) > 1:
+            _check_sizes(_topic_of(self.call.context.broker, entry.at), batches)
         entry.left = len(batches)
+        first = 0
         for number, built in enumerate(batches):
             try:
                 appended = log.append(entry.at, memoryview(built))
             except BrokerError as refusal:
                 if not number:
                     raise
-                entry.refuse(refusal)
+                entry.refusal = entry.refusal or refusal
                 entry.left -= len(batches) - number
+                if not entry.left:
+                    entry.conclude()
+                    self.arrived(entry)
                 return
             entry.appended = entry.appended or appended
             settled = log.settle(appended, ack)
             if not (settled.ready or entry.pending):
                 self.wait(entry)
-            settled.then(partial(self._settled, entry))
+            settled.then(partial(self._settled, entry, first))
+            if len(batches) > 1:
+                first += kernels.batch_header(built, 0).records
 
-    def _settled(self, entry: Entry, settled: Later[Appended]) -> None:
+    def _settled(self, entry: Entry, first: int, settled: Later[Appended]) -> None:
         try:
             appended = settled.value
         except BrokerError as refusal:
-            entry.refuse(refusal)
+            entry.refusal = entry.refusal or refusal
         else:
+            entry.written.append((first, appended))
             if entry.appended is None or entry.appended.base_offset < 0:
                 entry.appended = appended
         entry.left -= 1
         if not entry.left:
+            entry.conclude()
             self.arrived(entry)
 
     def conclude(self) -> None:
@@ -262,7 +298,7 @@ class Transforming:
                 entry.error = transforms.runtime_error(done.failure)
             elif done.sections and entry.pending:
                 built = [transforms.log_batch_of(section, headers) for section in done.sections]
-                self._writing.append(entry, built)
+                self._writing.append(entry, _joined(self._call.context.broker, entry.at, built))
                 self._next()
                 return
         except BrokerError as refusal:
@@ -291,12 +327,34 @@ def _take(writing: Writing, at: Partition, batches: list[tuple[int, int]]) -> En
 def _translate(
     broker: Broker, call: Call, at: Partition, batches: list[tuple[int, int]]
 ) -> list[bytearray]:
+    topic = _topic_of(broker, at)
     return records.to_log(
         call.reader.data,
         batches,
         bytes_max=OPENED_BYTES_MAX,
-        compression_type=_topic_of(broker, at).settings.compression,
+        compression_type=topic.settings.compression,
+        joined_bytes_max=_joined_bytes_max(broker, topic),
     )
+
+
+def _joined(broker: Broker, at: Partition, batches: list[bytearray]) -> list[bytearray]:
+    bytes_max = _joined_bytes_max(broker, _topic_of(broker, at))
+    return records.joined(bytearray(b"").join(batches), bytes_max) if bytes_max else batches
+
+
+def _check_sizes(topic: Topic, batches: Sequence[bytearray]) -> None:
+    """Refuse all of them before one is written, if one cannot be."""
+    bytes_max = topic.settings.message_bytes_max
+    size = max(map(len, batches))
+    if size > bytes_max:
+        raise RecordTooLarge(
+            f"a batch of {size} bytes; accepted are {bytes_max} (max.message.bytes of {topic.name})"
+        )
+
+
+def _joined_bytes_max(broker: Broker, topic: Topic) -> int:
+    """An engine of others takes one batch at a time; 0: ours takes all of them at once."""
+    return 0 if broker.knowledge.current else topic.settings.message_bytes_max
 
 
 def _topic_of(broker: Broker, at: Partition) -> Topic:

@@ -37,24 +37,57 @@ _TIMESTAMP: Final = struct.Struct(">q")
 
 
 def to_log(
-    data: memoryview, batches: list[tuple[int, int]], *, bytes_max: int, compression_type: str
+    data: memoryview,
+    batches: list[tuple[int, int]],
+    *,
+    bytes_max: int,
+    compression_type: str,
+    joined_bytes_max: int = 0,
 ) -> list[bytearray]:
-    """The log's batches, one for each of Fluvio's that has records."""
-    translated = [
-        _batch_to_log(data, start, end, bytes_max=bytes_max, compression_type=compression_type)
-        for start, end in batches
-    ]
-    return [built for built in translated if built]
+    """The log's batches, one for each of Fluvio's that has records.
+
+    With `joined_bytes_max` they are joined as long as they take no more than that, uncompressed.
+    """
+    found: list[bytearray] = []
+    waiting = Waiting(bytearray(), compression.NONE)
+    for start, end in batches:
+        theirs, codec = _open_batch(
+            data, start, end, bytes_max=bytes_max, compression_type=compression_type
+        )
+        built = _translate(data, start, theirs, bare_allowed=codec == compression.NONE)
+        size = len(waiting.batches) + len(built)
+        if waiting.codec != codec or size > joined_bytes_max:
+            found += waiting.taken(joined_bytes_max)
+            waiting = Waiting(built, codec)
+        else:
+            waiting.batches.extend(built)
+    return found + waiting.taken(joined_bytes_max)
 
 
-def _batch_to_log(
-    data: memoryview, start: int, end: int, *, bytes_max: int, compression_type: str
-) -> bytearray:
-    theirs, codec = _open_batch(
-        data, start, end, bytes_max=bytes_max, compression_type=compression_type
-    )
-    built = _translate(data, start, theirs, bare_allowed=codec == compression.NONE)
-    if codec == compression.NONE or not built:
+class Waiting(NamedTuple):
+    """Batches of the log, uncompressed, one behind another; how they shall be compressed."""
+
+    batches: bytearray
+    codec: int
+
+    def taken(self, joined_bytes_max: int) -> list[bytearray]:
+        return [_compressed(built, self.codec) for built in joined(self.batches, joined_bytes_max)]
+
+
+def joined(batches: bytearray, bytes_max: int) -> list[bytearray]:
+    """The same records in as few batches of at most so many bytes as can be."""
+    if batches and kernels.batch_header(batches, 0).size == len(batches):
+        return [batches]
+    found: list[bytearray] = []
+    position = 0
+    while position < len(batches):
+        built, position = kernels.join_batches(batches, position, len(batches), bytes_max)
+        found.append(built)
+    return found
+
+
+def _compressed(built: bytearray, codec: int) -> bytearray:
+    if codec == compression.NONE:
         return built
     header = kernels.batch_header(built, 0)
     payload = memoryview(built)[batch.HEADER_BYTES :]

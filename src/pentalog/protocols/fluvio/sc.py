@@ -9,12 +9,12 @@ from typing import ClassVar, Final
 
 from pentalog.broker.port import TopicSpec
 from pentalog.broker.transformation import SmartModule
-from pentalog.model.errors import BrokerError, SmartModuleInvalid
+from pentalog.model.errors import BrokerError, Overloaded, SmartModuleInvalid
 from pentalog.model.later import Later
 from pentalog.protocols.fluvio import errors, objects, rights
 from pentalog.protocols.fluvio.codec import Reader, Undecodable, Writer
 from pentalog.protocols.fluvio.errors import WireError
-from pentalog.protocols.fluvio.forwarding import FORWARDED, Errand
+from pentalog.protocols.fluvio.forwarding import Errand, is_forwarded, is_trusted, owned
 from pentalog.protocols.fluvio.session import Answer, Api, Call, FluvioSession
 from pentalog.protocols.fluvio.watches import WATCHES_MAX, Watch
 from pentalog.session import Context, Replies
@@ -73,7 +73,7 @@ def _carry_out(call: Call, name: str, act: Callable[[], Later[None] | None]) -> 
         call.answer(_status(call, name, refusal.error, str(refusal)))
         return
     except BrokerError as refusal:
-        call.answer(_status(call, name, _error_of(refusal, name), str(refusal)))
+        call.answer(_refusal_status(call, name, refusal))
         return
     if settled is None or settled.ready:
         _answer_settled(call, None, name, settled)
@@ -90,34 +90,47 @@ def _answer_settled(
         try:
             _ = settled.value
         except BrokerError as refusal:
-            body = _status(call, name, _error_of(refusal, name), str(refusal))
+            body = _refusal_status(call, name, refusal)
     if answer is None:
         call.answer(body)
     else:
         answer.fill(body)
 
 
-def _error_of(refusal: BrokerError, name: str) -> WireError:
+def _refusal_status(call: Call, name: str, refusal: BrokerError) -> Writer:
     if isinstance(refusal, SmartModuleInvalid):
-        return errors.module_invalid(str(refusal), name)
-    return errors.error_of(refusal)
+        error = errors.module_invalid(str(refusal), name)
+    elif isinstance(refusal, Overloaded) and is_forwarded(call) and not owned(call.context.broker):
+        error = WireError(errors.NOT_LEADER)
+    else:
+        error = errors.error_of(refusal)
+    return _status(call, name, error, str(refusal))
 
 
-def _carry_out_at_owner(
-    call: Call, start: int, name: str, act: Callable[[], Later[None] | None]
-) -> None:
+def _carry_out_at_owner(call: Call, start: int, name: str, act: Callable[[], Later[None]]) -> None:
     """Do it here if this gateway owns what is kept; else let the one that does."""
-    try:
-        rights.check(call, rights.SC, objects.SMART_MODULE, name)
-        call.know(lambda known: [known.owner()])
-    except BrokerError as refusal:
-        call.answer(_status(call, name, errors.error_of(refusal), str(refusal)))
+    forwarded = is_forwarded(call)
+    if forwarded and not is_trusted(call):
+        text = "this gateway knows another owner than the one that asks: try again"
+        call.answer(_status(call, name, WireError(errors.NOT_LEADER), text))
         return
-    if call.context.broker.council.owned or call.head.client_id == FORWARDED:
+    try:
+        if forwarded:
+            call.know(lambda known: [known.owner()])
+        else:
+            rights.check(call, rights.SC, objects.SMART_MODULE, name)
+    except BrokerError as refusal:
+        call.answer(_refusal_status(call, name, refusal))
+        return
+    if forwarded or call.context.broker.knowledge.current:
         _carry_out(call, name, act)
         return
+
+    def status(refusal: BrokerError | None) -> Writer:
+        return _status(call, name) if refusal is None else _refusal_status(call, name, refusal)
+
     body = bytes(call.reader.data[start : call.reader.end])
-    Errand(call, body, lambda why: _status(call, name, errors.other(why), why)).start()
+    Errand(call, body, act, status).start()
 
 
 def create(call: Call) -> None:
@@ -147,7 +160,6 @@ def _make_nothing(call: Call, label: str, name: str) -> Later[None]:
 def _create_module(
     call: Call, name: str, wish: objects.ModuleWish, *, dry_run: bool
 ) -> Later[None]:
-    rights.check(call, rights.SC, objects.SMART_MODULE, name)
     modules = call.context.broker.smart_modules
     made = modules.create(SmartModule(name, wish.wasm, wish.package), dry_run=dry_run)
     if not dry_run:
@@ -233,20 +245,22 @@ def delete(call: Call) -> None:
     if reader.version >= 13:
         reader.boolean()
     reader.finish()
-    drop = partial(_delete, call, label, name)
     if label == objects.SMART_MODULE:
-        _carry_out_at_owner(call, start, name, drop)
+        _carry_out_at_owner(call, start, name, partial(_delete_module, call, name))
     else:
-        _carry_out(call, name, drop)
+        _carry_out(call, name, partial(_delete, call, label, name))
 
 
-def _delete(call: Call, label: str, name: str) -> Later[None] | None:
+def _delete_module(call: Call, name: str) -> Later[None]:
+    modules = call.context.broker.smart_modules
+    modules.delete(name)
+    call.context.access.record("delete SmartModule", name)
+    return modules.settle()
+
+
+def _delete(call: Call, label: str, name: str) -> Later[None]:
     rights.check(call, rights.SC, label, name)
     broker = call.context.broker
-    if label == objects.SMART_MODULE:
-        broker.smart_modules.delete(name)
-        call.context.access.record("delete SmartModule", name)
-        return broker.smart_modules.settle()
     if label == objects.TOPIC:
         if name == objects.OFFSETS_TOPIC:
             raise Refused(
@@ -289,7 +303,9 @@ def list_objects(call: Call) -> None:
             if (not is_split or not system) and _matches(filters, name)
         }
         if label == objects.PARTITION:
-            call.know(lambda known: [known.partitions(name) for name in found])
+            call.know(
+                lambda known: [known.sizes(found), *(known.partitions(name) for name in found)]
+            )
         shown = system and _matches(filters, objects.OFFSETS_TOPIC)
         door.write_all(body, label, found, summary=summary, system=shown)
     call.answer(call.writer().text(label).bytes_(body.out))

@@ -80,7 +80,7 @@ def broker_entries(call: Call, resource: str) -> list[Entry]:
         return _cluster_entries(call)
     entries = [_fact_entry(*fact) for fact in _FACTS]
     entries += [_own_entry(call, name) for name in OWN]
-    entries += [_topic_entry(call, setting) for setting in call.context.broker.topics.defaults()]
+    entries += [_topic_entry(call, setting) for setting in _topic_defaults(call)]
     return sorted(entries)
 
 
@@ -132,9 +132,13 @@ def _changeable_entries(call: Call) -> list[tuple[str, str, Entry]]:
     found = [(name, setting, _own_entry(call, name)) for name, setting in OWN.items()]
     found += [
         (SYNONYMS[default.name], default.name, _topic_entry(call, default))
-        for default in call.context.broker.topics.defaults()
+        for default in _topic_defaults(call)
     ]
     return found
+
+
+def _topic_defaults(call: Call) -> list[Setting]:
+    return [each for each in call.context.broker.topics.defaults() if each.name in SYNONYMS]
 
 
 def _kind(setting: str) -> str:

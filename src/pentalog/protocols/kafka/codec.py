@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias, get_args, get_origin
 from uuid import UUID
 
 from pentalog.model.kio_schemas import load_response_schema
-from pentalog.protocols.kafka.entities import decode, unwrapped
+from pentalog.protocols.kafka.entities import NUMBERS, decode, unwrapped
 
 __all__ = ["Fields", "decode", "encode", "milliseconds", "uvarint"]
 
@@ -197,19 +197,7 @@ def _write_moment(out: bytearray, value: int | datetime | None) -> None:
     out += number.to_bytes(8, "big", signed=True)
 
 
-_NUMBERS: Final = {
-    "int8": ">b",
-    "int16": ">h",
-    "int32": ">i",
-    "int64": ">q",
-    "uint8": ">B",
-    "uint16": ">H",
-    "uint32": ">I",
-    "uint64": ">Q",
-    "float64": ">d",
-    "bool": ">?",
-    "error_code": ">h",
-}
+_NUMBERS: Final = {**NUMBERS, "error_code": ">h"}
 
 _CONVERTED: Final[Mapping[str, Write]] = {
     "uuid": _write_id,

@@ -26,7 +26,12 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from pentalog.protocols.kafka.codec import uvarint
-from pentalog.protocols.kafka.entities import Undecodable, read_long_duration, read_uvarint
+from pentalog.protocols.kafka.entities import (
+    Undecodable,
+    read_long_duration,
+    read_uvarint,
+    skip_tagged,
+)
 
 BODY_BYTES_MAX: Final = 4 << 20
 _FLEXIBLE: Final = 8
@@ -124,9 +129,9 @@ def _decode(version: int, data: bytes) -> CommitRequest:
         partitions, position = _partitions(data, position, version)
         topics.append(CommitTopic(name, topic_id, partitions))
         if flexible:
-            position = _skip_tagged(data, position)
+            position = skip_tagged(data, position)
     if flexible:
-        _skip_tagged(data, position)
+        skip_tagged(data, position)
     return CommitRequest(group, generation, member, instance, retention, topics)
 
 
@@ -144,7 +149,7 @@ def _partitions(data: bytes, position: int, version: int) -> tuple[list[CommitPa
             position += 12
         metadata, position = _nullable(data, position, flexible)
         if flexible:
-            position = _skip_tagged(data, position)
+            position = skip_tagged(data, position)
         found.append(CommitPartition(index, offset, epoch, metadata))
     return found, position
 
@@ -183,16 +188,3 @@ def _count(data: bytes, position: int, flexible: bool) -> tuple[int, int]:
     if not 0 <= count <= len(data):
         raise Undecodable(f"a list of {count} in {len(data)} bytes")
     return count, position
-
-
-def _skip_tagged(data: bytes, position: int) -> int:
-    if position < len(data) and not data[position]:
-        return position + 1
-    count, position = read_uvarint(data, position)
-    for _ in range(count):
-        _, position = read_uvarint(data, position)
-        size, position = read_uvarint(data, position)
-        position += size
-        if position > len(data):
-            raise Undecodable("a tagged field is longer than the request")
-    return position

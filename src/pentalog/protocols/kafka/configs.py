@@ -53,7 +53,10 @@ TYPES: Final = {"boolean": 1, "string": 2, "int": 3, "short": 4, "long": 5, "dou
 
 SYNONYMS: Final = {
     "cleanup.policy": "log.cleanup.policy",
+    "compression.gzip.level": "compression.gzip.level",
+    "compression.lz4.level": "compression.lz4.level",
     "compression.type": "compression.type",
+    "compression.zstd.level": "compression.zstd.level",
     "delete.retention.ms": "log.cleaner.delete.retention.ms",
     "derived.from": "log.derived.from",
     "derived.parameters": "log.derived.parameters",
@@ -62,6 +65,8 @@ SYNONYMS: Final = {
     "flush.messages": "log.flush.interval.messages",
     "flush.ms": "log.flush.interval.ms",
     "index.interval.bytes": "log.index.interval.bytes",
+    "local.retention.bytes": "log.local.retention.bytes",
+    "local.retention.ms": "log.local.retention.ms",
     "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
     "max.message.bytes": "message.max.bytes",
     "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
@@ -70,6 +75,7 @@ SYNONYMS: Final = {
     "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
     "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
     "min.insync.replicas": "min.insync.replicas",
+    "preallocate": "log.preallocate",
     "retention.bytes": "log.retention.bytes",
     "retention.ms": "log.retention.ms",
     "segment.bytes": "log.segment.bytes",
@@ -80,8 +86,9 @@ SYNONYMS: Final = {
     "subscription.backlog.max": "log.subscription.backlog.max",
     "subscription.lease.ms": "log.subscription.lease.ms",
     "subscription.ttl.ms": "log.subscription.ttl.ms",
+    "unclean.leader.election.enable": "unclean.leader.election.enable",
 }
-"""Topic setting to the broker setting that is its default."""
+"""Topic setting to the broker setting that is its default, where Kafka has one."""
 
 
 class Entry(NamedTuple):
@@ -118,13 +125,14 @@ def topic_entries(call: Call, settings: Sequence[Setting]) -> list[Entry]:
 
 
 def _topic_entry(call: Call, setting: Setting) -> Entry:
-    synonyms = synonyms_of(call, SYNONYMS[setting.name], setting.name)
+    name = SYNONYMS.get(setting.name)
+    synonyms = synonyms_of(call, name, setting.name) if name else ()
     if setting.overridden:
         synonyms = ((setting.name, setting.value, Source.DYNAMIC_TOPIC), *synonyms)
     return Entry(
         name=setting.name,
         value=setting.value,
-        source=synonyms[0][2],
+        source=synonyms[0][2] if synonyms else Source.DEFAULT,
         kind=setting.kind,
         documentation=setting.documentation,
         synonyms=synonyms,

@@ -63,6 +63,20 @@ def read_uvarint(data: bytes, position: int) -> tuple[int, int]:
     raise Undecodable("a length of more than 5 bytes")
 
 
+def skip_tagged(data: bytes, position: int) -> int:
+    """Where the tagged fields that begin here end."""
+    if position < len(data) and not data[position]:
+        return position + 1
+    count, position = read_uvarint(data, position)
+    for _ in range(count):
+        _, position = read_uvarint(data, position)
+        size, position = read_uvarint(data, position)
+        position += size
+        if position > len(data):
+            raise Undecodable("a tagged field is longer than the request")
+    return position
+
+
 def _entity(schema: Any) -> Read:
     plain: list[tuple[str, Read]] = []
     tagged: dict[int, tuple[str, Read]] = {}
@@ -151,8 +165,8 @@ def _nullable_entity(read: Read) -> Read:
 
 def _primitive(field: Field[Any], flexible: bool, optional: bool) -> Read:
     kind: str = field.metadata["kafka_type"]
-    if kind in _NUMBERS:
-        return _number(_NUMBERS[kind])
+    if kind in NUMBERS:
+        return _number(NUMBERS[kind])
     if kind in ("string", "bytes", "records"):
         return _sized(field.name, kind == "string", flexible, optional)
     return _CONVERTED[kind]
@@ -217,7 +231,7 @@ def read_long_duration(data: bytes, position: int) -> tuple[timedelta, int]:
     return timedelta(milliseconds=bounded), position + 8
 
 
-_NUMBERS: Final = {
+NUMBERS: Final = {
     "int8": ">b",
     "int16": ">h",
     "int32": ">i",

@@ -27,7 +27,7 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-from pentalog.protocols.kafka.entities import Undecodable, read_uvarint
+from pentalog.protocols.kafka.entities import Undecodable, read_uvarint, skip_tagged
 from pentalog.protocols.kafka.fetch_sessions import Cursor
 
 _FLEXIBLE: Final = 12
@@ -100,8 +100,8 @@ def _partitions(
         cursors.append(Cursor(topic, index, offset, size, epoch))
         position += shape.size
         if flexible:
-            position = _skip_tagged(data, position)
-    return position if not flexible else _skip_tagged(data, position)
+            position = skip_tagged(data, position)
+    return position if not flexible else skip_tagged(data, position)
 
 
 def _forgotten(data: bytes, position: int, version: int, forgotten: list[tuple[bytes, int]]) -> int:
@@ -113,7 +113,7 @@ def _forgotten(data: bytes, position: int, version: int, forgotten: list[tuple[b
             forgotten.append((topic, _COUNT.unpack_from(data, position)[0]))
             position += _COUNT.size
         if version >= _FLEXIBLE:
-            position = _skip_tagged(data, position)
+            position = skip_tagged(data, position)
     return position
 
 
@@ -142,16 +142,3 @@ def _topic(data: bytes, position: int, version: int) -> tuple[bytes, int]:
     if size < 0 or end > len(data):
         raise Undecodable("the name of a topic is null or longer than the request")
     return data[position:end], end
-
-
-def _skip_tagged(data: bytes, position: int) -> int:
-    if position < len(data) and not data[position]:
-        return position + 1
-    count, position = read_uvarint(data, position)
-    for _ in range(count):
-        _, position = read_uvarint(data, position)
-        size, position = read_uvarint(data, position)
-        position += size
-        if position > len(data):
-            raise Undecodable("a tagged field is longer than the request")
-    return position

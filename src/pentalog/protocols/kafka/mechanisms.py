@@ -179,9 +179,16 @@ class Scram:
         return Later.now(Step(challenge.encode()))
 
     def _final(self, text: str) -> Later[Step]:
+        server = self._server
+        # librdkafka before 2.6.1, and so the kcat of most distributions, puts its own nonce in
+        # front once more.  Ours is in it all the same, so nothing can be replayed.
+        nonce = str(server.nonce)
+        doubled = nonce.removesuffix(str(server.s_nonce)) + nonce
+        if f",r={doubled}," in text:
+            server.nonce = type(server.nonce)(doubled)
         try:
-            self._server.set_client_final(text)
-            answer: str = self._server.get_server_final()
+            server.set_client_final(text)
+            answer: str = server.get_server_final()
         except ScramException:
             return refused("the name or the password is wrong")
         if self._known is None or not self._still_good(self._known.proof):

@@ -7,8 +7,8 @@ everything else is decoded, looked up in the registry and served.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import ClassVar, Final
 
 from pentalog import kernels
 from pentalog.broker.port import Waiting
@@ -22,7 +22,7 @@ from pentalog.protocols.kafka.door import door_of
 from pentalog.protocols.kafka.entities import Undecodable
 from pentalog.protocols.kafka.login import Login
 from pentalog.protocols.kafka.login import Session as LoggedIn
-from pentalog.protocols.kafka.messages import Call, Line
+from pentalog.protocols.kafka.messages import Api, Call, Line
 from pentalog.protocols.kafka.throttling import Allowance, ThrottledLine
 from pentalog.runtime import Timer
 from pentalog.session import Context, Place, Replies
@@ -40,6 +40,8 @@ _FAREWELL_MS: Final = 250
 
 class KafkaSession:
     """Serves one connection."""
+
+    apis: ClassVar[Mapping[int, Api]] = APIS
 
     def __init__(self, context: Context, replies: Replies) -> None:
         self.waits: set[Waiting] = set()
@@ -92,9 +94,7 @@ class KafkaSession:
             split, self._left = self._left, None
             again = split is not None
             if split is None:
-                split = kernels.split_produce(
-                    data, used, len(data), frame_bytes_max=self._context.config.frame_bytes_max
-                )
+                split = self._split(data, used)
             stopped = self._serve(data, split)
             if stopped >= 0:
                 used = stopped
@@ -104,6 +104,10 @@ class KafkaSession:
                 break
         self._flush()
         return len(data) if self._ended else used
+
+    def _split(self, data: memoryview, start: int) -> Frames:
+        size_max = self._context.config.frame_bytes_max
+        return kernels.split_produce(data, start, len(data), frame_bytes_max=size_max)
 
     def close(self) -> None:
         self._ended = True
@@ -196,7 +200,7 @@ class KafkaSession:
             if key == login.HANDSHAKE and self._logged_in is not None:
                 self._log_in_again(data, start, end)
                 return
-            api = APIS.get(key)
+            api = self.apis.get(key)
             if api is None:
                 self._violation(f"request {key}; it is not served")
                 return

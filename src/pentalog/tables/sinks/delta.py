@@ -106,11 +106,11 @@ class DeltaSink:
         assert found is not None
         return found
 
-    def layout(self, file_bytes: int) -> Layout:
+    def layout(self, file_bytes: int, *, whole: bool = False) -> Layout:
         schema = self.schema()
         assert schema is not None, "prepared first"
         # What will be merged is read again here: whole rows, wherever they go in the end.
-        staged = bool(self.at.key)
+        staged = bool(self.at.key) and not whole
         return Layout(
             self.at.uri,
             schema,
@@ -144,6 +144,11 @@ class DeltaSink:
             batch = self._version(f"query:{query}")
             if batch is not None:
                 batches[query] = batch
+        if not covered and not batches and _PARTITIONS in known and table.file_uris():
+            raise SinkRefused(
+                f"{self.at.uri} has rows, but not of a pipeline {self.at.pipeline!r}; call it as it"
+                " was called when they were written, or name another directory as into"
+            )
         return State(covered, dropped, batches)
 
     def announce(self, query: str, partitions: Iterable[Partition]) -> None:
@@ -163,7 +168,7 @@ class DeltaSink:
             _PARTITIONS: partitions_text(listed | set(partitions)),
             _QUERIES: json.dumps([*queries, *new][-_QUERIES_MAX:]),
         }
-        with _conflicts(self.at.uri):
+        with conflicts(self.at.uri):
             table.alter.set_table_properties(properties, raise_if_not_exists=False)
 
     def append(self, files: Sequence[File], step: Step) -> None:
@@ -178,7 +183,7 @@ class DeltaSink:
             for one in files
         ]
         table = self._current(refresh=False)
-        with _conflicts(self.at.uri):
+        with conflicts(self.at.uri):
             table.create_write_transaction(
                 adds,
                 mode,
@@ -193,7 +198,8 @@ class DeltaSink:
         rows = self._staged(files)
         table = self._current(refresh=False)
         on = " and ".join(f"(t.`{name}` is not distinct from s.`{name}`)" for name in self.at.key)
-        with _conflicts(self.at.uri):
+        before = table.version()
+        with conflicts(self.at.uri):
             table.merge(
                 rows,
                 on,
@@ -201,7 +207,7 @@ class DeltaSink:
                 target_alias="t",
                 commit_properties=self._properties(step, rows.num_rows),
             ).when_matched_update_all(LATER).when_not_matched_insert_all().execute()
-        self._sync_log()
+        self._record(step, unless_after=before)
 
     def replace(self, files: Sequence[File], step: Step, schema: pa.Schema) -> None:
         self._write(files, step, schema, "overwrite")
@@ -209,9 +215,17 @@ class DeltaSink:
     def cut(self, step: Step) -> None:
         """Remove the rows below the starts of `step`, with the new starts in the same commit."""
         table = self._current(refresh=False)
-        with _conflicts(self.at.uri):
+        before = table.version()
+        with conflicts(self.at.uri):
             table.delete(self._below(step), commit_properties=self._properties(step, 0))
-        self._sync_log()
+        self._record(step, unless_after=before)
+
+    def _record(self, step: Step, *, unless_after: int) -> None:
+        """Commit a step of no rows: a statement that changes none commits nothing by itself."""
+        if self._current(refresh=False).version() == unless_after:
+            self.append([], step)
+        else:
+            self._sync_log()
 
     def _below(self, step: Step) -> str:
         mark = "" if self.at.layer in ("bronze", "dead_letters") else "_"
@@ -252,14 +266,15 @@ class DeltaSink:
         return read_files(spark, self.at, schema, pairs)
 
     def compact(self, file_bytes: int) -> Mapping[str, Any]:
-        with _conflicts(self.at.uri):
+        with conflicts(self.at.uri):
             done = self._current().optimize.compact(target_size=file_bytes)
         return {"files_removed": done["numFilesRemoved"], "files_added": done["numFilesAdded"]}
 
     def vacuum(self, retention_ms: int, *, dry_run: bool) -> list[str]:
         """Remove files no commit refers to any more, those of crashed batches included."""
         removed = self._current().vacuum(
-            retention_hours=retention_ms // 3_600_000,
+            # Whole hours only; a file must never go before its time.
+            retention_hours=-(-retention_ms // 3_600_000),
             dry_run=dry_run,
             enforce_retention_duration=False,
             full=True,
@@ -340,7 +355,7 @@ LATER: Final = (
 
 
 @contextmanager
-def _conflicts(uri: str) -> Iterator[None]:
+def conflicts(uri: str) -> Iterator[None]:
     from deltalake.exceptions import CommitFailedError
 
     try:

@@ -20,7 +20,7 @@ from pentalog.model.types import Partition
 from pentalog.tables import jars
 from pentalog.tables.files import File, Layout
 from pentalog.tables.pipeline import TableAt
-from pentalog.tables.sinks.delta import LATER, WRITER, DeltaSink
+from pentalog.tables.sinks.delta import LATER, WRITER, DeltaSink, conflicts
 from pentalog.tables.sinks.refusals import Busy, SinkRefused
 from pentalog.tables.sinks.state import (
     Entry,
@@ -89,7 +89,7 @@ class DeltaJarSink(DeltaSink):
             table.alter.set_table_properties({WRITER: self.writer}, raise_if_not_exists=False)
         return found
 
-    def layout(self, file_bytes: int) -> Layout:
+    def layout(self, file_bytes: int, *, whole: bool = False) -> Layout:
         schema = self.schema()
         assert schema is not None, "prepared first"
         self._staging.make_folder()
@@ -152,7 +152,8 @@ class DeltaJarSink(DeltaSink):
         number = self._version(_NUMBER)
         if number is not None:
             kept = {_NUMBER: str(number), _STATE: self._recorded(number)[_STATE]}
-            self._current().alter.set_table_properties(kept, raise_if_not_exists=False)
+            with conflicts(self.at.uri):
+                self._current().alter.set_table_properties(kept, raise_if_not_exists=False)
         return super().compact(file_bytes)
 
     def vacuum(self, retention_ms: int, *, dry_run: bool) -> list[str]:

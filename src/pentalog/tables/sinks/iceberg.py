@@ -1,4 +1,4 @@
-"""Iceberg tables through pyiceberg: one catalog in an SQLite file beside a pipeline's tables.
+"""Iceberg tables through pyiceberg, in a catalog of the user's or in a file beside the tables.
 
 The state is a property of the table, set in the same transaction that adds the files; the
 properties of snapshots hold the ledger and go when snapshots are expired.
@@ -6,18 +6,22 @@ properties of snapshots hold the ledger and go when snapshots are expired.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pentalog.model.types import Partition
 from pentalog.tables import replacement
 from pentalog.tables.files import File, FileSet, Layout
-from pentalog.tables.pipeline import TableAt
-from pentalog.tables.sinks.reading import read_files
+from pentalog.tables.pipeline import TableAt, is_local
+from pentalog.tables.sinks import iceberg_catalog
+from pentalog.tables.sinks.iceberg_catalog import failing
+from pentalog.tables.sinks.reading import Listed, read_files
 from pentalog.tables.sinks.refusals import Busy, Missing, SinkRefused
 from pentalog.tables.sinks.state import (
     Entry,
@@ -43,11 +47,13 @@ _STATE: Final = "pentalog.state"
 NOTE: Final = "pentalog.note"
 _FILE_BYTES: Final = 134_217_728
 _COMPACT_LOOKS: Final = 10
-_NAMESPACE: Final = "pentalog"
-CATALOG: Final = "pentalog"
-_PROPERTIES: Final = {
+_SCHEME: Final = re.compile(r"^[a-z][a-z0-9]*:(?://)?")
+_ONCE: Final = {
     # Two writers of the same batch would both succeed with the library's own retry.
     "commit.retry.num-retries": "0",
+}
+_PROPERTIES: Final = {
+    **_ONCE,
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "100",
 }
@@ -60,31 +66,40 @@ class IcebergSink:
 
     def __init__(self, at: TableAt) -> None:
         try:
-            import pyiceberg.catalog.sql  # noqa: F401
+            import pyiceberg.catalog
+
+            if not at.catalog:
+                import pyiceberg.catalog.sql  # noqa: F401
         except ImportError as error:
             raise SinkRefused(
                 f"{error}; install it with: pip install 'pentalog[iceberg]'"
             ) from error
         self.at = at
-        self._storage = storage_of(at.uri, at.storage_options)
-        if not self._storage.is_local:
+        if not at.catalog and not is_local(at.uri):
             raise SinkRefused(
-                f"{at.uri}: the Iceberg catalog is a file and needs a file system; set"
-                " sink = 'delta' for an object store"
+                f"{at.uri}: iceberg.db, the catalog of those who name none, needs a file system;"
+                " give sink = 'iceberg' and catalog = { type = 'rest', uri = 'https://..' }, or set"
+                " sink = 'delta' for an object store without a catalog"
             )
-        self._data: Storage = self._storage._replace(root=f"{self._storage.root}/data")
-        self._home = Path(at.uri.removesuffix(f"/{at.layer}"))
-        if self._home == Path(at.uri):
-            self._home = self._home.parent
-        self._name = (_NAMESPACE, Path(at.uri).relative_to(self._home).as_posix().replace("/", "_"))
+        self._home = iceberg_catalog.home(at)
+        self._name = iceberg_catalog.identifier(at)
+        self._granted: Mapping[str, str] = at.storage_options
         self._catalog: Catalog | None = None
         self._table: Table | None = None
         self._file_bytes = _FILE_BYTES
 
     def exists(self) -> bool:
-        if not (self._home / "iceberg.db").exists():
+        from pyiceberg.exceptions import NoSuchTableError
+
+        if self._table is not None:
+            return True
+        if not self.at.catalog and not (self._home / "iceberg.db").exists():
             return False
-        return self._table is not None or self._opened().table_exists(self._name)
+        try:
+            self._current()
+        except NoSuchTableError:
+            return False
+        return True
 
     def schema(self) -> pa.Schema | None:
         return _plain(self._current().schema().as_arrow()) if self.exists() else None
@@ -94,36 +109,41 @@ class IcebergSink:
 
         if not self.exists():
             self._data.make_folder()
-            try:
-                table = self._opened().create_table(
+            with failing(self.at), contextlib.suppress(TableAlreadyExistsError):
+                iceberg_catalog.make_namespace(self._opened(), self._name)
+                self._opened().create_table(
                     self._name, schema, location=self.at.uri, properties=_PROPERTIES
                 )
-                with table.update_spec() as spec:
-                    for name in self.at.partition_by:
-                        spec.add_identity(name)
-            except TableAlreadyExistsError:
-                pass
         table = self._current()
+        self._partition(table)
         known = self.schema()
         assert known is not None
         if any(one.name not in known.names or one != known.field(one.name) for one in schema):
-            with _conflicts(self.at.uri), table.update_schema() as update:
+            with failing(self.at), _conflicts(self.at.uri), table.update_schema() as update:
                 update.union_by_name(schema)
         found = self.schema()
         assert found is not None
         return found
 
-    def layout(self, file_bytes: int) -> Layout:
+    def _partition(self, table: Table) -> None:
+        """A commit of its own, which is made up for if a crash came before it."""
+        if not self.at.partition_by or table.current_snapshot() or table.spec().fields:
+            return
+        with failing(self.at), _conflicts(self.at.uri), table.update_spec() as spec:
+            for name in self.at.partition_by:
+                spec.add_identity(name)
+
+    def layout(self, file_bytes: int, *, whole: bool = False) -> Layout:
         self._file_bytes = file_bytes
         # What will be merged is read again here: whole rows, wherever they go in the end.
-        return self._layout(() if self.at.key else self.at.partition_by)
+        return self._layout(() if self.at.key and not whole else self.at.partition_by)
 
     def _layout(self, partition_by: tuple[str, ...]) -> Layout:
         schema = self.schema()
         assert schema is not None, "prepared first"
         return Layout(
-            self._data.root, schema, partition_by, self.keep_partitions, self._file_bytes,
-            self.at.fsync,
+            f"{self.at.uri}/data", schema, partition_by, self.keep_partitions, self._file_bytes,
+            self.at.fsync, self._granted,
         )  # fmt: skip
 
     def announce(self, query: str, partitions: Iterable[Partition]) -> None:
@@ -144,7 +164,7 @@ class IcebergSink:
         made = FileSet(self._layout(self.at.partition_by))
         near = _near(replacement.bounds(rows, self.at.key))
         with made.discarding(Exception):
-            there = _opened(self._files(table, near))
+            there = self._opened_files(self._files(table, near))
             changed = replacement.replaced(there, rows, self.at.key, made)
         with made.discarding(Busy):
             self._commit(table, made.close(), changed, step, rows.num_rows)
@@ -158,7 +178,8 @@ class IcebergSink:
         highest = max(one.start for one in step.covered.values())
         table = self._looked_at()
         made = FileSet(self._layout(self.at.partition_by))
-        below = _opened(self._files(table, _compared("LessThan", f"{mark}offset", highest)))
+        near = _compared("LessThan", f"{mark}offset", highest)
+        below = self._opened_files(self._files(table, near))
         with made.discarding(Exception):
             changed = replacement.removed_below(below, step.covered, mark, made)
         with made.discarding(Busy):
@@ -177,7 +198,7 @@ class IcebergSink:
         return (newest.sequence_number or 0) if newest is not None else 0
 
     def files(self) -> list[str]:
-        return [_local(one.file_path) for one in self._files(self._current())]
+        return [str(one.file_path).removeprefix("file://") for one in self._files(self._current())]
 
     def arrow(self) -> pa.Table:
         schema = self.schema()
@@ -189,10 +210,11 @@ class IcebergSink:
         schema = self.schema()
         if schema is None:
             raise Missing(f"{self.at.uri} is no table yet; run the pipeline {self.at.pipeline}")
+        files = self._files(self._current())
         root = f"{self._storage.root}/"
-        return read_files(
-            spark, self.at, schema, [(path.removeprefix(root), {}) for path in self.files()]
-        )
+        listed: list[Listed] = [(_in_store(one.file_path).removeprefix(root), {}) for one in files]
+        at = dataclasses.replace(self.at, storage_options=self._granted)
+        return read_files(spark, at, schema, listed)
 
     def compact(self, file_bytes: int) -> Mapping[str, Any]:
         """Write small files together; commits that come meanwhile only make it look again."""
@@ -208,7 +230,7 @@ class IcebergSink:
             return {"files_removed": 0, "files_added": 0}
         made = FileSet(self._layout(self.at.partition_by))
         with made.discarding(Exception):
-            replacement.copied((opened for _, opened in _opened(small)), made)
+            replacement.copied((opened for _, opened in self._opened_files(small)), made)
         with made.discarding(Busy):
             files = made.close()
             for last in (False,) * _COMPACT_LOOKS + (True,):
@@ -228,28 +250,30 @@ class IcebergSink:
         table = self._current()
         before = datetime.datetime.fromtimestamp(time.time() - retention_ms / 1000, datetime.UTC)
         if not dry_run and table.current_snapshot() is not None:
-            with _conflicts(self.at.uri):
+            with failing(self.at), _conflicts(self.at.uri):
                 table.maintenance.expire_snapshots().older_than(before).commit()
             table = self._current()
-        root = Path(self._storage.root)
         used = self._used(table)
+        storage = self._storage
         found = [
-            path
-            for pattern in ("data/**/*.parquet", "metadata/*.avro")
-            for path in sorted(root.glob(pattern))
-            if str(path) not in used and path.stat().st_mtime <= before.timestamp()
+            name
+            for folder, ending in (("data", ".parquet"), ("metadata", ".avro"))
+            for name, written_s in storage.listed(folder)
+            if name.endswith(ending)
+            and storage.path(name) not in used
+            and written_s <= before.timestamp()
         ]
         if not dry_run:
-            for path in found:
-                path.unlink(missing_ok=True)
-        return [str(path.relative_to(root)) for path in found]
+            storage.remove(found)
+        return found
 
     def _used(self, table: Table) -> set[str]:
         """Every file that a snapshot refers to, directly or not."""
-        found = {_local(one) for one in table.inspect.all_files().column("file_path").to_pylist()}
+        files = table.inspect.all_files().column("file_path").to_pylist()
+        found = {_in_store(one) for one in files}
         for snapshot in table.snapshots():
-            found.add(_local(snapshot.manifest_list))
-            found |= {_local(one.manifest_path) for one in snapshot.manifests(table.io)}
+            found.add(_in_store(snapshot.manifest_list))
+            found |= {_in_store(one.manifest_path) for one in snapshot.manifests(table.io)}
         return found
 
     def discard(self, files: Iterable[File]) -> None:
@@ -260,9 +284,9 @@ class IcebergSink:
 
     def drop(self) -> None:
         if self.exists():
-            self._opened().drop_table(self._name)
-        if Path(self.at.uri).exists():
-            self._storage.filesystem.delete_dir(self._storage.root)
+            with failing(self.at):
+                self._opened().drop_table(self._name)
+        self._storage.remove_all()
         self._table = None
 
     def _commit(
@@ -280,7 +304,8 @@ class IcebergSink:
 
         count = sum(one.rows for one in files) if rows is None else rows
         entry = {NOTE: "compact"} if step is None else step.metadata(count)
-        with _conflicts(self.at.uri), table.transaction() as transaction:
+        self._check_once(table)
+        with failing(self.at), _conflicts(self.at.uri), table.transaction() as transaction:
             self._shape(transaction, schema)
             metadata = transaction.table_metadata
             update = transaction.update_snapshot(snapshot_properties=entry)
@@ -288,11 +313,18 @@ class IcebergSink:
                 for gone in removed:
                     snapshot.delete_data_file(gone)
                 for one in files:
-                    path = self._data.path(one.path)
+                    path = f"{self.at.uri}/data/{one.path}"
                     snapshot.append_data_file(parquet_file_to_data_file(table.io, metadata, path))
             if step is not None:
                 transaction.set_properties(self._next(table, step))
         self._table = None
+
+    def _check_once(self, table: Table) -> None:
+        """Another writer's table may come with the library's own retry, or be given it."""
+        if not _ONCE.items() <= table.properties.items():
+            with failing(self.at), _conflicts(self.at.uri), table.transaction() as transaction:
+                transaction.set_properties(_ONCE)
+            raise Busy(f"{self.at.uri}: looks again, now that the library's retry is off")
 
     def _shape(self, transaction: Transaction, schema: pa.Schema | None) -> None:
         """Let columns of files be found by name; `schema` is for rows in place of all others."""
@@ -316,7 +348,10 @@ class IcebergSink:
         import pyarrow.parquet as pq
 
         schema = _plain(table.schema().as_arrow())
-        parts = [pq.ParquetFile(self._data.path(one.path)).read() for one in files]
+        data, parts = self._data, []
+        for one in files:
+            with data.filesystem.open_input_file(data.path(one.path)) as file:
+                parts.append(pq.ParquetFile(file).read())
         return pa.concat_tables(parts).cast(schema) if parts else schema.empty_table()
 
     def _files(self, table: Table, near: BooleanExpression | None = None) -> list[DataFile]:
@@ -337,20 +372,38 @@ class IcebergSink:
         known = state_from_json(json.loads(table.properties.get(_STATE, "{}")))
         return {_STATE: json.dumps(state_as_json(after(known, step)))}
 
+    def _opened_files(self, files: Iterable[DataFile]) -> Iterator[tuple[DataFile, pq.ParquetFile]]:
+        import pyarrow.parquet as pq
+
+        filesystem = self._storage.filesystem
+        for one in files:
+            with filesystem.open_input_file(_in_store(one.file_path)) as file:
+                yield one, pq.ParquetFile(file)
+
+    @property
+    def _storage(self) -> Storage:
+        """The table's directory, by the access that the pipeline has, or the catalog grants."""
+        return storage_of(self.at.uri, self._granted)
+
+    @property
+    def _data(self) -> Storage:
+        storage = self._storage
+        return storage._replace(root=f"{storage.root}/data")
+
     def _opened(self) -> Catalog:
         if self._catalog is None:
-            from pyiceberg.catalog.sql import SqlCatalog
-
-            self._home.mkdir(parents=True, exist_ok=True)
-            self._catalog = SqlCatalog(
-                CATALOG, uri=f"sqlite:///{self._home}/iceberg.db", warehouse=str(self._home)
-            )
-            self._catalog.create_namespace_if_not_exists(_NAMESPACE)
+            with failing(self.at):
+                self._catalog = iceberg_catalog.open_catalog(self.at)
         return self._catalog
 
     def _current(self) -> Table:
-        self._table = self._opened().load_table(self._name)
-        return self._table
+        with failing(self.at):
+            table = self._opened().load_table(self._name)
+        iceberg_catalog.check_ours(self.at, table)
+        if self.at.catalog:
+            self._granted = iceberg_catalog.granted(self.at, table)
+        self._table = table
+        return table
 
     def _looked_at(self) -> Table:
         """The version that `state` was read from, so that the commit is fenced by it."""
@@ -368,16 +421,9 @@ def _conflicts(uri: str) -> Iterator[None]:
         raise Busy(f"{uri}: {error}") from error
 
 
-def _opened(files: Iterable[DataFile]) -> Iterator[tuple[DataFile, pq.ParquetFile]]:
-    import pyarrow.parquet as pq
-
-    for one in files:
-        with pq.ParquetFile(_local(one.file_path)) as opened:
-            yield one, opened
-
-
-def _local(address: str) -> str:
-    return str(address).removeprefix("file://")
+def _in_store(address: str) -> str:
+    """The path in the store: writers do not agree about `s3a:`, `s3:`, `file:` or nothing."""
+    return _SCHEME.sub("", str(address))
 
 
 def _near(bounds: Mapping[str, replacement.Bounds]) -> BooleanExpression:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pentalog.tables import jars
 from pentalog.tables.files import File
-from pentalog.tables.sinks.iceberg import CATALOG, NOTE, IcebergSink
+from pentalog.tables.sinks.iceberg import NOTE, IcebergSink
+from pentalog.tables.sinks.iceberg_catalog import CATALOG
 from pentalog.tables.sinks.refusals import Busy
 from pentalog.tables.sinks.state import Step
 
@@ -125,7 +126,7 @@ def _update(loaded: Any, *, compacting: bool, removing: bool) -> Any:
     return loaded.newOverwrite() if removing else loaded.newFastAppend()
 
 
-def _identifier(spark: SparkSession, name: tuple[str, str]) -> Any:
+def _identifier(spark: SparkSession, name: tuple[str, ...]) -> Any:
     java: Any = spark._jvm
     gateway: Any = spark.sparkContext._gateway
     levels = gateway.new_array(java.java.lang.String, 1)

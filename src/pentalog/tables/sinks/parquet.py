@@ -72,7 +72,7 @@ class ParquetSink:
         if not self._storage.is_local:
             raise SinkRefused(
                 f"{at.uri}: plain Parquet needs a file system that can link files; set"
-                " sink = 'delta' for an object store"
+                " sink = 'delta' or 'iceberg' for an object store"
             )
         self._manifest = Path(self._storage.root) / _MANIFEST
         self._table = _Table()
@@ -99,10 +99,10 @@ class ParquetSink:
             self._commit({"schema": text}, self._table)
         return grown
 
-    def layout(self, file_bytes: int) -> Layout:
+    def layout(self, file_bytes: int, *, whole: bool = False) -> Layout:
         self._file_bytes = file_bytes
         # What will be merged is read again here: whole rows, wherever they go in the end.
-        return self._layout(() if self.at.key else self.at.partition_by)
+        return self._layout(() if self.at.key and not whole else self.at.partition_by)
 
     def _layout(self, partition_by: tuple[str, ...]) -> Layout:
         schema = self.schema()

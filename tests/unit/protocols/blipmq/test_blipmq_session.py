@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,24 @@ from pentalog.log.files import Handle, RealFiles
 from pentalog.model.types import Partition
 from pentalog.protocols.blipmq import keys
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "cluster"))
+
+from blipmq_gateway import BlipFleet
+
+ENGINES = {"local": (), "owner": ("one",), "gateway": ("one", "two")}
+"""On its own files; at the gateway that keeps the subscriptions, and at another."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "broker" in metafunc.fixturenames:
+        local = metafunc.definition.get_closest_marker("local_engine") is not None
+        metafunc.parametrize("broker", ["local"] if local else list(ENGINES), indirect=True)
+
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[BlipBroker]:
-    broker = BlipBroker(tmp_path)
+def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BlipBroker | BlipFleet]:
+    names = ENGINES[request.param]
+    broker = BlipFleet(tmp_path, *names) if names else BlipBroker(tmp_path)
     yield broker
     broker.stop()
 
@@ -143,6 +158,7 @@ def test_tags_that_are_foreseen_can_be_acknowledged_in_one_go(broker: BlipBroker
     assert connection.ask(sent) == publish(b"a", correlation=1) + refused + frame(8, 4)
 
 
+@pytest.mark.local_engine("counts what is answered in one turn")
 def test_a_full_connection_is_not_served(broker: BlipBroker) -> None:
     """Answers are never more than what makes a connection full and one kernel's worth."""
     connection = broker.client()
@@ -192,6 +208,7 @@ def test_a_compacted_topic_refuses_messages_without_a_key(broker: BlipBroker) ->
 
 
 @pytest.mark.parametrize("name", ["a/b", "..", "x" * 250, "tab\t", "\0\n", "x" * 65_535])
+@pytest.mark.local_engine("Kafka has no such names")
 def test_names_are_any_text(broker: BlipBroker, name: str) -> None:
     connection = broker.client()
     topic = name.encode()
@@ -206,11 +223,18 @@ def test_a_name_that_is_taken_by_the_broker_itself(broker: BlipBroker) -> None:
     (answer,) = frames_of(connection.ask(publish(b"x", topic=name.encode(), qos=0)))
     assert answer[4] == 6
     assert int.from_bytes(answer[13:15], "big") == 400
+
+
+@pytest.mark.local_engine("a cluster that has groups has it")
+def test_a_name_of_the_broker_that_is_not_there_yet(broker: BlipBroker) -> None:
+    connection = broker.client()
+    name = "__consumer_offsets"
     payload = len(name.encode()).to_bytes(2, "big") + name.encode() + b"\x01"
     (answer,) = frames_of(connection.ask(frame(4, 3, payload)))
     assert answer[4] == 6
 
 
+@pytest.mark.local_engine("Kafka has no such names")
 def test_names_that_are_not_ascii(broker: BlipBroker) -> None:
     connection = broker.client()
     topic = "grüße".encode()
@@ -243,13 +267,23 @@ def test_one_connection_keeps_to_one_partition(broker: BlipBroker) -> None:
         ]
 
 
+def let_be_seen(broker: BlipBroker | BlipFleet) -> None:
+    """Time for gateways to see what others did to topics, and to keep their seats meanwhile."""
+    for _ in range(50):
+        broker.runtime.advance(100)
+
+
 def test_deleted_topics_are_made_again(broker: BlipBroker) -> None:
     connection = broker.client()
     number = subscribe(connection)
     connection.ask(publish(b"x"))
     broker.topics.delete("demo")
+    let_be_seen(broker)
     assert connection.ask(poll(number) + publish(b"y") + frame(7, 1)) == frame(8, 1)
     assert broker.log.marks(Partition("demo", 0)).end == 1
+    let_be_seen(broker)
+    sent = publish(b"z") + poll(number) + frame(7, 1)
+    assert connection.ask(sent) == frame(8, 1), "a subscription is to the topic that was"
 
 
 def test_unknown_subscriptions_are_silent_to_polls(broker: BlipBroker) -> None:
@@ -266,9 +300,10 @@ def test_nothing_is_taken_before_the_handshake(broker: BlipBroker) -> None:
     for each in kinds:
         correlation = int.from_bytes(each[5:13], "big")
         assert connection.ask(each) == nack(correlation, 401, "unauthenticated")
-    assert broker.topics.all() == ()
+    assert "demo" not in {topic.name for topic in broker.topics.all()}
 
 
+@pytest.mark.local_engine("time passes while a cluster is asked")
 def test_wrong_keys_slow_a_client_down(broker: BlipBroker) -> None:
     broker.attempts = LocalAttempts(broker.runtime)
     connection = broker.connect()
@@ -318,6 +353,7 @@ def test_keys_come_from_the_environment_and_are_not_shown() -> None:
     assert "secret" not in str(plain(config.blipmq_api_keys))
 
 
+@pytest.mark.local_engine("each gateway counts its own part")
 def test_what_is_counted(broker: BlipBroker) -> None:
     connection = broker.client()
     number = subscribe(connection)

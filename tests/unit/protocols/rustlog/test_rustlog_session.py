@@ -191,6 +191,7 @@ def test_batches_are_atomic_and_marked(world: RustLogWorld, peer: RustLogConnect
     assert DOORS[(header.attributes & DOOR_MASK) >> DOOR_SHIFT] == "rustlog"
 
 
+@pytest.mark.local_engine("a cluster takes what comes in one request as one batch")
 def test_a_refused_neighbour_does_not_refuse_the_others(
     world: RustLogWorld, peer: RustLogConnection
 ) -> None:
@@ -212,6 +213,7 @@ def test_a_refused_neighbour_does_not_refuse_the_others(
     assert json.loads(answers[2])["base_offset"] == 41
 
 
+@pytest.mark.local_engine("replaces a part of the local engine")
 def test_a_topic_that_goes_while_it_is_written_to(
     world: RustLogWorld, peer: RustLogConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,6 +233,7 @@ def test_a_topic_that_goes_while_it_is_written_to(
     assert peer.say(**record)["code"] == 404
 
 
+@pytest.mark.local_engine("counts what is answered in one turn")
 def test_answers_wait_for_the_disk(world: RustLogWorld, peer: RustLogConnection) -> None:
     peer.ask(create("demo", 1))
     before = len(peer.line.frames())
@@ -245,6 +248,7 @@ def test_answers_wait_for_the_disk(world: RustLogWorld, peer: RustLogConnection)
     assert answers[2] == b"\xff"
 
 
+@pytest.mark.local_engine("replaces a part of the local engine")
 def test_a_full_disk(
     world: RustLogWorld, peer: RustLogConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -401,6 +405,7 @@ def test_commits_are_durable_and_shared(world: RustLogWorld, peer: RustLogConnec
         ("g" * 65_535, "demo", 0, 0),
     ],
 )
+@pytest.mark.local_engine("a cluster keeps offsets of its topics only")
 def test_commits_that_no_other_door_could_show_are_kept(
     world: RustLogWorld,
     peer: RustLogConnection,
@@ -437,6 +442,7 @@ def test_odd_creations(peer: RustLogConnection) -> None:
     assert peer.ask(LIST) == b"\x06" + bytes(4)
 
 
+@pytest.mark.local_engine("Kafka has no such names")
 def test_lists_are_sorted_by_bytes(peer: RustLogConnection) -> None:
     for name in ("b", "é", "Z", "a"):
         assert peer.ask(create(name, 1)) == b"\x05\x01"
@@ -445,6 +451,7 @@ def test_lists_are_sorted_by_bytes(peer: RustLogConnection) -> None:
     assert peer.ask(LIST) == b"\x06\0\0\0\x04" + b"".join(entries)
 
 
+@pytest.mark.local_engine("a cluster does not tell its segments")
 def test_segments_are_counted(world: RustLogWorld, peer: RustLogConnection) -> None:
     small = {"segment.bytes": "10000"}
     world.disk.topics.create(TopicSpec(name="demo", partitions=1, settings=small))
@@ -537,6 +544,7 @@ def test_the_session_says_how_much_it_wants(peer: RustLogConnection) -> None:
     assert peer.session.wanted == 4 + 2019
 
 
+@pytest.mark.local_engine("counts what is answered in one turn")
 def test_a_wide_topic_is_made_in_turns_and_those_behind_it_wait(peer: RustLogConnection) -> None:
     before = len(peer.line.frames())
     peer.feed(create("wide", 300) + produce("wide", 299, b"x") + PING)
@@ -552,6 +560,7 @@ def test_a_wide_topic_is_made_in_turns_and_those_behind_it_wait(peer: RustLogCon
     assert len(peer.ask(describe("wide"))) == 15 + 300 * 12
 
 
+@pytest.mark.local_engine("counts what is answered in one turn")
 def test_answers_made_by_hand_leave_others_their_turn(peer: RustLogConnection) -> None:
     peer.ask(create("wide", 300))
     before = len(peer.line.frames())

@@ -19,15 +19,18 @@ _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
 
 def serve(call: Call) -> None:
-    error = ErrorCode.none
-    if call.version >= 3:
-        named = (call.body.client_software_name, call.body.client_software_version)
-        if not all(_SOFTWARE.fullmatch(text) for text in named):
-            error = ErrorCode.invalid_request
-    if error:
-        call.answer({"error_code": int(error), "api_keys": []})
+    if not well_named(call):
+        call.answer({"error_code": int(ErrorCode.invalid_request), "api_keys": []})
         return
     call.answer({"api_keys": ranges(), **features(call.version)})
+
+
+def well_named(call: Call) -> bool:
+    """Does the client say properly what it is?"""
+    if call.version < 3:
+        return True
+    named = (call.body.client_software_name, call.body.client_software_version)
+    return all(_SOFTWARE.fullmatch(text) for text in named)
 
 
 def ranges() -> list[dict[str, Any]]:

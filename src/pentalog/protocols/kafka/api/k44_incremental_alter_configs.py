@@ -52,7 +52,12 @@ def _alter(call: Call, resource: Any) -> None:
     else:
         topics = call.context.broker.topics
         current = {setting.name: setting for setting in topics.settings(name)}
-        changes = _changes(resource.configs, current)
+        # As in Kafka there is nothing to take back of a setting that nobody knows.
+        changes = {
+            each: value
+            for each, value in _changes(resource.configs, current).items()
+            if value is not None or each in current
+        }
         demand_source(call.access, changes)
         topics.configure(name, changes, dry_run=dry_run)
 

@@ -1,0 +1,33 @@
+"""One Apache Kafka that may be killed and started again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import apache_kafka
+import brokers
+
+_SETTINGS = {
+    "group.initial.rebalance.delay.ms": "0",
+    "offsets.topic.num.partitions": "1",
+    "auto.create.topics.enable": "false",
+}
+
+
+class Node:
+    """Apache Kafka on an address it keeps."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._port = brokers.free_port()
+        self.start()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        self.broker = apache_kafka.start(self._directory, settings=_SETTINGS, port=self._port)
+
+    def kill(self) -> None:
+        self.broker.kill()
