@@ -265,6 +265,8 @@ class ClusterAggregates:
 
     def _send(self, event: _Event, who: Identity) -> Later[Appended]:
         self._owner()
+        if who != self._who:
+            self._state.refuse()  # begun in an earlier term, of this gateway's own
         following = produce.stamp(event.batch, who, self._sequences.get(event.at, 0))
         appended = self._log.append(event.at, memoryview(event.batch))
         self._sequences[event.at] = following
