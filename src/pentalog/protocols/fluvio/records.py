@@ -55,8 +55,9 @@ def to_log(
             data, start, end, bytes_max=bytes_max, compression_type=compression_type
         )
         built = _translate(data, start, theirs, bare_allowed=codec == compression.NONE)
-        size = len(waiting.batches) + len(built)
-        if waiting.codec != codec or size > joined_bytes_max:
+        held = len(waiting.batches)
+        # The first one is not copied: mostly it is the only one.
+        if not held or waiting.codec != codec or held + len(built) > joined_bytes_max:
             found += waiting.taken(joined_bytes_max)
             waiting = Waiting(built, codec)
         else:
