@@ -36,9 +36,10 @@ from pentalog.broker.topics import LocalTopics
 from pentalog.broker.transactions import LocalTransactions
 from pentalog.broker.users import LocalUsers
 from pentalog.config import Config, ConfigError, Listen
+from pentalog.log.directories import StoreError
 from pentalog.log.files import Files, RealFiles
 from pentalog.log.housekeeping import Housekeeping
-from pentalog.log.store import Store, StoreError
+from pentalog.log.store import Store
 from pentalog.metrics import Metrics
 from pentalog.model.errors import BrokerError
 from pentalog.protocols import OBSERVERS, PROTOCOLS, http

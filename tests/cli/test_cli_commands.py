@@ -26,6 +26,8 @@ def test_a_topic_from_its_making_to_its_end(run: Run, topic: str) -> None:
     assert f"{topic}\t3" in lines(run("topic", "list"))
 
     run("topic", "alter", topic, "--set", "cleanup.policy=compact", "--unset", "retention.ms")
+    said = run("topic", "alter", topic, "--unset", "retention.sm", code=1).stderr.decode()
+    assert "has no setting 'retention.sm'" in said
     run("topic", "alter", topic, "--partitions", "4")
     found = json.loads(run("topic", "describe", topic, "--json").stdout)
     assert found["overrides"] == ["cleanup.policy"]

@@ -8,7 +8,7 @@ import pytest
 from tests.support.faults import FaultyFiles
 from tests.support.logs import LogBench
 
-from pentalog.log.store import StoreError
+from pentalog.log.directories import StoreError
 from pentalog.model.errors import BrokerError
 from pentalog.model.types import Ack, Horizon, Partition
 

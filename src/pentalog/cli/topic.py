@@ -8,7 +8,7 @@ import typer
 
 from pentalog.cli import completion, output
 from pentalog.cli.client import EARLIEST, LATEST, Client
-from pentalog.cli.output import Misused, reported
+from pentalog.cli.output import Misused, Refused, reported
 
 _TOPIC_LEVEL: Final = 1
 """Kafka's number for a setting that the topic itself overrides."""
@@ -141,6 +141,14 @@ def alter(
         raise Misused("nothing to change: give --set NAME=VALUE, --unset NAME or --partitions N")
     with Client(server) as client:
         client.topic(name)
+        if drop:
+            # Brokers take back whatever they are told to, settings that nobody knows too.
+            known = {setting.name for setting in client.settings(name)}
+            for unknown in [each for each in drop if each not in known]:
+                raise Refused(
+                    f"topic {name!r} has no setting {unknown!r}; `pentalog topic describe {name}` "
+                    "shows those it has"
+                )
         if change or drop:
             client.configure_topic(name, change, drop)
         if partitions is not None:

@@ -15,10 +15,7 @@ TOPIC-N/name                       the topic's name, where TOPIC is only its dig
 
 from __future__ import annotations
 
-import base64
-import contextlib
 import logging
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -29,6 +26,7 @@ from uuid import UUID
 from pentalog.config import Config
 from pentalog.log import checkpoints
 from pentalog.log.checkpoints import spell
+from pentalog.log.directories import DOOMED, Directories, StoreError
 from pentalog.log.files import Files, Handle
 from pentalog.log.flusher import SYNC_LANE, Flusher
 from pentalog.log.journal import Journal
@@ -36,11 +34,9 @@ from pentalog.log.marks import MarksFile
 from pentalog.log.partition import PartitionLog
 from pentalog.log.recovery import CleanStop, open_partition, open_producers
 from pentalog.log.residents import Residents
-from pentalog.log.segment import segment_path
 from pentalog.log.troubles import Troubles
 from pentalog.metrics import Metrics
 from pentalog.model.errors import PartitionNotFound
-from pentalog.model.internal import OFFSETS_TOPIC, OFFSETS_TOPIC_ID
 from pentalog.model.settings import LogSettings
 from pentalog.model.types import Partition
 from pentalog.runtime import Runtime, Timer
@@ -52,16 +48,6 @@ FORMAT: Final = 1
 _CHECKPOINT_INTERVAL_MS: Final = 5_000
 _CHECKPOINTS_PER_TURN: Final = 8
 _MARKS_AT_ONCE: Final = 1000
-_PARTITION_NAME: Final = re.compile(r"(.+)-(\d+)")
-_KAFKA_INTERNAL: Final = frozenset(
-    {"__cluster_metadata", "__consumer_offsets", "__transaction_state", "__share_group_state"}
-)
-_DOOMED: Final = ".doomed"
-_TOPIC_ID: Final = "partition.metadata"
-
-
-class StoreError(Exception):
-    """The data directory cannot be used; the text says why and what to do."""
 
 
 class Locked(StoreError): ...
@@ -96,9 +82,8 @@ class Store:
         """Up to where each compacted partition has been compacted."""
         self.stopped_cleanly = False
         """Did the life before this one leave everything as it should be?"""
-        self.left_alone: set[str] = set()
-        """Topics of which an Apache Kafka's directories lie here; they are not ours to touch."""
         self._names = checkpoints.Names(files, directory)
+        self._directories = Directories(files, directory, self._names)
         self._marks = MarksFile(directory, files)
         self._marks_timer: Timer | None = None
         self.troubles = Troubles(runtime)
@@ -134,7 +119,7 @@ class Store:
             files.remove(directory / checkpoints.CLEAN_STOP)
             files.sync_directory(directory)
             self.stopped_cleanly = True
-        found = list(self._partition_directories())
+        found = list(self._directories.found())
         if len(found) > self.files_max:
             raise StoreError(
                 f"{directory} holds {len(found)} partitions, each needs an open file, and there "
@@ -191,52 +176,13 @@ class Store:
                 f"use the pentalog that wrote it, or choose another --data"
             )
 
-    def _partition_directories(self) -> Iterator[tuple[Partition, str]]:
-        for name in self.files.list(self.directory):
-            if name.endswith(_DOOMED):
-                self.files.remove_directory(self.directory / name)
-                continue
-            match = _PARTITION_NAME.fullmatch(name)
-            if match is None or self._is_bare(self.directory / name):
-                continue
-            topic = self._names.read(match[1], int(match[2]))
-            if topic is None:
-                self._check_nameless(match[1], name)
-                continue
-            if topic in _KAFKA_INTERNAL and not self._is_ours(topic, name):
-                log.warning("leaving %s alone: Kafka's own bookkeeping is not taken over", name)
-                self.left_alone.add(topic)
-                continue
-            at = Partition(topic, int(match[2]))
-            if spell(at) == name:
-                yield at, name
-
-    def _is_bare(self, directory: Path) -> bool:
-        """Was this directory just being made when the broker ended?  Then it is as good as none."""
-        files = self.files.list(directory)
-        return _TOPIC_ID not in files and not any(file.endswith(".log") for file in files)
-
-    def _check_nameless(self, spelled: str, name: str) -> None:
-        """A directory whose name was not written yet is as good as none: it is made again."""
-        directory = self.directory / name
-        if checkpoints.needs_name_file(spelled) and any(
-            file.endswith(".log") for file in self.files.list(directory)
-        ):
-            raise StoreError(
-                f"{directory / checkpoints.NAME_FILE} is missing or damaged: it must hold the name "
-                f"of the topic whose records lie there; bring it back, or move {name} away"
-            )
-
-    def _is_ours(self, topic: str, name: str) -> bool:
-        return topic == OFFSETS_TOPIC and (
-            self._topic_id(self.directory / name) == OFFSETS_TOPIC_ID
-        )
-
     def _open_partition(
         self, at: Partition, name: str, stop: CleanStop | None, recovery_point: int
     ) -> Iterator[None]:
         directory = self.directory / name
-        partition = self._partition(at, self._topic_id(directory), directory, LogSettings())
+        partition = self._partition(
+            at, self._directories.topic_id(directory), directory, LogSettings()
+        )
         partition.gaps = at in self.cleaned_offsets
         yield from open_partition(
             partition,
@@ -261,17 +207,6 @@ class Store:
             troubles=self.troubles,
             settings=settings,
         )
-
-    def _topic_id(self, directory: Path) -> UUID:
-        text = checkpoints.read_text(self.files, directory / _TOPIC_ID)
-        for line in text.splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() == "topic_id":
-                try:
-                    return UUID(bytes=base64.urlsafe_b64decode(value.strip() + "=="))
-                except ValueError:
-                    break
-        return UUID(int=0)
 
     def _replay(self) -> None:
         """Give partitions back what a crash kept from their own files."""
@@ -418,6 +353,11 @@ class Store:
 
     # Partitions
 
+    @property
+    def left_alone(self) -> set[str]:
+        """Topics of which an Apache Kafka's directories lie here; they are not ours to touch."""
+        return self._directories.left_alone
+
     def found(self) -> Mapping[Partition, UUID | None]:
         """The partitions there are, and the ids of their topics as far as they are known."""
         return {at: p.topic_id if p.topic_id.int else None for at, p in self._partitions.items()}
@@ -444,19 +384,10 @@ class Store:
             partition = self._make(at, directory, topic_id, settings)
         except OSError:
             if new:
-                self._unmake(directory)
+                self._directories.unmake(directory)
             raise
         self._partitions[at] = partition
         self.flusher.created(self.directory)
-
-    def _unmake(self, directory: Path) -> None:
-        """What is left would be taken for a topic, or for a Kafka's, at the next start."""
-        for path in (directory / _TOPIC_ID, segment_path(directory, 0, ".log")):
-            with contextlib.suppress(OSError):
-                self.files.remove(path)
-        # May fail where no more files can be opened; a bare directory is as good as none.
-        with contextlib.suppress(OSError):
-            self.files.remove_directory(directory)
 
     def _make(
         self, at: Partition, directory: Path, topic_id: UUID, settings: LogSettings
@@ -465,24 +396,16 @@ class Store:
         if checkpoints.needs_name_file(directory.name):
             # Synced, and before the first segment: no record may lie where nobody finds it.
             self.files.replace_text(directory / checkpoints.NAME_FILE, at.topic)
-        self._write_topic_id(directory, topic_id)
+        self._directories.write_topic_id(directory, topic_id)
         partition = self._partition(at, topic_id, directory, settings)
         partition.attach([])
         return partition
-
-    def _write_topic_id(self, directory: Path, topic_id: UUID) -> None:
-        spelled = base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
-        file = self.files.open(directory / _TOPIC_ID, create=True)
-        try:
-            self.files.write(file, f"version: 0\ntopic_id: {spelled}\n".encode(), 0)
-        finally:
-            file.close()
 
     def identify(self, at: Partition, topic_id: UUID) -> None:
         """Give a partition found without its topic's id the one its topic has."""
         partition = self.get(at)
         partition.topic_id = topic_id
-        self._write_topic_id(partition.directory, topic_id)
+        self._directories.write_topic_id(partition.directory, topic_id)
 
     def configure(self, at: Partition, settings: LogSettings) -> None:
         self.get(at).configure(settings)
@@ -501,7 +424,7 @@ class Store:
             self.write_cleaned_offsets()
         if at in self._starts:
             self.write_starts()
-        doomed = self.directory / f"{partition.topic_id.hex}-{at.index}{_DOOMED}"
+        doomed = self.directory / f"{partition.topic_id.hex}-{at.index}{DOOMED}"
         self.files.rename(partition.directory, doomed)
         self.runtime.offload(
             SYNC_LANE, partial(self.files.remove_directory, doomed), _ignore_outcome

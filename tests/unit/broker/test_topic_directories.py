@@ -13,8 +13,9 @@ from topic_lives import OpenLife, directories
 from pentalog.broker.port import TopicSpec
 from pentalog.broker.sites import DIRECTORIES_PER_TURN
 from pentalog.config import Config
+from pentalog.log.directories import StoreError
 from pentalog.log.files import Handle, RealFiles
-from pentalog.log.store import Store, StoreError
+from pentalog.log.store import Store
 from pentalog.metrics import Metrics
 from pentalog.model.errors import InvalidPartitions, StorageFailed, StorageFull, TopicNotFound
 from pentalog.model.types import Partition
@@ -122,10 +123,11 @@ def test_a_start_that_could_not_open_every_partition_says_so(
 
 def test_a_directory_with_nothing_in_it_is_no_topic(live: OpenLife, tmp_path: Path) -> None:
     (tmp_path / "a-0").mkdir()
+    (tmp_path / "notes-1").write_text("somebody's")
     life = live()
     assert life.topics.all() == ()
     life.topics.create(TopicSpec(name="a", partitions=2))
-    assert directories(tmp_path) == {"a-0", "a-1"}
+    assert directories(tmp_path) == {"a-0", "a-1", "notes-1"}
 
 
 def test_directories_without_an_id_get_one(

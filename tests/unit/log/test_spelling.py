@@ -11,9 +11,9 @@ from tests.support.logs import LogBench
 
 from pentalog.log import checkpoints
 from pentalog.log.checkpoints import Names, spell, spell_topic
+from pentalog.log.directories import StoreError
 from pentalog.log.files import RealFiles
 from pentalog.log.reader import DirectoryReader
-from pentalog.log.store import StoreError
 from pentalog.model.types import Partition
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=400) | st.sampled_from(
