@@ -7,6 +7,7 @@ import datetime
 import json
 import os
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pentalog.model.types import Partition
-from pentalog.tables import commit
+from pentalog.tables import commit, jars
 from pentalog.tables.files import File, FileSet
 from pentalog.tables.pipeline import TableAt
 from pentalog.tables.sinks import Busy, Range, Sink, SinkRefused, Step, open_table, probe
@@ -315,6 +316,36 @@ def test_a_later_row_replaces_an_earlier_one(at: TableAt) -> None:
     again = {one["id"]: one["_offset"] for one in open_table(at).arrow().to_pylist()}
     assert again == found
     assert open_table(at).state().covered == {AT: Range(4, 16)}
+
+
+def test_delta_leaves_alone_what_only_the_jar_finds(tmp_path: Path) -> None:
+    """The library would double the rows of files whose names are not escaped in the log."""
+    at = TableAt(f"{tmp_path}/silver", "delta", "p", "silver", ("region",), fsync=False)
+    sink = open_table(at)
+    sink.prepare(SCHEMA)
+    take(sink, 0, 0, 8)
+    newest = max(Path(at.uri, "_delta_log").glob("*.json"))
+    text = newest.read_text()
+    assert "region=%C3%BC" in text
+    newest.write_text(text.replace("region=%C3%BC", "region=ü"))
+    sink = open_table(at)
+    sink.state()
+    keyed = open_table(dataclasses.replace(at, key=("id",)))
+    cutting = Step("retention", -1, {}, {AT: Range(6, 8)})
+    for work in (
+        partial(sink.compact, 1),
+        partial(sink.cut, cutting),
+        partial(take, keyed, 1, 8, 9),
+    ):
+        with pytest.raises(SinkRefused, match="set sink = 'delta-jar'"):
+            work()
+    jar = open_table(dataclasses.replace(at, sink="delta-jar"))
+    if jars.session() is None:
+        with pytest.raises(SinkRefused, match="only Delta's jar can compact; set compact_every"):
+            jar.compact(1)
+    elif "delta-jar" in KINDS:
+        jar.compact(1 << 20)
+    assert offsets(at) == list(range(8))
 
 
 def test_delta_skips_files_by_our_statistics(tmp_path: Path) -> None:

@@ -195,6 +195,7 @@ class DeltaSink:
 
     def merge(self, files: Sequence[File], step: Step) -> None:
         """Replace rows by key; of two rows of a key the one with the later place stays."""
+        self._refuse_odd_paths()
         rows = self._staged(files)
         table = self._current(refresh=False)
         on = " and ".join(f"(t.`{name}` is not distinct from s.`{name}`)" for name in self.at.key)
@@ -210,10 +211,12 @@ class DeltaSink:
         self._record(step, unless_after=before)
 
     def replace(self, files: Sequence[File], step: Step, schema: pa.Schema) -> None:
+        self._refuse_odd_paths()
         self._write(files, step, schema, "overwrite")
 
     def cut(self, step: Step) -> None:
         """Remove the rows below the starts of `step`, with the new starts in the same commit."""
+        self._refuse_odd_paths()
         table = self._current(refresh=False)
         before = table.version()
         with conflicts(self.at.uri):
@@ -266,6 +269,7 @@ class DeltaSink:
         return read_files(spark, self.at, schema, pairs)
 
     def compact(self, file_bytes: int) -> Mapping[str, Any]:
+        self._refuse_odd_paths()
         with conflicts(self.at.uri):
             done = self._current().optimize.compact(target_size=file_bytes)
         return {"files_removed": done["numFilesRemoved"], "files_added": done["numFilesAdded"]}
@@ -340,6 +344,26 @@ class DeltaSink:
             with self._storage.filesystem.open_input_file(self._storage.path(one.path)) as file:
                 parts.append(pq.ParquetFile(file).read())
         return pa.concat_tables(parts).cast(schema) if parts else schema.empty_table()
+
+    def _refuse_odd_paths(self) -> None:
+        if self.odd_paths():
+            raise SinkRefused(
+                f"{self.at.uri}: Delta's jar wrote files of partitions whose values are not ASCII,"
+                " and the library would not find them to replace them; set sink = 'delta-jar'"
+            )
+
+    def odd_paths(self) -> bool:
+        """Whether files have names that only the jar finds again.
+
+        It writes characters beyond ASCII into the log as they are.  The library removes files by
+        names in which they are escaped, so these would stay and their rows be there twice.
+        """
+        import pyarrow as pa
+
+        if not self.at.partition_by:
+            return False
+        listed = pa.table(self._current(refresh=False).get_add_actions(flatten=False))
+        return not all(path.isascii() for path in listed.column("path").to_pylist())
 
     def _sync_log(self) -> None:
         table = self._current()
