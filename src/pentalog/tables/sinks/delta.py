@@ -346,24 +346,25 @@ class DeltaSink:
         return pa.concat_tables(parts).cast(schema) if parts else schema.empty_table()
 
     def _refuse_odd_paths(self) -> None:
-        if self.odd_paths():
+        """Files that the jar wrote and only the jar finds again.
+
+        It writes characters beyond ASCII into the log as they are.  The library removes files by
+        names in which they are escaped, so these would stay and their rows be there twice.
+        """
+        if not all(path.isascii() for path in self._partitioned_paths()):
             raise SinkRefused(
                 f"{self.at.uri}: Delta's jar wrote files of partitions whose values are not ASCII,"
                 " and the library would not find them to replace them; set sink = 'delta-jar'"
             )
 
-    def odd_paths(self) -> bool:
-        """Whether files have names that only the jar finds again.
-
-        It writes characters beyond ASCII into the log as they are.  The library removes files by
-        names in which they are escaped, so these would stay and their rows be there twice.
-        """
+    def _partitioned_paths(self) -> list[str]:
+        """What the log calls the files, if values are part of that."""
         import pyarrow as pa
 
         if not self.at.partition_by:
-            return False
+            return []
         listed = pa.table(self._current(refresh=False).get_add_actions(flatten=False))
-        return not all(path.isascii() for path in listed.column("path").to_pylist())
+        return list(listed.column("path").to_pylist())
 
     def _sync_log(self) -> None:
         table = self._current()

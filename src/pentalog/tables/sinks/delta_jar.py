@@ -154,13 +154,14 @@ class DeltaJarSink(DeltaSink):
             kept = {_NUMBER: str(number), _STATE: self._recorded(number)[_STATE]}
             with conflicts(self.at.uri):
                 self._current().alter.set_table_properties(kept, raise_if_not_exists=False)
-        if not self.odd_paths():
+        if all(path.isascii() and "~" not in path for path in self._partitioned_paths()):
             return super().compact(file_bytes)
+        # The library does not find these, as the jar writes them.
         if jars.session() is None:
             raise SinkRefused(
-                f"{self.at.uri}: has partitions whose values are not ASCII, which only Delta's jar"
-                " can compact; set compact_every in the pipeline, or run in Spark: optimize"
-                f" delta.`{self.at.uri}`"
+                f"{self.at.uri}: has partitions whose values are not ASCII or have a ~, which only"
+                " Delta's jar can compact; set compact_every in the pipeline, or run in Spark:"
+                f" optimize delta.`{self.at.uri}`"
             )
         return self._optimize(file_bytes)
 
