@@ -15,6 +15,7 @@ Which partitions and queries there are is listed in two properties of the table.
 from __future__ import annotations
 
 import json
+import os
 import time
 import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -57,6 +58,8 @@ class DeltaSink:
     writer = ""
 
     def __init__(self, at: TableAt) -> None:
+        # What goes wrong is raised as well, and would be told in lines of hundreds of words.
+        os.environ.setdefault("RUST_LOG", "error")
         try:
             import deltalake  # noqa: F401
         except ImportError as error:
