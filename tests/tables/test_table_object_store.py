@@ -10,6 +10,8 @@ import pytest
 from lake import audit, declare, forget_last_commit, make_topic, orders, produce, run, table
 
 import pentalog
+from pentalog.cli.output import Refused
+from pentalog.cli.refusals import refusing
 from pentalog.model.types import Partition
 from pentalog.tables import maintenance, repair, status, verification
 from pentalog.tables.catalog import Catalog, Places
@@ -105,3 +107,13 @@ def test_what_needs_a_file_system_says_so(options: dict[str, str]) -> None:
             open_table(at)
     with pytest.raises(PipelineError, match="into: is empty"):
         declare("h:1", "t", "")
+
+
+def test_a_store_that_cannot_be_used_is_one_line() -> None:
+    told = (
+        "Operation not supported\n  \x1b[31m↳\x1b[0m no credentials\n   \x1b[31m↳\x1b[0m denied.\n"
+    )
+    with pytest.raises(Refused) as caught, refusing():
+        raise OSError(told)
+    expected = "Operation not supported: no credentials: denied; check into and storage_options"
+    assert str(caught.value) == f"{expected} of the pipeline"

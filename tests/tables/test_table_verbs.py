@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 TORTURE = "PENTALOG_TORTURE" in os.environ
 BY_JAR = (jars.DELTA.name, jars.ICEBERG.name)
 KINDS = ("delta", "parquet", "iceberg", *BY_JAR)
-REGIONS = ("north", "a b/ü%", None)
+REGIONS = ("north", "a b/%", None)
 NUMBERS = 8
 FIRST = 20
 """Where tables begin, until earlier records are asked for."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _LAST_LINE: Final = re.compile(r"^[\w.]*?(\w+): (.+)$", re.MULTILINE)
 _JAVA_CAUSE: Final = re.compile(r"^(?:: |Caused by: )[\w.$]+: (.+)$", re.MULTILINE)
+_CHAIN: Final = re.compile(r"\s*\x1b\[31m↳\x1b\[0m\s*|\s*\n\s*")
 _NOISE: Final = re.compile(r"\s*(?:SQLSTATE: \w+|; line \d+ pos \d+;?)")
 
 
@@ -39,6 +40,12 @@ def refusing() -> Iterator[None]:
     except known as error:
         raise Refused(str(error)) from error
     except OSError as error:
+        if error.filename is None and error.errno is None:
+            # Of libraries, about object stores: a chain of causes on several coloured lines.
+            raise Refused(
+                f"{_CHAIN.sub(': ', str(error).strip()).rstrip('.')}; check into and"
+                " storage_options of the pipeline"
+            ) from error
         if error.filename is None:
             raise
         raise Refused(

@@ -24,7 +24,7 @@ _BUFFERED_BYTES_MAX: Final = 64 << 20
 _WRITERS_MAX: Final = 64
 _UNIQUE: Final = frozenset({"offset", "_offset", "value"})
 """Columns of which hardly a value comes twice."""
-_UNSAFE: Final = frozenset("\"#%'*/:=?\\\x7f{[]^ ")
+_UNSAFE: Final = frozenset("\"#%'*/:=?\\\x7f{[]^ ~")
 NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
 
 

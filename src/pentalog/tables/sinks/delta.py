@@ -15,6 +15,7 @@ Which partitions and queries there are is listed in two properties of the table.
 from __future__ import annotations
 
 import json
+import os
 import time
 import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -57,6 +58,8 @@ class DeltaSink:
     writer = ""
 
     def __init__(self, at: TableAt) -> None:
+        # What goes wrong is raised as well, and would be told in lines of hundreds of words.
+        os.environ.setdefault("RUST_LOG", "error")
         try:
             import deltalake  # noqa: F401
         except ImportError as error:
@@ -195,6 +198,7 @@ class DeltaSink:
 
     def merge(self, files: Sequence[File], step: Step) -> None:
         """Replace rows by key; of two rows of a key the one with the later place stays."""
+        self._refuse_odd_paths()
         rows = self._staged(files)
         table = self._current(refresh=False)
         on = " and ".join(f"(t.`{name}` is not distinct from s.`{name}`)" for name in self.at.key)
@@ -210,10 +214,12 @@ class DeltaSink:
         self._record(step, unless_after=before)
 
     def replace(self, files: Sequence[File], step: Step, schema: pa.Schema) -> None:
+        self._refuse_odd_paths()
         self._write(files, step, schema, "overwrite")
 
     def cut(self, step: Step) -> None:
         """Remove the rows below the starts of `step`, with the new starts in the same commit."""
+        self._refuse_odd_paths()
         table = self._current(refresh=False)
         before = table.version()
         with conflicts(self.at.uri):
@@ -266,6 +272,7 @@ class DeltaSink:
         return read_files(spark, self.at, schema, pairs)
 
     def compact(self, file_bytes: int) -> Mapping[str, Any]:
+        self._refuse_odd_paths()
         with conflicts(self.at.uri):
             done = self._current().optimize.compact(target_size=file_bytes)
         return {"files_removed": done["numFilesRemoved"], "files_added": done["numFilesAdded"]}
@@ -340,6 +347,27 @@ class DeltaSink:
             with self._storage.filesystem.open_input_file(self._storage.path(one.path)) as file:
                 parts.append(pq.ParquetFile(file).read())
         return pa.concat_tables(parts).cast(schema) if parts else schema.empty_table()
+
+    def _refuse_odd_paths(self) -> None:
+        """Files that the jar wrote and only the jar finds again.
+
+        It writes characters beyond ASCII into the log as they are.  The library removes files by
+        names in which they are escaped, so these would stay and their rows be there twice.
+        """
+        if not all(path.isascii() for path in self._partitioned_paths()):
+            raise SinkRefused(
+                f"{self.at.uri}: Delta's jar wrote files of partitions whose values are not ASCII,"
+                " and the library would not find them to replace them; set sink = 'delta-jar'"
+            )
+
+    def _partitioned_paths(self) -> list[str]:
+        """What the log calls the files, if values are part of that."""
+        import pyarrow as pa
+
+        if not self.at.partition_by:
+            return []
+        listed = pa.table(self._current(refresh=False).get_add_actions(flatten=False))
+        return list(listed.column("path").to_pylist())
 
     def _sync_log(self) -> None:
         table = self._current()

@@ -154,7 +154,31 @@ class DeltaJarSink(DeltaSink):
             kept = {_NUMBER: str(number), _STATE: self._recorded(number)[_STATE]}
             with conflicts(self.at.uri):
                 self._current().alter.set_table_properties(kept, raise_if_not_exists=False)
-        return super().compact(file_bytes)
+        if all(path.isascii() and "~" not in path for path in self._partitioned_paths()):
+            return super().compact(file_bytes)
+        # The library does not find these, as the jar writes them.
+        if jars.session() is None:
+            raise SinkRefused(
+                f"{self.at.uri}: has partitions whose values are not ASCII or have a ~, which only"
+                " Delta's jar can compact; set compact_every in the pipeline, or run in Spark:"
+                f" optimize delta.`{self.at.uri}`"
+            )
+        return self._optimize(file_bytes)
+
+    def _optimize(self, file_bytes: int) -> Mapping[str, Any]:
+        from pyspark.sql import SparkSession
+
+        spark = jars.session_with(jars.DELTA, self.at.uri)
+        session = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+        for name in ("maxFileSize", "minFileSize"):
+            session.conf.set(f"{_SETTINGS}.optimize.{name}", str(file_bytes))
+        with jars.refusing(jars.DELTA, self.at.uri, spark, _CONFLICTS):
+            row = session.sql(f"optimize delta.`{self.at.uri}`").first()
+        done = {} if row is None else row["metrics"].asDict()
+        return {
+            "files_removed": done.get("numFilesRemoved", 0),
+            "files_added": done.get("numFilesAdded", 0),
+        }
 
     def vacuum(self, retention_ms: int, *, dry_run: bool) -> list[str]:
         before_s = time.time() - retention_ms / 1000
