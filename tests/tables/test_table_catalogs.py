@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 import rest_catalog
+from drivers import free_port
+from lake import audit, declare, forget_last_commit, make_topic, orders, produce, run, table
 from pyiceberg.catalog import load_catalog
 
+import pentalog
 from pentalog.model.types import Partition
-from pentalog.tables import commit
+from pentalog.tables import commit, maintenance, repair, verification
+from pentalog.tables.catalog import Catalog, Places
 from pentalog.tables.files import File, FileSet
 from pentalog.tables.pipeline import TableAt
+from pentalog.tables.runner import Runner
 from pentalog.tables.sinks import Busy, Range, Sink, SinkRefused, Step, open_table, probe
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TORTURE = "PENTALOG_TORTURE" in os.environ
 AT = Partition("orders", 0)
 SCHEMA = pa.schema(
     [
@@ -139,3 +151,94 @@ def test_a_table_in_a_catalog(at: TableAt) -> None:
     sink.drop()
     assert not open_table(at).exists()
     assert theirs(at).list_tables(space) == []
+
+
+def test_a_pipeline_in_a_catalog(
+    spark: SparkSession,
+    broker: pentalog.Broker,
+    topic: str,
+    tmp_path: Path,
+    options: dict[str, str],
+) -> None:
+    """All that can be done to its tables."""
+    server = broker.address("kafka")
+    make_topic(server, topic, 1)
+    produce(server, topic, [*orders(0, 40), '{"id": 3, "amount": "6.5"}'])
+    given = {
+        "sink": "iceberg", "storage_options": options, "checkpoint": str(tmp_path / "progress"),
+        "catalog": {"type": "sql", "uri": f"sqlite:///{tmp_path}/mine.db"}, "key": ["id"],
+        "batch_rows_max": 20, "starting": {topic: {"0": 10}}, "partition_by": ["day"],
+    }  # fmt: skip
+    declared = declare(server, topic, f"s3://lake/{topic}", **given)
+    run(spark, declared)
+    forget_last_commit(declared)
+    run(spark, declared)
+    repair.backfill(spark, declared, "earliest")
+    audit(declared, 41)
+    theirs_ = theirs(declared.table("silver"))
+    assert theirs_.load_table("orders.silver").scan().to_arrow()["id"].to_pylist() != []
+    assert {name for _, name in theirs_.list_tables("orders")} == {
+        "bronze", "silver", "dead_letters",
+    }  # fmt: skip
+
+    lenient = declare(
+        server, topic, f"s3://lake/{topic}", **given,
+        decode={"format": "json", "schema": "id BIGINT, amount STRING"},
+    )  # fmt: skip
+    counts = repair.replay_dead_letters(spark, lenient)
+    assert counts == {"moved": 1, "dropped": 0, "left": 0}
+    rows = {one["id"]: one["amount"] for one in table(declared, "silver").to_pylist()}
+    assert (len(rows), rows[3]) == (40, 6.5)
+    assert maintenance.compact(declared)["bronze"]["files_added"] == 1
+    maintenance.vacuum(declared, retention_ms=0)
+    report = verification.verify(spark, lenient)
+    assert report.ok, report.problems
+    found = Catalog(spark, Places(pipelines={"orders": lenient})).sql(
+        "select count(*), sum(id) from table.orders"
+    )
+    assert found.first() == (40, 780)
+    assert repair.rebuild(spark, lenient) == {"silver": 40, "dead_letters": 0}
+    assert set(maintenance.drop(lenient)) == {"bronze", "silver", "dead_letters"}
+    assert theirs_.list_tables("orders") == []
+
+
+@pytest.mark.skipif(not TORTURE, reason="part of make torture")
+@pytest.mark.timeout(600)
+def test_a_catalog_that_is_away_for_a_while(
+    spark: SparkSession,
+    broker: pentalog.Broker,
+    topic: str,
+    tmp_path: Path,
+    options: dict[str, str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A long run waits for it; what came meanwhile is taken once."""
+    server = broker.address("kafka")
+    make_topic(server, topic)
+    produce(server, topic, orders(0, 50))
+    port = free_port()
+    catalog = {"type": "rest", "uri": f"http://127.0.0.1:{port}", "namespace": f"away_{port}"}
+    declared = declare(
+        server, topic, f"s3://lake/{topic}", sink="iceberg", storage_options=options,
+        catalog=catalog, checkpoint=str(tmp_path / "progress"), trigger="1 second",
+    )  # fmt: skip
+    told: list[Any] = []
+    runner = Runner(spark, [declared], once=False, report=told.append)
+    thread = threading.Thread(target=runner.run)
+    with rest_catalog.started(tmp_path, options, port):
+        thread.start()
+        wait_until(lambda: bool(told))
+    produce(server, topic, orders(50, 50))
+    wait_until(lambda: caplog.text.count("starts again") > 1)
+    with rest_catalog.started(tmp_path, options, port):
+        wait_until(lambda: sum(one["rows"] for one in told) >= 100)
+        runner.stop()
+        thread.join()
+        audit(declared, 100)
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    until = time.monotonic() + 150
+    while not true():
+        assert time.monotonic() < until, "it did not happen"
+        time.sleep(0.1)

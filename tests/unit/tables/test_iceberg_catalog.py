@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +97,22 @@ def test_a_catalog_that_fails_later_is_no_refusal(tmp_path: Path) -> None:
     )
     with pytest.raises(CatalogFailed):
         open_table(place).state()
+
+
+def test_several_open_a_new_catalog_at_once(tmp_path: Path) -> None:
+    """As a pipeline does and the one that tells the console of it."""
+    for turn in range(5):
+        place = dataclasses.replace(
+            at(type="sql", uri=f"sqlite:///{tmp_path}/{turn}.db"), uri=f"{tmp_path}/lake/bronze"
+        )
+        barrier = threading.Barrier(4)
+
+        def look(place: TableAt = place, barrier: threading.Barrier = barrier) -> bool:
+            barrier.wait()
+            return open_table(place).exists()
+
+        with ThreadPoolExecutor(4) as threads:
+            assert [one.result() for one in [threads.submit(look) for _ in range(4)]] == [False] * 4
 
 
 def test_a_catalog_of_local_tables(tmp_path: Path) -> None:
