@@ -163,7 +163,7 @@ def read(sink: str, declared: Pipeline, layer: str) -> pa.Table:
         return pa.table({})
     paths = [f"{uri}/{path}" for path in files]
     query = "select * from read_parquet($paths, union_by_name = true, hive_partitioning = false)"
-    return duckdb.execute(query, {"paths": paths}).to_arrow_table()
+    return duckdb.sql(query, params={"paths": paths}).to_arrow_table()
 
 
 def held(shop: Shop, first: int, *, moved: bool = False, text: bool = False) -> None:
