@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -41,6 +45,14 @@ SCHEMA = pa.schema(
     ]
 )
 
+TAKING = """
+import json, sys
+import test_table_catalogs as tables
+at, batch, start, end = json.loads(sys.argv[1])
+tables.take(tables.open_table(tables.TableAt(**at)), batch, start, end)
+"""
+"""One batch of one driver."""
+
 
 @pytest.fixture(scope="module")
 def rest(options: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
@@ -48,7 +60,7 @@ def rest(options: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> I
         yield address
 
 
-@pytest.fixture(params=["sql", "glue", "rest"])
+@pytest.fixture(params=["sql", "glue", "rest"] if TORTURE else ["glue", "rest"])
 def at(
     request: pytest.FixtureRequest, options: dict[str, str], topic: str, tmp_path: Path
 ) -> TableAt:
@@ -151,6 +163,33 @@ def test_a_table_in_a_catalog(at: TableAt) -> None:
     sink.drop()
     assert not open_table(at).exists()
     assert theirs(at).list_tables(space) == []
+
+
+@pytest.mark.crash
+def test_killed_at_exact_lines(options: dict[str, str], topic: str, tmp_path: Path) -> None:
+    """After the files and before the commit, and after the commit: then another driver goes on."""
+    at = TableAt(
+        f"s3://lake/{topic}/silver", "iceberg", "p", "silver", ("region",),
+        storage_options=options, catalog={"uri": f"sqlite:///{tmp_path}/mine.db"},
+    )  # fmt: skip
+    sink = open_table(at)
+    sink.prepare(SCHEMA)
+    assert take(sink, 0, 0, 4)
+    for batch, point in ((1, "before-commit"), (2, "after-commit")):
+        start, end = batch * 4, batch * 4 + 4
+        given = json.dumps([dataclasses.asdict(at), batch, start, end])
+        killed = subprocess.run(
+            [sys.executable, "-c", TAKING, given], cwd=Path(__file__).parent, check=False,
+            env={**os.environ, "PENTALOG_KILL_AT": f"{point}:silver"}, timeout=200,
+        )  # fmt: skip
+        assert killed.returncode == -signal.SIGKILL
+        there = point == "after-commit"
+        assert offsets(at) == list(range(end if there else start))
+        assert take(open_table(at), batch, start, end) is not there
+        assert offsets(at) == list(range(end))
+    assert [one.batch for one in open_table(at).ledger()] == [0, 1, 2]
+    left = sink.vacuum(0, dry_run=True)
+    assert len([one for one in left if one.endswith(".parquet")]) == 2
 
 
 def test_a_pipeline_in_a_catalog(
