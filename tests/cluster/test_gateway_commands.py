@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from fleet_member import FleetMember
+from kafka_node import Node
 from typer.testing import CliRunner
 
-from conftest import Node
 from pentalog.cli.verbs import app
 from pentalog.clients.blipmq import BlipmqClient, BlipmqError
 from pentalog.clients.kafka import Cluster

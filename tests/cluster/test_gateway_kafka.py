@@ -15,9 +15,9 @@ import confluent_kafka
 import kafka
 from fleet_member import FleetMember
 from kafka_clients import CLIENTS, Client, Event
+from kafka_node import Node
 
 import apache_kafka
-from conftest import Node
 from pentalog.clients.kafka import Cluster, committed
 from pentalog.model.types import Partition
 

@@ -19,10 +19,10 @@ from cursus_subject import Wire as CursusWire
 from fleet_member import FleetMember
 from fluvio_wire import Wire as FluvioWire
 from fluvio_world import produce, their_batch
+from kafka_node import Node
 from tests.support.blipmq_world import AUTH, HELLO
 from tests.support.cursus_world import Message, batch
 
-from conftest import Node
 from pentalog.clients.blipmq import BlipmqClient, BlipmqError
 from pentalog.clients.patience import Patience
 from pentalog.clients.rustlog import RustLogClient, RustLogError
