@@ -40,6 +40,7 @@ TOPIC = "bench"
 VALUE_BYTES = 100
 BATCH_RECORDS = 150
 REPEATS = 5
+WORK = ("rows", "raw", "json")
 
 
 class Row(NamedTuple):
@@ -158,9 +159,9 @@ def source_rows(address: str, data: Path, records: int) -> Iterator[Row]:
 
 
 def spark_rows(
-    records: int, folder: Path, rounds: int, *, consumer: bool
+    records: int, folder: Path, rounds: int, work: tuple[str, ...], *, consumer: bool
 ) -> list[spark_costs.Cost]:
-    """Our ways through Spark, and those of others, over one topic."""
+    """Our ways through Spark that do one of `work`, and those of others, over one topic."""
     started = brokers.start_pentalog(folder)
     with brokers.stopping(started), cpu_clock.running([started.process.pid]) as clock:
         print(f"CPU time of Spark by {clock.name}")
@@ -169,7 +170,8 @@ def spark_rows(
         spark = spark_costs.session(jars)
         bench = spark_costs.Bench(spark, topic, folder / "lakes")
         others = spark_costs.connector if jars else spark_costs.consumer
-        ways = [*spark_costs.ours(bench), *others(bench)]
+        every = (*spark_costs.ours(bench), *others(bench))
+        ways = [one for one in every if one.work.startswith(work)]
         try:
             return list(spark_costs.measured(ways, topic.records, rounds, clock))
         finally:
@@ -209,6 +211,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=1_500_000)
     parser.add_argument("--rounds", type=int, default=2, help="of Spark, the cheapest counts")
+    parser.add_argument("--work", choices=WORK, help="only this, and only through Spark")
     parser.add_argument("--quick", action="store_true", help="a tenth of it; not for quoting")
     parser.add_argument(
         "--consumer",
@@ -217,16 +220,19 @@ def main() -> None:
     )
     given = parser.parse_args()
     records = given.records // (10 if given.quick else 1)
+    rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
-        started = brokers.start_pentalog(Path(folder) / "arrow")
-        with brokers.stopping(started):
-            made = source_rows(started.address, started.data, records)
-            rows = [*kernel_rows(records), *made]
-        print_arrow(rows)
+        if not given.work:
+            started = brokers.start_pentalog(Path(folder) / "arrow")
+            with brokers.stopping(started):
+                made = source_rows(started.address, started.data, records)
+                rows = [*kernel_rows(records), *made]
+            print_arrow(rows)
         costs = spark_rows(
             records * 2 // 3,
             Path(folder) / "spark",
             1 if given.quick else given.rounds,
+            (given.work,) if given.work else WORK,
             consumer=given.consumer,
         )
     print_spark(costs)

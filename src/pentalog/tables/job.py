@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pentalog.model.types import Partition
 from pentalog.tables import (
@@ -21,11 +21,12 @@ from pentalog.tables import (
     silver,
 )
 from pentalog.tables.checkpoint import INGEST, Checkpoint
-from pentalog.tables.files import Layout
+from pentalog.tables.files import File, Layout
 from pentalog.tables.maintenance import Upkeep
 from pentalog.tables.pipeline import LAYERS, Pipeline
 from pentalog.tables.quality import KEEP, RuleBroken
 from pentalog.tables.sinks import Range, Sink, open_table, probe
+from pentalog.tables.sinks.reading import read_files
 from pentalog.tables.transforms import Transforms
 
 if TYPE_CHECKING:
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 _log = logging.getLogger("pentalog.tables")
+_CHECKPOINT_FILES: Final = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
+"""Checkpoints are on local disks, where Spark's usual way starts a program to look at a file."""
 Ranges = Mapping[Partition, Range]
 
 
@@ -66,6 +71,9 @@ def configured(spark: SparkSession) -> SparkSession:
     # A new session would know neither the settings nor the source of this one.
     session = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
     session.conf.set("spark.sql.ansi.enabled", "false")
+    java: Any = session._jvm
+    if java.org.apache.spark.util.Utils.classIsLoadable(_CHECKPOINT_FILES):
+        session.conf.set("spark.sql.streaming.checkpointFileManagerClass", _CHECKPOINT_FILES)
     return session
 
 
@@ -200,18 +208,31 @@ class Ingestion:
             self._pipeline.decode.format,
             schema.as_arrow(self._known),
             tuple(one.name for one in self._known if not one.nullable),
-            self._layout("bronze"),
-            self._layout("silver"),
+            *(self._layout(layer) for layer in LAYERS),
         )
-        rows = shortcut.rest(spark, ranges, way)
-        if way.format == "raw":
-            # Any value is a row of silver: nothing is left that Spark would have to look at.
-            return layers.told(rows)
-        typed = silver.typed(rows, self._pipeline, self._known, schema.as_spark(table))
-        parts = {name: layers.Part(self._layout(name)) for name in ("silver", "dead_letters")}
-        written = layers.write(typed, parts)
-        written.files.setdefault("bronze", [])
+        written = layers.Written(shortcut.write(spark, ranges, way))
+        rest = written.files.pop(shortcut.REST, [])
+        if rest:
+            written.add(self._write_rest(spark, rest, way.rest, schema.as_spark(table)))
         return written
+
+    def _write_rest(
+        self, spark: SparkSession, rest: Sequence[File], layout: Layout, table: StructType
+    ) -> layers.Written:
+        """Silver and dead letters of the records that the short way left for Spark."""
+        assert self._known is not None
+        # Files of a table may lie below it.
+        at = dataclasses.replace(
+            self._sinks["bronze"].at, uri=layout.uri, storage_options=layout.storage_options
+        )
+        places = [(one.path, one.partition) for one in rest]
+        parts = {name: layers.Part(self._layout(name)) for name in ("silver", "dead_letters")}
+        try:
+            rows = read_files(spark, at, layout.schema, places)
+            typed = silver.typed(rows, self._pipeline, self._known, table)
+            return layers.write(typed, parts)
+        finally:
+            self._sinks["bronze"].discard(rest)
 
     def write(
         self, rows: DataFrame, wanted: Mapping[str, Mapping[Partition, int] | None]
@@ -277,6 +298,10 @@ class Ingestion:
         self._known = known
         sink = self._sinks["silver"]
         table = sink.schema()
+        plain = shortcut.silver_schema(self._pipeline, self._source, known)
+        if table is None and plain is not None:
+            sink.prepare(plain)
+            return
         empty = spark.createDataFrame([], self._source)
         typed = silver.typed(
             empty, self._pipeline, known, schema.as_spark(table) if table is not None else None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pentalog.model.types import Partition
-from pentalog.tables import dead_letters, quality, shortcut, silver
+from pentalog.tables import dead_letters, quality, silver
 from pentalog.tables.files import File, FileSet, Layout
 from pentalog.tables.sinks.state import Range
 
@@ -72,15 +72,6 @@ def write_plain(rows: DataFrame, layer: str, layout: Layout) -> Written:
     return gather(rows.mapInArrow(_plain_task(layer, layout), _RESULT))
 
 
-def told(rows: DataFrame) -> Written:
-    """The files that tasks of the short way tell of, where they left nothing else."""
-    written = Written()
-    for one in rows.select(shortcut.WRITTEN).collect():
-        layer, file = shortcut.told(one[0])
-        written.files.setdefault(layer, []).append(file)
-    return written
-
-
 def filtered(rows: DataFrame, since: Mapping[Partition, int] | None) -> DataFrame:
     """The rows of a batch that a table lacks."""
     from pyspark.sql import functions as f
@@ -115,12 +106,11 @@ def _task(
         import pyarrow as pa
 
         sets = {layer: FileSet(part.layout) for layer, part in parts.items()}
-        done: dict[str, list[File]] = {}
         dropped: Counter[tuple[str, int]] = Counter()
         stopped = ""
         try:
             for batch in batches:
-                table = _records(pa.Table.from_batches([batch]), done)
+                table = pa.Table.from_batches([batch])
                 for layer, files in sets.items():
                     files.add(_share(layer, _after(table, parts[layer].since)))
                 if silver.VERDICT in table.column_names:
@@ -130,24 +120,10 @@ def _task(
             for files in sets.values():
                 files.discard()
             raise
-        for layer, files in sets.items():
-            done.setdefault(layer, []).extend(files.close())
+        done = {layer: files.close() for layer, files in sets.items()}
         yield _results(done, dropped, stopped)
 
     return task
-
-
-def _records(table: pa.Table, done: dict[str, list[File]]) -> pa.Table:
-    """The records among the rows; what the others tell of files goes to `done`."""
-    import pyarrow.compute as pc
-
-    if shortcut.WRITTEN not in table.column_names:
-        return table
-    texts = table.column(shortcut.WRITTEN)
-    for text in pc.drop_null(texts).to_pylist():
-        layer, file = shortcut.told(text)
-        done.setdefault(layer, []).append(file)
-    return table.filter(pc.is_null(texts))
 
 
 def _plain_task(

@@ -38,7 +38,7 @@ class SourceOptions:
     columns: tuple[str, ...] = ()
     decode: str = "none"
     json_schema: str = ""
-    rows_per_batch: int = 50_000
+    rows_per_batch: int = 10_000
     split_bytes: int = 64 << 20
     partitions_min: int = 1
     fail_on_data_loss: bool = True

@@ -11,7 +11,6 @@ from pentalog.model.internal import INTERNAL
 from pentalog.model.pieces import Feed, Gone
 from pentalog.model.types import Offset, Partition
 from pentalog.tables.options import OptionRefused, SourceOptions
-from pentalog.tables.segments import DirectoryOrigin
 
 PIECE_BYTES: Final = 4 << 20
 
@@ -42,7 +41,12 @@ class Origin(Protocol):
 
 def open_origin(options: SourceOptions) -> Origin:
     """Segment files if their directory is named, else the Kafka door."""
-    return DirectoryOrigin(options.data) if options.data else ClusterOrigin(options)
+    if not options.data:
+        return ClusterOrigin(options)
+    # What reads files is much to import, and every query has a process of its own that may not.
+    from pentalog.tables.segments import DirectoryOrigin
+
+    return DirectoryOrigin(options.data)
 
 
 def chosen_partitions(origin: Origin, options: SourceOptions) -> list[Partition]:

@@ -157,6 +157,9 @@ class Runner:
 
     def _take_progress(self, one: _Running) -> None:
         assert one.query is not None
+        last = one.query.lastProgress
+        if last is None or last.batchId <= one.batch:
+            return  # all that Spark keeps is much to fetch several times a second
         newest = one.query.recentProgress
         for progress in newest:
             found = json.loads(progress.json)

@@ -71,6 +71,12 @@ def mapped_schema(rows: DataFrame, pipeline: Pipeline, known: StructType) -> Str
     return row_schema(_mapped(rows, pipeline, known))
 
 
+def clashing(known: StructType) -> list[str]:
+    """Fields that are called like something of the record."""
+    taken = {name.lower() for name in _RECORD}
+    return [one.name for one in known if one.name.lower() in taken]
+
+
 def latest(rows: DataFrame, key: Sequence[str]) -> DataFrame:
     """Of every key the row with the greatest offset; the order `merge` keeps, too."""
     from pyspark.sql import functions as f
@@ -100,10 +106,8 @@ def _mapped(rows: DataFrame, pipeline: Pipeline, known: StructType) -> DataFrame
     from pyspark.sql import functions as f
 
     record, opened = rows.columns, decoding.decoded(rows, pipeline.decode, known)
-    taken = {name.lower() for name in _RECORD}
-    for one in known:
-        if one.name.lower() in taken:
-            raise PipelineError(f"decode: a field {one.name} clashes with the record's own column")
+    for name in clashing(known):
+        raise PipelineError(f"decode: a field {name} clashes with the record's own column")
     names = opened.select(
         *(f.col(f"`{name}`").alias(f"__{name}") for name in record),
         REASON,
