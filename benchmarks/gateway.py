@@ -75,7 +75,7 @@ def of_cursus(doors: Doors, quick: bool) -> Iterator[Figure]:
 
 
 def of_fluvio(doors: Doors, quick: bool) -> Iterator[Figure]:
-    batches, spu = 200 if quick else 2_000, doors.ports["fluvio-spu"]
+    batches, spu = 200 if quick else 8_000, doors.ports["fluvio-spu"]
     fluvio_door.create_topic(doors.ports["fluvio-sc"])
     wrote = fluvio_door.produce(doors.broker, "fluvio", spu, batches)
     read = fluvio_door.consume_fluvio(doors.broker, spu, (batches + 20) * fluvio_door.RECORDS)

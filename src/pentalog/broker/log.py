@@ -55,6 +55,7 @@ class LocalLog:
         facts: Facts | None = None,
         *,
         parted: bool = False,
+        given: bool = False,
     ) -> Appended:
         partition = self._store.get(at)
         if at.topic in INTERNAL:

@@ -65,6 +65,7 @@ class Log(Protocol):
         facts: Facts | None = None,
         *,
         parted: bool = False,
+        given: bool = False,
     ) -> Appended:
         """Take whole batches in the log's own format, all or none; ordered, never waits.
 
@@ -75,7 +76,8 @@ class Log(Protocol):
         the offsets it got the first time.  Offsets that others give out are -1 until `settle`
         tells them; such an engine takes one batch at a time, and refuses more with
         `RecordTooLarge`.  `parted` lets it take them one after the other: others' records may
-        come between them, and if one is refused, those before it are there.
+        come between them, and if one is refused, those before it are there.  `given`: whoever
+        calls lets go of the buffer that is behind all of `batches`, and the engine may keep it.
         """
 
     def settle(self, appended: Appended, ack: Ack) -> Later[Appended]:

@@ -101,6 +101,7 @@ class ClusterLog:
         facts: Facts | None = None,
         *,
         parted: bool = False,
+        given: bool = False,
     ) -> Appended:
         self._topics.leader(at)
         self._topics.check_writable(at.topic)
@@ -121,16 +122,20 @@ class ClusterLog:
             )
         self._writing.check_room(len(batches))
         sent = _Sent(at, -1, -1, -1, -1)
-        sent.sendings = [self._send(at, *each) for each in _each(batches, facts)]
+        if given and facts.batches == 1 and isinstance(batches.obj, bytearray):
+            sent.sendings = [self._send(at, batches.obj, facts)]
+        else:
+            parts = _each(batches, facts)
+            sent.sendings = [self._send(at, bytearray(data), known) for data, known in parts]
         self._appended_bytes[at] = self._appended_bytes.get(at, 0) + len(batches)
         self._metrics.appended_batches += facts.batches
         self._metrics.appended_records += facts.records
         self._metrics.appended_bytes += len(batches)
         return sent
 
-    def _send(self, at: Partition, data: memoryview, facts: Facts) -> Sending:
+    def _send(self, at: Partition, data: bytearray, facts: Facts) -> Sending:
         own = facts.producer_id < 0
-        sending = self._writing.take(at, bytearray(data), facts.offsets, own=own)
+        sending = self._writing.take(at, data, facts.offsets, own=own)
         if not own:
             who = Identity(facts.producer_id, facts.producer_epoch)
             if facts.attributes_any & batch.TRANSACTIONAL:

@@ -109,7 +109,7 @@ class Writing:
         first = 0
         for number, built in enumerate(batches):
             try:
-                appended = log.append(entry.at, memoryview(built))
+                appended = log.append(entry.at, memoryview(built), given=True)
             except BrokerError as refusal:
                 if not number:
                     raise
