@@ -7,9 +7,8 @@ from typing import Final, NamedTuple
 
 from pentalog.kernels.facts import Buffer, Malformed
 from pentalog.kernels.pure.crc32c import crc32c
+from pentalog.kernels.pure.varints import i64, put_varint, read_varint
 
-_U64: Final = (1 << 64) - 1
-_I64_MIN: Final = -(1 << 63)
 _I32_MAX: Final = (1 << 31) - 1
 _HEADER_BYTES: Final = 61
 _FRAMING_BYTES: Final = 12
@@ -30,33 +29,6 @@ class _Part(NamedTuple):
     records: int
 
 
-def _i64(number: int) -> int:
-    return ((number - _I64_MIN) & _U64) + _I64_MIN
-
-
-def _varint(view: memoryview, position: int, end: int) -> tuple[int, int]:
-    number = shift = 0
-    while True:
-        if position >= end or shift > 63:
-            raise Malformed(_MALFORMED)
-        byte = view[position]
-        position += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            break
-        shift += 7
-    number &= _U64
-    return (number >> 1) ^ -(number & 1), position
-
-
-def _put(out: bytearray, number: int) -> None:
-    number = ((number << 1) ^ (number >> 63)) & _U64
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-
-
 def _part(view: memoryview, start: int, end: int) -> _Part:
     if end - start < _HEADER_BYTES or view[start + 16] != 2 or view[start + 22] & 7:
         raise Malformed("not an uncompressed batch of format 2")
@@ -73,19 +45,19 @@ def _append(out: bytearray, view: memoryview, part: _Part, offset: int, later: i
     """The records of a batch, `offset` further on and `later` in time."""
     position = part.start + _HEADER_BYTES
     for _ in range(part.records):
-        length, position = _varint(view, position, part.end)
+        length, position = read_varint(view, position, part.end)
         if length < 1 or length > part.end - position:
             raise Malformed(_MALFORMED)
         end = position + length
         body = bytearray(view[position : position + 1])
-        timestamp_delta, position = _varint(view, position + 1, end)
-        offset_delta, position = _varint(view, position, end)
+        timestamp_delta, position = read_varint(view, position + 1, end)
+        offset_delta, position = read_varint(view, position, end)
         if not 0 <= offset_delta <= part.last_offset_delta:
             raise Malformed(_MALFORMED)
-        _put(body, _i64(timestamp_delta + later))
-        _put(body, offset_delta + offset)
+        put_varint(body, i64(timestamp_delta + later))
+        put_varint(body, offset_delta + offset)
         body += view[position:end]
-        _put(out, len(body))
+        put_varint(out, len(body))
         out += body
         position = end
     if position != part.end:
@@ -109,7 +81,7 @@ def join_batches(batches: Buffer, start: int, end: int, bytes_max: int) -> tuple
         before = len(out)
         if part.attributes != first.attributes or offsets + part.last_offset_delta > _I32_MAX:
             break
-        _append(out, view, part, offsets, _i64(part.base_timestamp - first.base_timestamp))
+        _append(out, view, part, offsets, i64(part.base_timestamp - first.base_timestamp))
         if len(out) > (bytes_max if offsets else _I32_MAX):
             if not offsets:
                 raise Malformed(_MALFORMED)
