@@ -5,8 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 KERNELS := $(wildcard $(addprefix src/pentalog/kernels/compiled/,*.pyx *.pxd *.h))
-# More than two processors: a third of the tests' time is waits for timers.
-PARALLEL ?= 3
+PARALLEL ?= 2
 FRAMES ?= 1000000
 # Python that may keep no compiled modules compiles them anew in each of hundreds of processes.
 unexport PYTHONDONTWRITEBYTECODE

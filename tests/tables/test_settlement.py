@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections import Counter
 
@@ -11,11 +12,12 @@ from test_write_back import make_topic, records
 
 from pentalog.clients.kafka import ClientOptions, Cluster, init_producer
 from pentalog.tables import settlement
-from pentalog.tables.settlement import give_up, look, settle
+from pentalog.tables.settlement import agreed, give_up, look, read_plan, settle
 from pentalog.tables.shares import Batch, Share, Target, WriteRefused, name_of, write_share
 
 TASKS = 3
 ROWS = 40
+PATIENCE_S = 30
 
 
 class Died(Exception):
@@ -43,10 +45,10 @@ class Writer:
 
     def tasks(self, number: int, tasks: int = TASKS) -> tuple[list[Share], bool]:
         """What the tasks hand to the driver."""
-        shares, listed = [], False
+        shares, listed = [], []
         for task in range(tasks):
             seen = look(self.target, self.batch(number), task)
-            listed |= seen.listed
+            listed.append(seen.listed)
             if not seen.listed or seen.lost is not None:
                 keys = pa.array([f"{task}-{row}" for row in range(ROWS)])
                 rows = pa.RecordBatch.from_arrays([keys, keys], names=["key", "value"])
@@ -56,17 +58,23 @@ class Writer:
                 )  # fmt: skip
                 assert share is not None
                 shares.append(share)
-        return shares, listed
+        return shares, agreed(self.batch(number), listed)
 
     def write(self, number: int) -> None:
         shares, listed = self.tasks(number)
         settle(self.target, self.batch(number), shares, listed=listed)
+        with Cluster(self.server) as cluster:
+            read_plan(cluster, self.name)  # waits until tasks can see what was recorded
 
     def counts(self) -> Counter[bytes]:
         return Counter(one.key() for one in records(self.server, self.name, 2))
 
     def each(self, times: int) -> bool:
+        # Apache Kafka says that a transaction is committed before all of its ends are written.
+        deadline = time.monotonic() + PATIENCE_S
         found = self.counts()
+        while found.total() < TASKS * ROWS * times and time.monotonic() < deadline:
+            found = self.counts()
         return len(found) == TASKS * ROWS and set(found.values()) == {times}
 
 
@@ -81,6 +89,14 @@ def test_batches_are_written_once(writer: Writer) -> None:
     assert writer.each(3)
     with pytest.raises(WriteRefused, match="comes after batch 2 was written"):
         writer.write(1)
+
+
+def test_tasks_that_found_different_things_are_refused() -> None:
+    batch = Batch("query", 7, replayable=True)
+    assert agreed(batch, [True, True])
+    assert not agreed(batch, [False, False])
+    with pytest.raises(WriteRefused, match="batch 7 of query was recorded while its tasks looked"):
+        agreed(batch, [False, True, True])
 
 
 @pytest.mark.parametrize(

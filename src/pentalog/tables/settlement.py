@@ -103,6 +103,20 @@ def look(target: Target, batch: Batch, index: int) -> Seen:
         return Seen(True, share if lost else None)
 
 
+def agreed(batch: Batch, listed: Sequence[bool]) -> bool:
+    """What all tasks of a batch found; refused if they did not find the same.
+
+    Kafka shows a list some time after it was committed.  A task that looked before has written its
+    rows once more, and they must not be taken for those of a share that was lost.
+    """
+    if any(listed) and not all(listed):
+        raise WriteRefused(
+            f"batch {batch.number} of {batch.writer} was recorded while its tasks looked for it; "
+            "start the query again"
+        )
+    return any(listed)
+
+
 def settle(target: Target, batch: Batch, shares: Sequence[Share], *, listed: bool) -> None:
     """Make the batch visible; `listed` is what its tasks found.
 

@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 
 from pentalog.tables.encoder import RowsRefused, check_columns
 from pentalog.tables.options import OptionRefused, client_options
-from pentalog.tables.settlement import give_up, look, settle
+from pentalog.tables.settlement import agreed, give_up, look, settle
 from pentalog.tables.shares import Batch, Share, Target, write_share
 
 if TYPE_CHECKING:
@@ -135,7 +135,8 @@ def _commit(target: Target, messages: Messages) -> None:
     if not written:
         return
     shares = [one.share for one in written if one.share is not None]
-    settle(target, written[0].batch, shares, listed=any(one.listed for one in written))
+    batch = written[0].batch
+    settle(target, batch, shares, listed=agreed(batch, [one.listed for one in written]))
 
 
 def _abort(target: Target, messages: Messages) -> None:
