@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pentalog import kernels
@@ -121,6 +121,7 @@ VALUES = st.lists(st.lists(st.binary(max_size=20), min_size=1, max_size=4), min_
     st.lists(st.integers(-(1 << 63), (1 << 63) - 1), min_size=4, max_size=4),
     st.integers(0, 300),
 )
+@example([[b""]], [(57, 1)], [0, 0, 0, 0], 0).via("more records than there are")
 def test_twins_agree(
     values: list[list[bytes]], damage: list[tuple[int, int]], times: list[int], bytes_max: int
 ) -> None:

@@ -41,17 +41,25 @@ def _part(view: memoryview, start: int, end: int) -> _Part:
     return _Part(start, start + length + _FRAMING_BYTES, attributes, last, base, top, count)
 
 
+def _taken(view: memoryview, position: int, end: int) -> tuple[int, int]:
+    """(number, position behind it); the compiled twin does not say where there is none."""
+    try:
+        return read_varint(view, position, end)
+    except Malformed:
+        raise Malformed(_MALFORMED) from None
+
+
 def _append(out: bytearray, view: memoryview, part: _Part, offset: int, later: int) -> None:
     """The records of a batch, `offset` further on and `later` in time."""
     position = part.start + _HEADER_BYTES
     for _ in range(part.records):
-        length, position = read_varint(view, position, part.end)
+        length, position = _taken(view, position, part.end)
         if length < 1 or length > part.end - position:
             raise Malformed(_MALFORMED)
         end = position + length
         body = bytearray(view[position : position + 1])
-        timestamp_delta, position = read_varint(view, position + 1, end)
-        offset_delta, position = read_varint(view, position, end)
+        timestamp_delta, position = _taken(view, position + 1, end)
+        offset_delta, position = _taken(view, position, end)
         if not 0 <= offset_delta <= part.last_offset_delta:
             raise Malformed(_MALFORMED)
         put_varint(body, i64(timestamp_delta + later))
