@@ -12,7 +12,7 @@ from test_write_back import make_topic, records
 
 from pentalog.clients.kafka import ClientOptions, Cluster, init_producer
 from pentalog.tables import settlement
-from pentalog.tables.settlement import agreed, give_up, look, read_plan, settle
+from pentalog.tables.settlement import agreed, give_up, look, settle
 from pentalog.tables.shares import Batch, Share, Target, WriteRefused, name_of, write_share
 
 TASKS = 3
@@ -63,8 +63,6 @@ class Writer:
     def write(self, number: int) -> None:
         shares, listed = self.tasks(number)
         settle(self.target, self.batch(number), shares, listed=listed)
-        with Cluster(self.server) as cluster:
-            read_plan(cluster, self.name)  # waits until tasks can see what was recorded
 
     def counts(self) -> Counter[bytes]:
         return Counter(one.key() for one in records(self.server, self.name, 2))

@@ -129,15 +129,8 @@ class RememberingLog:
         self._bytes = 0
         self.marks = log.marks
 
-    def append(
-        self,
-        at: Partition,
-        batches: memoryview,
-        facts: Facts | None = None,
-        *,
-        parted: bool = False,
-    ) -> Appended:
-        return self._log.append(at, batches, facts, parted=parted)
+    def append(self, at: Partition, batches: memoryview, facts: Facts | None = None) -> Appended:
+        return self._log.append(at, batches, facts)
 
     def settle(self, appended: Appended, ack: Ack) -> Later[Appended]:
         return self._log.settle(appended, ack)

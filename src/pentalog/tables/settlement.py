@@ -23,9 +23,11 @@ import signal
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from pentalog.clients.kafka import Cluster
+from pentalog.clients.kafka.errors import Refused, Unreachable
 from pentalog.clients.kafka.offsets import GroupOffset, committed
 from pentalog.clients.kafka.transactions import TransactionalProducer
 from pentalog.model.types import Partition
@@ -45,6 +47,8 @@ _PIECE: Final = re.compile(r"(\d+)/(\d+):(-?\d+):([A-Za-z0-9+/=]*)")
 _NUMBER: Final = struct.Struct(">q")
 _SHARE: Final = struct.Struct(">iqhqQ")
 _LIST_TIMEOUT_MS: Final = 60_000
+_SHOWN_MS: Final = 3_000
+"""How long tasks wait for a list that is about to be shown."""
 _KILL_AT: Final = "PENTALOG_KILL_WRITE_AT"
 
 
@@ -92,9 +96,8 @@ def look(target: Target, batch: Batch, index: int) -> Seen:
     """Whether a task has anything to do; commits its share if that is listed."""
     if not batch.replayable:
         return Seen(False, None)
+    plan = _shown_plan(target, batch.writer)
     with Cluster(target.servers, target.client) as cluster:
-        # A driver that died while it recorded a list must not hold tasks up.
-        plan = read_plan(cluster, batch.writer, stable=False)
         _check_order(plan, batch)
         if plan is None or plan.batch < batch.number:
             return Seen(False, None)
@@ -103,11 +106,25 @@ def look(target: Target, batch: Batch, index: int) -> Seen:
         return Seen(True, share if lost else None)
 
 
+def _shown_plan(target: Target, writer: str) -> Plan | None:
+    """The newest list, of which Kafka shows nothing for a moment after it was committed.
+
+    A driver that died while it recorded one must not hold tasks up for longer than that.
+    """
+    hasty = replace(target.client, timeout_ms=min(target.client.timeout_ms, _SHOWN_MS))
+    try:
+        with Cluster(target.servers, hasty) as cluster:
+            return read_plan(cluster, writer)
+    except (Refused, Unreachable):
+        with Cluster(target.servers, target.client) as cluster:
+            return read_plan(cluster, writer, stable=False)
+
+
 def agreed(batch: Batch, listed: Sequence[bool]) -> bool:
     """What all tasks of a batch found; refused if they did not find the same.
 
-    Kafka shows a list some time after it was committed.  A task that looked before has written its
-    rows once more, and they must not be taken for those of a share that was lost.
+    A task that looked before the list was shown has written its rows once more, and they must not
+    be taken for those of a share that was lost.
     """
     if any(listed) and not all(listed):
         raise WriteRefused(
