@@ -6,6 +6,7 @@ import struct
 from collections.abc import Collection, Sequence
 from typing import Final
 
+from pentalog.cluster.answers import read_partitions
 from pentalog.cluster.fleet import ASKING, Fleet, by_topic
 from pentalog.cluster.link import Link
 from pentalog.cluster.refusals import Lost, Refused, Trouble, check
@@ -52,22 +53,12 @@ def read_answer(data: memoryview) -> dict[Partition, Offset]:
     """Raises the first refusal in it."""
     found: dict[Partition, Offset] = {}
     try:
-        _, topics = struct.unpack_from(">ii", data, 0)
-        position = 8
-        for _ in range(topics):
-            (size,) = _I16.unpack_from(data, position)
-            position += _I16.size
-            topic = str(data[position : position + size], "utf-8")
-            position += size
-            (parts,) = _I32.unpack_from(data, position)
-            position += _I32.size
-            for _ in range(parts):
-                index, code, _, offset, _ = _ANSWER.unpack_from(data, position)
-                position += _ANSWER.size
-                at = Partition(topic, index)
-                if code:
-                    raise Refused(f"looking for the ends of {at}", ErrorCode(code))
-                found[at] = offset
+        answers, _ = read_partitions(data, _I32.size, _ANSWER)
+        for topic, (index, code, _, offset, _) in answers:
+            at = Partition(topic, index)
+            if code:
+                raise Refused(f"looking for the ends of {at}", ErrorCode(code))
+            found[at] = offset
     except (struct.error, ValueError) as flaw:
         raise Lost(f"the cluster's answer to ListOffsets cannot be read: {flaw}") from flaw
     return found

@@ -6,6 +6,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from pentalog.cluster.answers import read_partitions
 from pentalog.cluster.wire import Bytes
 from pentalog.kernels import batch_header, crc32c
 from pentalog.model.errors import BatchCorrupt
@@ -76,23 +77,13 @@ def request_body(
 
 def read_answer(data: memoryview) -> tuple[list[Answer], int]:
     """The answer's partitions, and for how long the node wants to be left alone."""
-    found: list[Answer] = []
     try:
-        (topics,) = _I32.unpack_from(data, 0)
-        position = _I32.size
-        for _ in range(topics):
-            (size,) = _I16.unpack_from(data, position)
-            position += _I16.size
-            topic = str(data[position : position + size], "utf-8")
-            position += size
-            (parts,) = _I32.unpack_from(data, position)
-            position += _I32.size
-            for _ in range(parts):
-                index, code, offset, timestamp_ms, start = _ANSWER.unpack_from(data, position)
-                position += _ANSWER.size
-                at = Partition(topic, index)
-                found.append(Answer(at, ErrorCode(code), offset, timestamp_ms, start))
+        answers, position = read_partitions(data, 0, _ANSWER)
         (throttle_ms,) = _I32.unpack_from(data, position)
+        found = [
+            Answer(Partition(topic, index), ErrorCode(code), *rest)
+            for topic, (index, code, *rest) in answers
+        ]
     except (struct.error, ValueError) as flaw:
         raise BatchCorrupt(f"the cluster's answer to Produce cannot be read: {flaw}") from flaw
     return found, throttle_ms
