@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import struct
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import cramjam
@@ -49,26 +49,6 @@ from pentalog.model.types import Horizon, Partition
 from pentalog.protocols.fluvio.codec import Reader, Writer
 
 INVALID_RECORD = 87
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[ClusterWorld]:
-    made = ClusterWorld(tmp_path, flush_interval_ms=50)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def known() -> dict[str, FluvioPeer]:
-    return {}
-
-
-@pytest.fixture
-def gateways(world: ClusterWorld, known: dict[str, FluvioPeer]) -> list[FluvioPeer]:
-    """Two; the first is the owner."""
-    made = [FluvioPeer(world, name, known) for name in ("one", "two")]
-    agreed(world, made)
-    return sorted(made, key=lambda each: not each.council.owned)
 
 
 def spus(sc: GatewayClient) -> list[tuple[int, str, int]]:

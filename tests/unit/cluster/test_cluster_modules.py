@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -52,26 +52,6 @@ from pentalog.protocols.fluvio.codec import Reader
 from pentalog.protocols.fluvio.errors import NOT_LEADER
 from pentalog.protocols.fluvio.forwarding import name_among
 from pentalog.session import Context
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[ClusterWorld]:
-    made = ClusterWorld(tmp_path, flush_interval_ms=50)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def known() -> dict[str, FluvioPeer]:
-    return {}
-
-
-@pytest.fixture
-def gateways(world: ClusterWorld, known: dict[str, FluvioPeer]) -> list[FluvioPeer]:
-    """Two; the first is the owner."""
-    made = [FluvioPeer(world, name, known) for name in ("one", "two")]
-    agreed(world, made)
-    return sorted(made, key=lambda each: not each.council.owned)
 
 
 @pytest.mark.parametrize("at", [0, 1])
