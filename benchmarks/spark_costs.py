@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -156,18 +157,15 @@ def ours(bench: Bench) -> Iterator[Way]:
 
     spark, topic = bench.spark, bench.topic
 
-    def source(columns: str, **place: str) -> DataFrame:
+    def read(columns: str, **place: str) -> None:
         options = {"topics": TOPIC, "columns": columns, **place}
-        return spark.read.format("pentalog").options(**options).load()
+        _discard(spark.read.format("pentalog").options(**options).load())
 
     few = "topic,partition,offset,timestamp,key,value"
     for way, place in (("Kafka door", {"servers": topic.address}),
                        ("segment files", {"data": str(topic.data)})):  # fmt: skip
-        yield Way(
-            f"pentalog: to Spark's rows, {way}",
-            lambda place=place: _discard(source(few, **place)),  # type: ignore[misc]
-            work="rows", ours=True,
-        )  # fmt: skip
+        rows = partial(read, few, **place)
+        yield Way(f"pentalog: to Spark's rows, {way}", rows, work="rows", ours=True)
     number = iter(range(1000))
 
     def run(decode: Mapping[str, Any]) -> None:
@@ -183,10 +181,7 @@ def ours(bench: Bench) -> Iterator[Way]:
         ("pentalog: pipeline to bronze, silver of JSON, dead letters",
          {"format": "json", "schema": JSON}, "json"),
     ):  # fmt: skip
-        yield Way(
-            name, lambda decode=decode: run(decode),  # type: ignore[misc]
-            work=work, ours=True,
-        )  # fmt: skip
+        yield Way(name, partial(run, decode), work=work, ours=True)
 
 
 def connector(bench: Bench) -> Iterator[Way]:
@@ -231,16 +226,11 @@ def connector(bench: Bench) -> Iterator[Way]:
         ("to Parquet as it is, and from JSON to another", _from_json, "json"),
     ):
         for how, kept in (("kept between", True), ("read twice", False)):
-            yield Way(
-                f"Spark's connector, a stream {name}, {how}",
-                lambda silver=silver, kept=kept: stream(silver, kept=kept),  # type: ignore[misc]
-                work=work, ours=False,
-            )  # fmt: skip
-        yield Way(
-            f"Spark's connector, in a batch {name}",
-            lambda silver=silver: batch(silver),  # type: ignore[misc]
-            work=f"{work} in a batch", ours=False,
-        )  # fmt: skip
+            streamed = partial(stream, silver, kept=kept)
+            full = f"Spark's connector, a stream {name}, {how}"
+            yield Way(full, streamed, work=work, ours=False)
+        full = f"Spark's connector, in a batch {name}"
+        yield Way(full, partial(batch, silver), work=f"{work} in a batch", ours=False)
 
 
 def _few(rows: DataFrame) -> DataFrame:
@@ -293,10 +283,7 @@ def consumer(bench: Bench) -> Iterator[Way]:
         ("confluent-kafka in foreachBatch: to Parquet as it is", raw, "raw"),
         ("confluent-kafka in foreachBatch: to Parquet, and from JSON", silver, "json"),
     ):
-        yield Way(
-            name, lambda write=write: run(write),  # type: ignore[misc]
-            work=work, ours=False,
-        )  # fmt: skip
+        yield Way(name, partial(run, write), work=work, ours=False)
 
 
 def _consumed(topic: Topic) -> list[tuple[int, int, bytes | None, bytes | None]]:
