@@ -6,12 +6,13 @@ import hashlib
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from kafka_node import Node
 
+import apache_kafka
 import pentalog
 from pentalog.clients.kafka import EARLIEST, LATEST, Cluster, GroupOffset, commit, committed
 from pentalog.clients.kafka.fetch import FetchFeed
@@ -73,6 +74,17 @@ def move(*words: str) -> dict[str, object]:
     )
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout))
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    """With nobody else's topics: everything a cluster has comes back."""
+    try:
+        started = Node(tmp_path / "cluster")
+    except apache_kafka.JarsMissing as why:
+        pytest.skip(str(why))
+    yield started
+    started.kill()
 
 
 def test_there_and_back(node: Node, tmp_path: Path) -> None:
