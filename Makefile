@@ -65,6 +65,7 @@ fuzz: $(STAMP) ## feed damaged bytes to the kernels and to every door (FRAMES=10
 torture: $(STAMP) ## kill brokers for a long time and look for losses
 	PENTALOG_TORTURE=1 $(BIN)/pytest tests/crash tests/tables/test_table_kills.py --timeout 7200
 	PENTALOG_TORTURE=1 $(BIN)/pytest tests/tables/test_table_catalogs.py --timeout 7200
+	PENTALOG_TORTURE=1 $(BIN)/pytest tests/tables/test_table_yarn.py --timeout 7200
 	PENTALOG_TORTURE=1 $(BIN)/pytest tests/tables/test_table_jars.py tests/tables/test_table_verbs.py --timeout 7200
 	$(BIN)/pip install --quiet --no-deps --target build/spark-4.2 'pyspark==4.2.*'
 	PENTALOG_TORTURE=1 PYTHONPATH=build/spark-4.2 $(BIN)/pytest tests/tables/test_table_jars.py tests/tables/test_table_verbs.py --timeout 7200

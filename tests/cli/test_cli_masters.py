@@ -20,6 +20,9 @@ told = {{"words": sys.argv[1:], **{{name: os.environ.get(name) for name in names
 open({told!r}, "w").write(json.dumps(told))
 sys.exit(1)
 """
+YARN = """<configuration><property>
+<name>yarn.resourcemanager.address</name><value>{}</value>
+</property></configuration>"""
 
 
 @pytest.fixture
@@ -70,9 +73,14 @@ def test_spark_is_told_the_master_and_finds_its_own_settings(
     for name in ("PYSPARK_PYTHON", "SPARK_LOCAL_IP", "PYSPARK_GATEWAY_PORT"):
         environment.pop(name, None)
     homes = {"SPARK_HOME": str(tmp_path / "spark"), "SPARK_CONF_DIR": str(tmp_path / "conf")}
+    (tmp_path / "conf").mkdir()
+    image = "spark.kubernetes.container.image lake:1\n"
+    (tmp_path / "conf" / "spark-defaults.conf").write_text(image)
     with socket.create_server(("127.0.0.1", 0)) as server:
-        kubernetes = f"k8s://https://127.0.0.1:{server.getsockname()[1]}"
-        for master, more in ((kubernetes, {}), ("yarn", {"YARN_CONF_DIR": "/etc/hadoop"})):
+        place = f"127.0.0.1:{server.getsockname()[1]}"
+        (tmp_path / "conf" / "yarn-site.xml").write_text(YARN.format(place))
+        yarn = {"YARN_CONF_DIR": homes["SPARK_CONF_DIR"]}
+        for master, more in ((f"k8s://https://{place}", {}), ("yarn", yarn)):
             text = said(program, environment, file, master, **homes, **more)
             assert "Spark did not start; its own words are above" in text
             told = json.loads((tmp_path / "told").read_text())

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _LAST_LINE: Final = re.compile(r"^[\w.]*?(\w+): (.+)$", re.MULTILINE)
 _JAVA_CAUSE: Final = re.compile(r"^(?:: |Caused by: )[\w.$]+: (.+)$", re.MULTILINE)
 _CHAIN: Final = re.compile(r"\s*\x1b\[31m↳\x1b\[0m\s*|\s*\n\s*")
+_NO_WORKER: Final = re.compile(r"No module named 'pentalog\b|Cannot run program \"[^\"]*python")
 _NOISE: Final = re.compile(r"\s*(?:SQLSTATE: \w+|; line \d+ pos \d+;?)")
 
 
@@ -91,7 +92,17 @@ def _spark_errors() -> tuple[type[Exception], ...]:
 
 
 def reason(text: str) -> str:
-    """The line of a Spark error that says what is wrong."""
+    """The line of a Spark error that says what is wrong, and what to do if that is not in it."""
+    found = _reason(text)
+    if not _NO_WORKER.search(found):
+        return found
+    return (
+        f"{found}; Spark's workers run the Python that PYSPARK_PYTHON names, or else this one: it"
+        " must be on every node, at the same path, with pentalog[spark] installed"
+    )
+
+
+def _reason(text: str) -> str:
     if "Traceback (most recent call last)" in text:
         # Our own words, raised in a worker, below the lines of two languages' traces.
         _, _, behind = text.partition("Traceback (most recent call last)")

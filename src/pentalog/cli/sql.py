@@ -201,7 +201,10 @@ def _show(rows: DataFrame, format: str, output: Path | None) -> None:
     if not rows.columns:
         return
     if format == "parquet":
-        rows.write.mode("error").parquet(str(output))
+        from pentalog.tables.storage import for_spark
+
+        assert output is not None, "checked first"
+        rows.write.mode("error").parquet(for_spark(str(output.absolute())))
     elif output is not None:
         with output.open("w", encoding="utf-8", newline="") as file:
             _print(rows.columns, rows.toLocalIterator(prefetchPartitions=True), format, file)

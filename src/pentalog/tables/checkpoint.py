@@ -23,6 +23,7 @@ from typing import Any, Final
 from pentalog.model.types import Partition
 from pentalog.tables.positions import from_json, to_json
 from pentalog.tables.sinks import Range, SinkRefused
+from pentalog.tables.storage import for_spark
 
 INGEST: Final = "ingest"
 _CONTROL: Final = "control.json"
@@ -45,7 +46,7 @@ class Checkpoint:
     @property
     def location(self) -> str:
         """What Spark is given."""
-        return str(self.folder / self.query)
+        return for_spark(str((self.folder / self.query).absolute()))
 
     def tell(self, batch: int, counts: Mapping[str, Any]) -> None:
         """What a batch did, for whoever reports its progress, which Spark knows only in part."""

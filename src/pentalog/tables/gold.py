@@ -95,7 +95,8 @@ def _beginning(pipeline: Pipeline, kept: Checkpoint, sink: Sink) -> dict[Partiti
     if sink.exists() and sink.state().covered:
         raise SinkRefused(
             f"{sink.at.uri}: the table has windows, but the state they came from is gone with the"
-            f" checkpoint {kept.location}; run: pentalog table rebuild FILE {pipeline.name}"
+            f" checkpoint {kept.folder / kept.query}; run: pentalog table rebuild FILE"
+            f" {pipeline.name}"
         )
     found = bronze.beginning(pipeline)
     kept.set_starting(found)

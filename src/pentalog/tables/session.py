@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from pentalog.tables import archive, interpreter, masters
@@ -13,6 +15,8 @@ from pentalog.tables import archive, interpreter, masters
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_log = logging.getLogger("pentalog.tables")
+_SLOW_S: Final = 45
 _MASTER: Final = "local[*]"
 _LOOPBACK: Final = "127.0.0.1"
 _SETTINGS: Final[Mapping[str, str]] = {
@@ -60,9 +64,10 @@ def session(
         raise NoSpark(f"{error}; install it with: pip install 'pentalog[spark]'") from error
     given = dict(settings or {})
     builder = SparkSession.builder.appName(name)
+    chosen = ""
     if SparkSession.getActiveSession() is None:
         chosen = master or given.pop("spark.master", _MASTER)
-        why = masters.trouble(chosen)
+        why = masters.trouble(chosen, given)
         if why:
             raise NoSpark(why)
         for key, value in _starting(chosen, quick=quick, given=given).items():
@@ -72,11 +77,31 @@ def session(
     # Every refused query would be logged with its whole Java trace, and is raised as well.
     logging.getLogger("SQLQueryContextLogger").disabled = True
     try:
-        spark = builder.getOrCreate()
+        with _said_if_slow(chosen):
+            spark = builder.getOrCreate()
     except PySparkRuntimeError as error:
         raise NoSpark(f"Spark did not start; its own words are above: {error}") from error
     _register(spark)
     return spark
+
+
+@contextmanager
+def _said_if_slow(master: str) -> Iterator[None]:
+    """YARN lets an application wait until it has room for it, and Spark waits without a word."""
+    if master != "yarn":
+        yield
+        return
+    text = (
+        "master yarn: the application has not been started for %d s; does the cluster have room?"
+        " `yarn application -list` and the page of the ResourceManager say what it waits for"
+    )
+    timer = threading.Timer(_SLOW_S, _log.warning, (text, _SLOW_S))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _starting(master: str, *, quick: bool, given: dict[str, str]) -> dict[str, str]:

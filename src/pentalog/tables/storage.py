@@ -76,6 +76,14 @@ class Storage(NamedTuple):
                 os.close(number)
 
 
+def for_spark(path: str) -> str:
+    """A local path as Spark must be told it.
+
+    Bare, it would mean the file system that Hadoop's configuration names, on a YARN often HDFS.
+    """
+    return f"file://{path}"
+
+
 def storage_of(uri: str, options: Mapping[str, str]) -> Storage:
     from pyarrow import fs
 

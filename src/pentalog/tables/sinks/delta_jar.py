@@ -31,6 +31,7 @@ from pentalog.tables.sinks.state import (
     state_as_json,
     state_from_json,
 )
+from pentalog.tables.storage import for_spark
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -80,6 +81,7 @@ class DeltaJarSink(DeltaSink):
                 " object store"
             )
         self._staging = self._storage._replace(root=f"{self._storage.root}/_staged")
+        self._place = for_spark(self._storage.root)
         self._looked_at: tuple[int, State] | None = None
 
     def prepare(self, schema: pa.Schema) -> pa.Schema:
@@ -126,7 +128,7 @@ class DeltaJarSink(DeltaSink):
                 view = f"staged_{recorded.token}"
                 self._rows(session, files, schema).createOrReplaceTempView(view)
                 session.sql(
-                    f"merge into delta.`{self.at.uri}` t using {view} s on {on} when matched and"
+                    f"merge into delta.`{self._place}` t using {view} s on {on} when matched and"
                     f" ({LATER}) then update set * when not matched then insert *"
                 )
 
@@ -135,7 +137,7 @@ class DeltaJarSink(DeltaSink):
     def cut(self, step: Step) -> None:
         def write(spark: SparkSession, recorded: _Commit) -> None:
             with recorded.within(spark) as session:
-                session.sql(f"delete from delta.`{self.at.uri}` where {self._below(step)}")
+                session.sql(f"delete from delta.`{self._place}` where {self._below(step)}")
 
         self._commit(step, 0, write)
 
@@ -173,7 +175,7 @@ class DeltaJarSink(DeltaSink):
         for name in ("maxFileSize", "minFileSize"):
             session.conf.set(f"{_SETTINGS}.optimize.{name}", str(file_bytes))
         with jars.refusing(jars.DELTA, self.at.uri, spark, _CONFLICTS):
-            row = session.sql(f"optimize delta.`{self.at.uri}`").first()
+            row = session.sql(f"optimize delta.`{self._place}`").first()
         done = {} if row is None else row["metrics"].asDict()
         return {
             "files_removed": done.get("numFilesRemoved", 0),
@@ -201,7 +203,7 @@ class DeltaJarSink(DeltaSink):
         """Read by the jar, which may be able to write only."""
         spark = jars.session_with(jars.DELTA, self.at.uri)
         with jars.refusing(jars.DELTA, self.at.uri, spark, _CONFLICTS):
-            spark.read.format("delta").load(self.at.uri).count()
+            spark.read.format("delta").load(self._place).count()
 
     def _write_rows(
         self, files: Sequence[File], step: Step, schema: pa.Schema | None, **options: str
@@ -211,7 +213,7 @@ class DeltaJarSink(DeltaSink):
             writer = writer.mode(options["mode"]).options(**recorded.options)
             if "overwriteSchema" in options:
                 writer = writer.option("overwriteSchema", options["overwriteSchema"])
-            writer.partitionBy(*self.at.partition_by).save(self.at.uri)
+            writer.partitionBy(*self.at.partition_by).save(self._place)
 
         self._commit(step, sum(one.rows for one in files), write)
         self.discard(files)
@@ -225,7 +227,8 @@ class DeltaJarSink(DeltaSink):
         wanted = from_arrow_schema(schema)
         if not files:
             return spark.createDataFrame([], wanted)
-        return spark.read.schema(wanted).parquet(*(self._staging.path(one.path) for one in files))
+        staged = (for_spark(self._staging.path(one.path)) for one in files)
+        return spark.read.schema(wanted).parquet(*staged)
 
     def _commit(self, step: Step, rows: int, write: Write) -> None:
         """Let the jar commit, and see whose commit of this number is in the table."""
@@ -239,7 +242,7 @@ class DeltaJarSink(DeltaSink):
             if not self._there(recorded):
                 # A statement that changes no row commits nothing, not even that it ran.
                 empty = self._rows(spark, [], self.schema()).write.format("delta")
-                empty.mode("append").options(**recorded.options).save(self.at.uri)
+                empty.mode("append").options(**recorded.options).save(self._place)
         if self._recorded(recorded.number)[_TOKEN] != recorded.token:
             raise Busy(f"{self.at.uri}: commit {recorded.number} was made by another writer")
         self._looked_at = None

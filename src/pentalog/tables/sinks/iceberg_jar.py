@@ -102,6 +102,9 @@ class IcebergJarSink(IcebergSink):
         """Java's names, and the table as Java has it now."""
         spark = jars.session_with(jars.ICEBERG, self.at.uri)
         java: Any = spark._jvm
+        configuration = java.org.apache.hadoop.conf.Configuration(spark._jsc.hadoopConfiguration())
+        # The table's paths are bare, as its other writers have them.
+        configuration.set("fs.defaultFS", "file:///")
         place = {
             "uri": f"jdbc:sqlite:{self._home}/iceberg.db",
             "warehouse": str(self._home),
@@ -112,7 +115,7 @@ class IcebergJarSink(IcebergSink):
                 "org.apache.iceberg.jdbc.JdbcCatalog",
                 CATALOG,
                 place,
-                spark._jsc.hadoopConfiguration(),
+                configuration,
             )
             try:
                 yield java, catalog.loadTable(_identifier(spark, self._name))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pentalog.tables.files import NULL_PARTITION
 from pentalog.tables.pipeline import TableAt
-from pentalog.tables.storage import storage_of
+from pentalog.tables.storage import for_spark, storage_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,7 +37,7 @@ def read_files(
         rows = spark.createDataFrame([(path, _texts(values)) for path, values in files])
         tasks = min(len(files), 4 * spark.sparkContext.defaultParallelism)
         return rows.repartition(tasks).mapInArrow(_opener(at, schema), wanted)
-    return _read_local(spark, storage.root, wanted, files)
+    return _read_local(spark, for_spark(storage.root), wanted, files)
 
 
 def _read_local(
