@@ -76,6 +76,15 @@ def test_reasons_are_one_line() -> None:
         " SQLSTATE: 38000\n\tat org.apache.spark.X: y"
     )
     assert refusals.reason(worker) == "topic 'a' does not exist; there are: b"
+    inner = (
+        "[STREAM_FAILED] Return Message: Traceback (most recent call last):\n"
+        '  File "/x/job.py", line 176, in take\n    written = self.write(rows)\n'
+        "pyspark.errors.exceptions.captured.PythonException: An exception was thrown from the"
+        " Python worker:\nTraceback (most recent call last):\n"
+        '  File "/x/orders.py", line 3, in udf\n    return prices[one]\n'
+        "KeyError: 'EUR'\n SQLSTATE: 38000\n"
+    )
+    assert refusals.reason(inner) == "KeyError: 'EUR'"
     stream = (
         "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: no space left "
         "SQLSTATE: XXKST\n=== Streaming Query ===\nIdentifier: orders\n\nCurrent State: ACTIVE\n"
