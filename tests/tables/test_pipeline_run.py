@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import io
 import json
@@ -17,9 +18,11 @@ from deltalake import DeltaTable
 from lake import audit, declare, forget_last_commit, make_topic, orders, places, produce, run, table
 
 import pentalog
+from pentalog.cli.refusals import reason
 from pentalog.clients.kafka import Cluster, committed
+from pentalog.tables.checkpoint import INGEST, Checkpoint, gold_query
 from pentalog.tables.pipeline import PipelineError
-from pentalog.tables.runner import PipelineFailed
+from pentalog.tables.runner import PipelineFailed, Runner
 from pentalog.tables.sinks import open_table
 
 if TYPE_CHECKING:
@@ -119,12 +122,22 @@ def test_rules_drop_and_bury_and_stop(
     assert {one["reason"] for one in dead} == {"odd: not id % 5 <> 0"}
     assert len(places(declared, "silver")) == 12
     produce(server, topic, ['{"id": -1}'])
+    windows = {"window": "1 minute", "aggregates": {"rows": "count(*)"}}
     strict = declare(
-        server, topic, tmp_path / "lake", rules=[{"expect": "id >= 0", "action": "stop"}]
-    )
-    with pytest.raises(PipelineFailed, match=f"stops at {topic}/0 offset 20: rule 1: not id >= 0"):
-        run(spark, strict)
+        server, topic, tmp_path / "lake", rules=[{"expect": "id >= 0", "action": "stop"}],
+        gold={"counts": windows},
+    )  # fmt: skip
+    other = dataclasses.replace(declare(server, topic, tmp_path / "other"), name="other")
+    runner = Runner(spark, [strict, other], once=True, report=lambda _: None, reason=reason)
+    words = f"stops at {topic}/0 offset 20: rule 1: not id >= 0"
+    with pytest.raises(PipelineFailed, match=words):
+        runner.run()
     assert len(places(declared, "bronze")) == 20
+    for query in (INGEST, gold_query("counts")):
+        told = Checkpoint(strict.checkpoint, query).progress()
+        assert told["failed"] == f"pipeline orders {words}"
+    assert open_table(strict.table("gold/counts")).state().covered == {}
+    assert len(places(other, "bronze")) == 21
 
 
 def test_schemas_grow(spark: SparkSession, server: str, topic: str, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _LAST_LINE: Final = re.compile(r"^([\w.]+): (.+)$", re.MULTILINE)
 _IN_A_WORKER: Final = "An exception was thrown from the Python worker"
 """What pyspark puts above the trace that matters."""
+_RULE_BROKEN: Final = re.compile(r"\bRuleBroken: (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
 _JAVA_CAUSE: Final = re.compile(r"^(?:: |Caused by: )[\w.$]+: (.+)$", re.MULTILINE)
 _CHAIN: Final = re.compile(r"\s*\x1b\[31m↳\x1b\[0m\s*|\s*\n\s*")
 _NOISE: Final = re.compile(r"\s*(?:SQLSTATE: \w+|; line \d+ pos \d+;?)")
@@ -94,6 +95,9 @@ def _spark_errors() -> tuple[type[Exception], ...]:
 
 def reason(text: str) -> str:
     """The line of a Spark error that says what is wrong."""
+    stopped = _RULE_BROKEN.search(text)
+    if stopped:
+        return stopped[1].strip()
     if "Traceback (most recent call last)" in text:
         # Our own words, raised in a worker, below the lines of two languages' traces.
         _, _, behind = text.partition("Traceback (most recent call last)")
