@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import io
 import json
@@ -17,9 +18,11 @@ from deltalake import DeltaTable
 from lake import audit, declare, forget_last_commit, make_topic, orders, places, produce, run, table
 
 import pentalog
+from pentalog.cli.refusals import reason
 from pentalog.clients.kafka import Cluster, committed
+from pentalog.tables.checkpoint import INGEST, Checkpoint, gold_query
 from pentalog.tables.pipeline import PipelineError
-from pentalog.tables.runner import PipelineFailed
+from pentalog.tables.runner import PipelineFailed, Runner
 from pentalog.tables.sinks import open_table
 
 if TYPE_CHECKING:
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 POISON = [
     b"{broken", b"\xff\xfe", b"", b'{"id":"seven","amount":1}', b'[{"id":1},{"id":2}]', b"42",
     b'{"id":1e30,"amount":1}', b"[" * 2000, None, b'{"id":1} trailing {"id":2}',
+    b'{"id":"5","amount":1}', b'{"id":1.5,"amount":1}', b'{"id":6,"amount":true}',
 ]  # fmt: skip
 
 
@@ -53,8 +57,9 @@ def test_records_become_rows_once(
     declared = declare(server, topic, tmp_path / "lake", sink=sink, batch_rows_max=200)
     told = run(spark, declared)
     assert [one["lag"] for one in told][-1] == 0
-    assert sum(one["rows"] for one in told) == 310
-    audit(declared, 310)
+    records = 300 + len(POISON)
+    assert sum(one["rows"] for one in told) == records
+    audit(declared, records)
     rows = table(declared, "silver").select(["id", "amount"]).sort_by("id").to_pylist()
     assert rows == [{"id": one, "amount": one / 4} for one in range(300)]
     dead = table(declared, "dead_letters").to_pylist()
@@ -63,6 +68,9 @@ def test_records_become_rows_once(
     assert reasons[b"{broken"] == "the value is not JSON"
     assert reasons[b"\xff\xfe"] == "the value is not UTF-8"
     assert reasons[b'{"id":"seven","amount":1}'] == "id is no BIGINT: seven"
+    assert reasons[b'{"id":"5","amount":1}'] == "id is no BIGINT: 5"
+    assert reasons[b'{"id":1.5,"amount":1}'] == "id is no BIGINT: 1.5"
+    assert reasons[b'{"id":6,"amount":true}'] == "amount is no DOUBLE: true"
     assert reasons[b'[{"id":1},{"id":2}]'] == "the value is no JSON object"
     assert reasons[b'{"id":1} trailing {"id":2}'] == "something follows the JSON object"
     assert reasons[None] == "the value is null"
@@ -70,13 +78,13 @@ def test_records_become_rows_once(
     before = {layer: len(open_table(declared.table(layer)).files()) for layer in declared.layers}
     produce(server, topic, orders(300, 50))
     run(spark, declared)
-    audit(declared, 360)
+    audit(declared, records + 50)
     after = {layer: len(open_table(declared.table(layer)).files()) for layer in declared.layers}
     # The batch that ran again wrote no files: only the new one did.
     assert after["silver"] - before["silver"] <= 2
     with Cluster(server) as cluster:
         shown = committed(cluster, "pentalog.orders")
-    assert sum(one.offset for at, one in shown.items() if at.topic == topic) == 360
+    assert sum(one.offset for at, one in shown.items() if at.topic == topic) == records + 50
     assert open_table(declared.table("silver")).read(spark).count() == 350
 
 
@@ -114,12 +122,22 @@ def test_rules_drop_and_bury_and_stop(
     assert {one["reason"] for one in dead} == {"odd: not id % 5 <> 0"}
     assert len(places(declared, "silver")) == 12
     produce(server, topic, ['{"id": -1}'])
+    windows = {"window": "1 minute", "aggregates": {"rows": "count(*)"}}
     strict = declare(
-        server, topic, tmp_path / "lake", rules=[{"expect": "id >= 0", "action": "stop"}]
-    )
-    with pytest.raises(PipelineFailed, match=f"stops at {topic}/0 offset 20: rule 1: not id >= 0"):
-        run(spark, strict)
+        server, topic, tmp_path / "lake", rules=[{"expect": "id >= 0", "action": "stop"}],
+        gold={"counts": windows},
+    )  # fmt: skip
+    other = dataclasses.replace(declare(server, topic, tmp_path / "other"), name="other")
+    runner = Runner(spark, [strict, other], once=True, report=lambda _: None, reason=reason)
+    words = f"stops at {topic}/0 offset 20: rule 1: not id >= 0"
+    with pytest.raises(PipelineFailed, match=words):
+        runner.run()
     assert len(places(declared, "bronze")) == 20
+    for query in (INGEST, gold_query("counts")):
+        told = Checkpoint(strict.checkpoint, query).progress()
+        assert told["failed"] == f"pipeline orders {words}"
+    assert open_table(strict.table("gold/counts")).state().covered == {}
+    assert len(places(other, "bronze")) == 21
 
 
 def test_schemas_grow(spark: SparkSession, server: str, topic: str, tmp_path: Path) -> None:
@@ -205,7 +223,7 @@ def test_keys_columns_transforms_and_partitions(
     make_topic(server, topic, 1)
     today_ms = int(time.time() * 1000) // DAY_MS * DAY_MS
     produce(server, topic, orders(0, 10), timestamp=today_ms - 2 * DAY_MS)
-    produce(server, topic, orders(5, 10), timestamp=today_ms - DAY_MS)
+    produce(server, topic, orders(5, 13), timestamp=today_ms - DAY_MS)
     code = tmp_path / "more.py"
     code.write_text(
         "from pyspark.sql import functions as f\n"
@@ -215,7 +233,7 @@ def test_keys_columns_transforms_and_partitions(
     declared = declare(
         server, topic, tmp_path / "lake", key=["number"], partition_by=["day"],
         columns={"number": "id", "total": "amount", "source": "_topic"}, transforms=str(code),
-        batch_rows_max=7,
+        batch_rows_max=7, rules=[{"expect": "number < 15", "action": "drop"}],
     )  # fmt: skip
     run(spark, declared)
     forget_last_commit(declared)
@@ -224,6 +242,8 @@ def test_keys_columns_transforms_and_partitions(
     assert [one["number"] for one in rows] == list(range(15))
     assert [one["double"] for one in rows] == [one / 2 for one in range(15)]
     assert {one["source"] for one in rows} == {topic}
+    dropped = open_table(declared.table("silver")).state().dropped
+    assert sum(dropped.values()) == 3
     days = {one["number"]: one["_day"].isoformat() for one in rows}
     assert days[4] == _date(today_ms - 2 * DAY_MS)
     assert days[5] == days[14] == _date(today_ms - DAY_MS)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +18,7 @@ from confluent_kafka import Producer
 from drivers import Java
 
 import pentalog
+from pentalog.cli import sql
 from pentalog.tables import pipeline
 from pentalog.tables.catalog import Catalog, Places, UnknownName
 
@@ -153,6 +157,42 @@ def test_streams_follow_topics(spark: SparkSession, places: Places, topic: str) 
         assert counts == {b"0": 3, b"1": 2, b"2": 1, "ü".encode(): 2}
     finally:
         query.stop()
+
+
+def test_following_ends_quietly_on_interrupt(
+    spark: SparkSession,
+    places: Places,
+    topic: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fill(places.servers, topic, 2)
+    printed = threading.Event()
+
+    class Shown(io.StringIO):
+        def write(self, text: str) -> int:
+            printed.set()
+            return super().write(text)
+
+    shown = Shown()
+    monkeypatch.setattr(sys, "stdout", shown)
+    before = signal.getsignal(signal.SIGINT)
+
+    def interrupt() -> None:
+        printed.wait(120)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    interrupting = threading.Thread(target=interrupt)
+    interrupting.start()
+    try:
+        sql._follow(
+            Catalog(spark, places), f"select offset from topic.`{topic}`", "earliest", "json"
+        )
+    finally:
+        interrupting.join()
+        signal.signal(signal.SIGINT, before)
+    assert shown.getvalue().splitlines()[0] == '{"offset": 0}'
+    assert [one for one in caplog.records if one.levelname == "ERROR"] == []
 
 
 def test_the_command(broker: pentalog.Broker, java: Java, topic: str, tmp_path: Path) -> None:

@@ -38,7 +38,8 @@ def find_leases(offsets: LocalOffsets, now_ms: int) -> dict[Partition, Lease]:
 
 
 def _lease(committed: Committed, now_ms: int) -> Lease | None:
-    match = _LEASE.fullmatch(committed.metadata)
+    # librdkafka sends the end of its string as well.
+    match = _LEASE.fullmatch(committed.metadata.rstrip("\0"))
     if match is None or committed.timestamp_ms + int(match[1]) < now_ms:
         return None
     return Lease(committed.offset, int(match[2]) if match[2] else _BYTES_MAX)

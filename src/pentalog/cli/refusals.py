@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from pentalog.tables.options import SourceOptions
     from pentalog.tables.pipeline import Pipeline
 
-_LAST_LINE: Final = re.compile(r"^[\w.]*?(\w+): (.+)$", re.MULTILINE)
+_LAST_LINE: Final = re.compile(r"^([\w.]+): (.+)$", re.MULTILINE)
+_IN_A_WORKER: Final = "An exception was thrown from the Python worker"
+"""What pyspark puts above the trace that matters."""
+_RULE_BROKEN: Final = re.compile(r"\bRuleBroken: (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
 _JAVA_CAUSE: Final = re.compile(r"^(?:: |Caused by: )[\w.$]+: (.+)$", re.MULTILINE)
 _CHAIN: Final = re.compile(r"\s*\x1b\[31m↳\x1b\[0m\s*|\s*\n\s*")
 _NO_WORKER: Final = re.compile(r"No module named 'pentalog\b|Cannot run program \"[^\"]*python")
@@ -103,12 +106,15 @@ def reason(text: str) -> str:
 
 
 def _reason(text: str) -> str:
+    stopped = _RULE_BROKEN.search(text)
+    if stopped:
+        return stopped[1].strip()
     if "Traceback (most recent call last)" in text:
         # Our own words, raised in a worker, below the lines of two languages' traces.
         _, _, behind = text.partition("Traceback (most recent call last)")
-        found = [match for match in _LAST_LINE.finditer(behind) if not _is_frame(match[0])]
-        if found:
-            return found[0][2].strip()
+        for match in _LAST_LINE.finditer(behind):
+            if not _is_frame(match[0]):
+                return _spoken(match[1], match[2].strip())
     if text.startswith("An error occurred while calling"):
         causes = _JAVA_CAUSE.findall(text)
         if causes:
@@ -121,4 +127,11 @@ def _reason(text: str) -> str:
 
 
 def _is_frame(line: str) -> bool:
-    return line.lstrip().startswith(("File ", "at ", "Traceback"))
+    return line.lstrip().startswith(("File ", "at ", "Traceback")) or _IN_A_WORKER in line
+
+
+def _spoken(kind: str, text: str) -> str:
+    """Our own errors are sentences; of Python's, `'x'` alone would say nothing."""
+    return (
+        text if kind.startswith(("pentalog.", "pyspark.")) else f"{kind.rpartition('.')[2]}: {text}"
+    )

@@ -6,7 +6,9 @@ import csv
 import datetime
 import decimal
 import json
+import math
 import re
+import signal
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -31,6 +33,7 @@ _OF_TOPICS: Final = re.compile(
 _TEXTS: Final = re.compile(r"'[^']*'|\"[^\"]*\"")
 _TIMEOUT_MS: Final = 30_000
 _CLIENT_ID: Final = "pentalog-sql"
+_LOOK_S: Final = 1
 _SHOWN_MAX: Final = 1000
 """Rows a table shows; more can be read by programs only."""
 
@@ -263,16 +266,18 @@ def _follow(catalog: Catalog, query: str, starting: str, format: str) -> None:
             _print(batch.columns, batch.toLocalIterator(), format, sys.stdout)
         sys.stdout.flush()
 
+    told: list[int] = []
+    # Spark's own handler would ask Java in the middle of another question, and print both traces.
+    signal.signal(signal.SIGINT, lambda number, _: told.append(number))
     writer = rows.writeStream.foreachBatch(show)
     try:
         running = writer.outputMode("update").start()
     except AnalysisException:
         # What must be sorted is shown whole every time.
         running = writer.outputMode("complete").start()
-    try:
-        running.awaitTermination()
-    except KeyboardInterrupt:
-        running.stop()
+    while not told and not running.awaitTermination(_LOOK_S):
+        pass
+    running.stop()
 
 
 def plain(cell: Any) -> Any:
@@ -283,6 +288,8 @@ def plain(cell: Any) -> Any:
         return cell.isoformat(sep=" ")
     if isinstance(cell, datetime.date | datetime.timedelta | decimal.Decimal):
         return str(cell)
+    if isinstance(cell, float) and not math.isfinite(cell):
+        return "NaN" if math.isnan(cell) else "Infinity" if cell > 0 else "-Infinity"
     if isinstance(cell, dict):
         return {str(plain(key)): plain(value) for key, value in cell.items()}
     if hasattr(cell, "asDict"):

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType, StructType
 
+_BELOW: Final = frozenset({"type", "items", "values", "fields"})
+"""Where a schema has schemas in it."""
 _FRAME_BYTES: Final = 5
 """What schema registries put before a value: a zero and the number of the schema."""
 
@@ -61,15 +63,12 @@ def _task(
         import fastavro
         import pyarrow as pa
 
-        parsed = fastavro.parse_schema(json.loads(text))
+        parsed = fastavro.parse_schema(_plain(json.loads(text)))
         for batch in batches:
             values = batch.column(batch.schema.names.index("value"))
             structs, reasons = _opened(values, parsed, skipped)
-            columns = [
-                *batch.columns,
-                pa.array(structs, schema.field("_decoded").type),
-                pa.array(reasons, pa.string()),
-            ]
+            found = _fitted(structs, reasons, schema.field("_decoded").type)
+            columns = [*batch.columns, found, pa.array(reasons, pa.string())]
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
     return task
@@ -101,6 +100,35 @@ def _opened(values: pa.Array, parsed: Any, skipped: int) -> tuple[list[Any], lis
         structs.append(found)
         reasons.append(reason)
     return structs, reasons
+
+
+def _fitted(structs: list[Any], reasons: list[str | None], kind: pa.DataType) -> pa.Array:
+    """The structs as a column; those with a value their column cannot hold are given up."""
+    import pyarrow as pa
+
+    try:
+        return pa.array(structs, kind)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        pass  # one bad record: which one is only found by trying each
+    for number, one in enumerate(structs):
+        try:
+            pa.array([one], kind)
+        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+            structs[number] = None
+            reasons[number] = f"the value does not fit its column: {error}"[:300]
+    return pa.array(structs, kind)
+
+
+def _plain(schema: Any) -> Any:
+    """The schema without the logical types that tables have no type for: read as what they are."""
+    if isinstance(schema, list):
+        return [_plain(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {name: _plain(one) if name in _BELOW else one for name, one in schema.items()}
+    if _logical(schema) is None:
+        kept.pop("logicalType", None)
+    return kept
 
 
 def _nullable(schema: StructType) -> StructType:

@@ -22,6 +22,13 @@ _VARIANT_TYPES: Final = {
 }  # fmt: skip
 """Types that can be asked of one field of a JSON text, to say which field did not fit."""
 
+_NUMBER: Final = "^(BIGINT|DECIMAL|DOUBLE|FLOAT)"
+_WRITTEN_AS: Final = {
+    "bigint": "^BIGINT", "int": "^BIGINT", "smallint": "^BIGINT", "tinyint": "^BIGINT",
+    "double": _NUMBER, "float": _NUMBER, "boolean": "^BOOLEAN",
+}  # fmt: skip
+"""What the JSON of a field must be, as a variant calls it, to be taken for a value of the type."""
+
 
 class Decoded(NamedTuple):
     """Rows of the source with two more columns: the struct, and the reason if there is none."""
@@ -189,7 +196,11 @@ def _wrong_field(value: Column, one: StructField) -> Column:
     if kind not in _VARIANT_TYPES or not one.name.isidentifier():
         return f.lit(None).cast("string")
     path = f"$.{one.name}"
-    there = ~f.is_variant_null(f.try_variant_get(value, path, "variant"))
+    found = f.try_variant_get(value, path, "variant")
+    there = ~f.is_variant_null(found)
     fits = f.try_variant_get(value, path, kind).isNotNull()
+    if kind in _WRITTEN_AS:
+        # A variant would be cast: a number in quotes, 1.5 and true to 1.
+        fits = fits & f.schema_of_variant(found).rlike(_WRITTEN_AS[kind])
     shown = f.substring(f.try_variant_get(value, path, "string"), 1, 60)
     return f.when(there & ~fits, f.concat(f.lit(f"{one.name} is no {kind.upper()}: "), shown))

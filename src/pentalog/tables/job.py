@@ -230,7 +230,7 @@ class Ingestion:
         try:
             rows = read_files(spark, at, layout.schema, places)
             typed = silver.typed(rows, self._pipeline, self._known, table)
-            return layers.write(typed, parts)
+            return layers.write(typed, parts, None)
         finally:
             self._sinks["bronze"].discard(rest)
 
@@ -252,7 +252,7 @@ class Ingestion:
         if apart:
             typed = typed.persist()
         try:
-            written = layers.write(typed, parts)
+            written = layers.write(typed, parts, wanted.get("silver", {}))
             self._check(written)
             if apart:
                 kept = layers.filtered(typed, wanted["silver"])

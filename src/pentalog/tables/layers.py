@@ -62,9 +62,14 @@ def since(
     return {at: one.start for at, one in lacking.items()}
 
 
-def write(rows: DataFrame, parts: Mapping[str, Part]) -> Written:
-    """Write the files of every table in `parts`; the rows come from `silver.typed`."""
-    return gather(rows.mapInArrow(_task(dict(parts)), _RESULT))
+def write(
+    rows: DataFrame, parts: Mapping[str, Part], dropped_since: Mapping[Partition, int] | None
+) -> Written:
+    """Write the files of every table in `parts`; the rows come from `silver.typed`.
+
+    Dropped rows are counted from where silver begins, whether it is in `parts` or written apart.
+    """
+    return gather(rows.mapInArrow(_task(dict(parts), dropped_since), _RESULT))
 
 
 def write_plain(rows: DataFrame, layer: str, layout: Layout) -> Written:
@@ -100,7 +105,7 @@ def gather(results: DataFrame) -> Written:
 
 
 def _task(
-    parts: dict[str, Part],
+    parts: dict[str, Part], dropped_since: Mapping[Partition, int] | None
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -114,7 +119,7 @@ def _task(
                 for layer, files in sets.items():
                     files.add(_share(layer, _after(table, parts[layer].since)))
                 if silver.VERDICT in table.column_names:
-                    _count_dropped(_after(table, _since_of(parts)), dropped)
+                    _count_dropped(_after(table, dropped_since), dropped)
                     stopped = stopped or _first_stop(table)
         except BaseException:
             for files in sets.values():
@@ -155,11 +160,6 @@ def _share(layer: str, table: pa.Table) -> pa.Table:
         return pa.Table.from_arrays(rows.flatten(), names=[one.name for one in rows.type])
     dead = table.filter(pc.equal(table.column(silver.VERDICT), quality.DEAD))
     return dead.append_column(dead_letters.REASON, dead.column("_reason"))
-
-
-def _since_of(parts: Mapping[str, Part]) -> Mapping[Partition, int] | None:
-    """Dropped rows belong to silver: counted where silver begins."""
-    return parts["silver"].since if "silver" in parts else {}
 
 
 def _after(table: pa.Table, since: Mapping[Partition, int] | None) -> pa.Table:

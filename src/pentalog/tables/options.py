@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pentalog.clients.kafka import ClientOptions
+from pentalog.clients.kafka.authentication import MECHANISMS
 
 DECODINGS: Final = ("none", "utf8", "json", "cursus")
 VIEWS: Final = ("records", "offsets")
@@ -95,6 +96,10 @@ def _text(_: str, text: str) -> str:
     return text.strip()
 
 
+def _as_it_is(_: str, text: str) -> str:
+    return text
+
+
 def _list(_: str, text: str) -> tuple[str, ...]:
     return tuple(filter(None, (part.strip() for part in text.split(","))))
 
@@ -128,7 +133,7 @@ _READ: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
     "tlsAuthorities": ("tls_authorities", _text),
     "saslMechanism": ("sasl_mechanism", _text),
     "username": ("username", _text),
-    "password": ("password", _text),
+    "password": ("password", _as_it_is),
 }
 _CLIENT: Final = frozenset(
     {"timeout_ms", "tls", "tls_authorities", "sasl_mechanism", "username", "password"}
@@ -152,9 +157,21 @@ def read_options(given: Mapping[str, str]) -> SourceOptions:
         values[field] = read(name, text)
     values.pop("isolation", None)
     client = {name: values.pop(name) for name in list(values) if name in _CLIENT}
-    options = SourceOptions(**values, client=ClientOptions(**client))
+    options = SourceOptions(**values, client=_client(client))
     _check(options)
     return options
+
+
+def _client(values: Mapping[str, Any]) -> ClientOptions:
+    """What would be left unused is refused: it was given to be safer than without."""
+    client = ClientOptions(**values)
+    if client.username and not client.sasl_mechanism:
+        raise OptionRefused(
+            f"username needs saslMechanism as well: accepted are {', '.join(MECHANISMS)}"
+        )
+    if client.tls_authorities and not client.tls:
+        raise OptionRefused("tlsAuthorities needs tls = true: the connection is not encrypted")
+    return client
 
 
 def _check(options: SourceOptions) -> None:
@@ -192,7 +209,10 @@ def client_options(given: Mapping[str, str]) -> ClientOptions:
         if name is None:
             near = difflib.get_close_matches(key, known.values(), 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise OptionRefused(f"there is no option {key!r} for writing{hint}")
+            raise OptionRefused(
+                f"there is no option {key!r} for writing{hint} Known: servers, topic, query,"
+                f" batch, transactionTimeoutMs, {', '.join(known.values())}"
+            )
         field, read = _READ[name]
         values[field] = read(name, text)
-    return ClientOptions(**values)
+    return _client(values)

@@ -23,7 +23,10 @@ _RECORD_BYTES: Final = 200
 
 class Origin(Protocol):
     def topics(self) -> Mapping[str, Collection[int]]:
-        """Every topic there is, and its partitions."""
+        """Every topic that may be read, and its partitions."""
+
+    def names(self) -> Collection[str]:
+        """Every topic there is."""
 
     def starts(self, at: Collection[Partition]) -> dict[Partition, Offset]: ...
     def ends(self, at: Collection[Partition]) -> dict[Partition, Offset]:
@@ -60,7 +63,7 @@ def chosen_partitions(origin: Origin, options: SourceOptions) -> list[Partition]
         names = list(options.topics)
         missing = [name for name in names if name not in there]
         if missing:
-            known = ", ".join(sorted(there)[:20]) or "none"
+            known = ", ".join(sorted(origin.names())[:20]) or "none"
             raise OptionRefused(f"topic {missing[0]!r} does not exist; there are: {known}")
     return [Partition(name, index) for name in names for index in sorted(there[name])]
 
@@ -75,6 +78,9 @@ class ClusterOrigin:
     def topics(self) -> Mapping[str, Collection[int]]:
         names = list(self._topics) or None
         return {topic.name: list(topic.partitions) for topic in self._cluster.topics(names)}
+
+    def names(self) -> Collection[str]:
+        return [topic.name for topic in self._cluster.topics()]
 
     def starts(self, at: Collection[Partition]) -> dict[Partition, Offset]:
         return self._cluster.offsets(dict.fromkeys(at, EARLIEST)) if at else {}

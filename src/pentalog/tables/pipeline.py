@@ -21,9 +21,9 @@ TIME_PARTITIONS: Final = ("day", "hour")
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _COLUMN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-_DURATION: Final = re.compile(r"\s*(\d+)\s*([a-z]+?)s?\s*")
+_DURATION: Final = re.compile(r"\s*(\d+)\s*(ms|[a-z]+?)s?\s*")
 _UNITS_MS: Final = {
-    "ms": 1, "m": 1, "millisecond": 1, "second": 1000, "minute": 60_000, "hour": 3_600_000,
+    "ms": 1, "millisecond": 1, "second": 1000, "minute": 60_000, "hour": 3_600_000,
     "day": 86_400_000, "week": 604_800_000,
 }  # fmt: skip
 _ON_OBJECT_STORE: Final = re.compile(r"[a-z][a-z0-9+.-]*://")
@@ -64,6 +64,12 @@ class Decode:
 
 
 _RAW: Final = Decode()
+_DECODE_KEYS: Final = {
+    "schema": ("json", "avro", "csv"),
+    "infer": ("json",),
+    "options": ("json", "avro", "csv"),
+}
+"""The formats that a key of `decode` is for; another would leave it unused and say nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,9 +282,12 @@ def _check(where: str, pipeline: Pipeline) -> None:
     for key in ("file_bytes", "batch_rows_max"):
         if getattr(pipeline, key) < 1:
             raise PipelineError(f"{where}.{key}: {getattr(pipeline, key)} must be 1 or more")
+    for key in ("batch_bytes_max", "compact_every"):
+        if getattr(pipeline, key) < 0:
+            raise PipelineError(f"{where}.{key}: {getattr(pipeline, key)} must be 0 or more")
     for key in ("trigger", "retention", "lease"):
         if getattr(pipeline, key):
-            _duration(f"{where}.{key}", getattr(pipeline, key))
+            _duration(f"{where}.{key}", getattr(pipeline, key), zero=key == "trigger")
     for key, column in (("columns", column) for column in pipeline.columns):
         if not _COLUMN.fullmatch(column):
             raise PipelineError(
@@ -303,6 +312,12 @@ def _decode(where: str, value: Any, folder: Path) -> Decode:
     given = _table(where, keys, Decode)
     decode = Decode(**given)
     _one_of(f"{where}.format", decode.format, FORMATS)
+    for key, formats in _DECODE_KEYS.items():
+        if getattr(decode, key) and decode.format not in formats:
+            raise PipelineError(
+                f"{where}.{key}: format = '{decode.format}' has none; set format to"
+                f" {' or '.join(formats)}, or leave it out"
+            )
     if decode.format in ("csv", "avro") and not decode.schema:
         raise PipelineError(f"{where}.schema: {decode.format} needs one")
     if decode.format == "avro" and not decode.schema.lstrip().startswith(("{", "[", '"')):
@@ -337,7 +352,7 @@ def _gold(where: str, name: str, value: Any) -> Gold:
     gold = Gold(name=name, **given)
     for key in ("window", "watermark", "slide"):
         if getattr(gold, key):
-            _duration(f"{where}.{key}", getattr(gold, key))
+            _duration(f"{where}.{key}", getattr(gold, key), zero=key == "watermark")
     if not gold.aggregates:
         raise PipelineError(f"{where}.aggregates: is empty; for example {{ rows = 'count(*)' }}")
     return gold
@@ -412,11 +427,13 @@ def _mapping(where: str, value: Any) -> dict[str, Any]:
     return value
 
 
-def _duration(where: str, text: str) -> None:
+def _duration(where: str, text: str, *, zero: bool) -> None:
     try:
-        duration_ms(text)
+        length_ms = duration_ms(text)
     except ValueError as error:
         raise PipelineError(f"{where}: {error}") from None
+    if not length_ms and not zero:
+        raise PipelineError(f"{where}: {text!r} must be longer than nothing")
 
 
 def _one_of(where: str, value: str, known: Iterable[str]) -> None:

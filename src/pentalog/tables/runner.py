@@ -71,6 +71,7 @@ class Runner:
         self._report = report
         self._reason = reason
         self._stopping = False
+        self._failed: list[PipelineFailed] = []
         self._all = [
             _Running(pipeline, name, begin, kept)
             for pipeline in pipelines
@@ -82,18 +83,24 @@ class Runner:
         self._stopping = True
 
     def run(self) -> bool:
-        """True if every pipeline came to its end; raises what ended one for good."""
+        """True if every pipeline came to its end; raises what ended the first that failed.
+
+        That is raised last: one pipeline at fault keeps no other from its records.
+        """
+        finished = False
         try:
-            while not self._stopping:
+            while not self._stopping and not finished:
                 for one in self._all:
                     self._look_after(one)
-                if all(one.done for one in self._all):
-                    return True
-                time.sleep(_LOOK_S)
+                finished = all(one.done for one in self._all)
+                if not finished:
+                    time.sleep(_LOOK_S)
         finally:
             for one in self._all:
                 self._end(one)
-        return not self._once
+        for failed in self._failed:
+            raise failed
+        return finished or not self._once
 
     def _look_after(self, one: _Running) -> None:
         if one.done:
@@ -133,9 +140,15 @@ class Runner:
             one.done = self._once
             return
         text = str(error)
-        if self._once or any(name in text for name in _FINAL):
-            raise PipelineFailed(one.name, text) from error
-        self._put_off(one, self._reason(text))
+        why = self._reason(text)
+        if not self._once and not any(name in text for name in _FINAL):
+            self._put_off(one, why)
+            return
+        self._failed.append(PipelineFailed(one.name, text))
+        one.done = True
+        one.kept.set_progress({**one.progress, "failed": why})
+        if not all(other.done for other in self._all):
+            _log.error("pipeline %s has stopped, the others go on: %s", one.name, why)
 
     def _put_off(self, one: _Running, why: str) -> None:
         one.tries += 1

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from pentalog.log.reader import PIECE_BYTES, DirectoryReader, SegmentFeed, Swapping
+from pentalog.model.internal import INTERNAL
 from pentalog.model.pieces import Feed, Piece
 from pentalog.model.types import Offset, Partition
 
@@ -53,6 +54,9 @@ class DirectoryOrigin:
         for at in self._reader.marks():
             found.setdefault(at.topic, []).append(at.index)
         return found
+
+    def names(self) -> Collection[str]:
+        return [name for name in self.topics() if name not in INTERNAL]
 
     def starts(self, at: Collection[Partition]) -> dict[Partition, Offset]:
         marks = self._reader.marks()

@@ -27,7 +27,7 @@ from pyspark.sql.datasource import (
 from pentalog.model.types import Offset, Partition
 from pentalog.tables.options import OptionRefused, SourceOptions, read_options
 from pentalog.tables.origins import Origin, chosen_partitions, open_origin
-from pentalog.tables.positions import check_start, resolve
+from pentalog.tables.positions import LATEST, check_start, resolve
 from pentalog.tables.rows import RowMaker, SpanMaker, schema_text
 from pentalog.tables.splits import Maker, Split, make_splits, read_split
 
@@ -63,7 +63,13 @@ class Pentalog(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         from pentalog.tables.stream import TopicStream
 
-        return TopicStream(schema, read_options(self.options))
+        options = read_options(self.options)
+        if options.ending != LATEST or options.ending_timestamp_ms is not None:
+            raise OptionRefused(
+                "ending and endingTimestampMs are for one read; a stream ends with its trigger,"
+                " such as .trigger(availableNow=True)"
+            )
+        return TopicStream(schema, options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from pentalog.tables.writer import batch_writer

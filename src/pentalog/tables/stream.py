@@ -52,6 +52,7 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._origin: Origin | None = None
         self._cluster: Cluster | None = None
         self._frozen: Positions | None = None
+        self._shown: Positions | None = None
         self._leased_s = float("-inf")
         make_maker(schema, options)
 
@@ -82,7 +83,7 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begun = from_json(start)
         ends = self._frozen if self._frozen is not None else self._ends()
         self._check_there(begun, ends)
-        self._renew(begun)
+        self._show(begun)
         # A partition seen for the first time begins, empty, where its records begin: from here
         # on the checkpoint knows its place.
         fresh = [at for at in ends if at not in begun]
@@ -91,6 +92,8 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         waiting = {at: max(0, ends[at] - begun[at]) for at in ends if at in begun}
         if isinstance(limit, ReadMaxRows):
             taken = shares(waiting, limit.max_rows)
+            if self._options.bytes_per_trigger_max is not None:
+                taken = self._within_bytes(begun, taken, self._options.bytes_per_trigger_max)
         elif isinstance(limit, ReadMaxBytes):
             taken = self._within_bytes(begun, waiting, limit.max_bytes)
         else:
@@ -166,15 +169,20 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for at, offset in begun.items():
             if at not in ends:
                 raise LostRecords(at, offset, offset + 1, "the partition was deleted")
-            if ends[at] < offset and self._frozen is None:
+            if ends[at] < offset:
                 raise LostRecords(
                     at, ends[at], offset, f"the log ends at {ends[at]}: it was cut or made anew"
                 )
 
-    def _renew(self, begun: Positions) -> None:
-        """Keep the lease on what has not been read, from the very first trigger on."""
-        now_s = time.monotonic()
-        if self._options.lease_ms and now_s - self._leased_s > self._options.lease_ms / 3000:
+    def _show(self, begun: Positions) -> None:
+        """Tell the group where the next batch begins: everything before it is done.
+
+        Spark itself says so one batch late, and of the last batch of a run never.  It is said again
+        to keep a lease on what has not been read, and from the very first trigger on.
+        """
+        lease_ms = self._options.lease_ms
+        due = lease_ms and time.monotonic() - self._leased_s > lease_ms / 3000
+        if self._options.group and (due or begun != self._shown):
             self._commit(begun)
 
     def _commit(self, positions: Positions) -> None:
@@ -183,4 +191,5 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         metadata = lease_text(self._options)
         offsets = {at: GroupOffset(offset, metadata) for at, offset in positions.items()}
         commit(self._cluster, self._options.group, offsets)
+        self._shown = positions
         self._leased_s = time.monotonic()

@@ -43,7 +43,7 @@ def test_a_lease_ends_and_is_renewed_by_a_commit(world: GroupWorld) -> None:
     commit(world, "a", T0, 7, "pentalog.lease=1000")
     assert leases(world, 500) == {T0: Lease(7, 10 << 30)}
     assert leases(world, 1500) == {}
-    commit(world, "a", T0, 9, "pentalog.lease=1000")
+    commit(world, "a", T0, 9, "pentalog.lease=1000\0")
     assert leases(world, 500) == {T0: Lease(9, 10 << 30)}
 
 

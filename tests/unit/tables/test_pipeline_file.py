@@ -79,6 +79,14 @@ def test_everything_can_be_said() -> None:
         ({"gold": {"g": {"window": "1 minute"}}}, r"gold\.g\.aggregates: is missing"),
         ({"decode": "json", "key": "id"}, r"key: needs columns that are known before records"),
         ({"columns": {"_topic": "1"}}, r"columns\._topic: a column is letters, digits and '_'"),
+        (
+            {"decode": {"schema": "id BIGINT"}},
+            r"decode\.schema: format = 'raw' has none; set format",
+        ),
+        ({"decode": {"format": "text", "infer": True}}, r"decode\.infer: format = 'text' has none"),
+        ({"retention": "0 days"}, r"retention: '0 days' must be longer than nothing"),
+        ({"lease": "10m"}, r"lease: '10m' is no duration"),
+        ({"compact_every": -1}, r"compact_every: -1 must be 0 or more"),
         ({"topics": "", "into": "x"}, r"topics: '' must be a list of texts"),
     ],
 )
@@ -97,7 +105,15 @@ def test_a_file_without_a_pipeline_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "ms"), [("10 seconds", 10_000), ("1 minute", 60_000), ("2d", None), ("500 ms", 500)]
+    ("text", "ms"),
+    [
+        ("10 seconds", 10_000),
+        ("1 minute", 60_000),
+        ("2d", None),
+        ("500 ms", 500),
+        ("5m", None),
+        ("5ms", 5),
+    ],
 )
 def test_durations(text: str, ms: int | None) -> None:
     if ms is None:

@@ -37,6 +37,7 @@ def test_cells_as_text() -> None:
     assert sql.text_of(bytearray(b"a\xff")) == "a\\xff"
     assert sql.text_of([b"x", None, {"k": True}]) == '["x", null, {"k": true}]'
     assert sql.text_of(1.5) == "1.5"
+    assert [sql.plain(float(one)) for one in ("nan", "-inf")] == ["NaN", "-Infinity"]
 
 
 def test_csv_quotes_what_it_must() -> None:
@@ -76,6 +77,22 @@ def test_reasons_are_one_line() -> None:
         " SQLSTATE: 38000\n\tat org.apache.spark.X: y"
     )
     assert refusals.reason(worker) == "topic 'a' does not exist; there are: b"
+    inner = (
+        "[STREAM_FAILED] Return Message: Traceback (most recent call last):\n"
+        '  File "/x/job.py", line 176, in take\n    written = self.write(rows)\n'
+        "pyspark.errors.exceptions.captured.PythonException: An exception was thrown from the"
+        " Python worker:\nTraceback (most recent call last):\n"
+        '  File "/x/orders.py", line 3, in udf\n    return prices[one]\n'
+        "KeyError: 'EUR'\n SQLSTATE: 38000\n"
+    )
+    assert refusals.reason(inner) == "KeyError: 'EUR'"
+    rule = (
+        "[STREAM_FAILED] Query terminated with exception: Job aborted due to stage failure: Task 0"
+        " in stage 3.0 failed: org.apache.spark.SparkRuntimeException: [USER_RAISED_EXCEPTION]"
+        " RuleBroken: pipeline p stops at orders/0 offset 20: rule 1: not id >= 0 SQLSTATE: P0001\n"
+        "\tat org.apache.spark.X: y"
+    )
+    assert refusals.reason(rule) == "pipeline p stops at orders/0 offset 20: rule 1: not id >= 0"
     stream = (
         "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: no space left "
         "SQLSTATE: XXKST\n=== Streaming Query ===\nIdentifier: orders\n\nCurrent State: ACTIVE\n"

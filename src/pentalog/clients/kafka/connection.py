@@ -60,6 +60,18 @@ def parse_servers(text: str) -> list[tuple[str, int]]:
     return found
 
 
+def _trusting(options: ClientOptions) -> ssl.SSLContext:
+    if options.tls_certificate:
+        return trust.only(options.tls_certificate)
+    try:
+        return ssl.create_default_context(cafile=options.tls_authorities)
+    except OSError as error:
+        raise KafkaFailed(
+            f"{options.tls_authorities}: {error.strerror or error}; name a file of certificates"
+            " in PEM"
+        ) from error
+
+
 class Connection:
     def __init__(self, host: str, port: int, options: ClientOptions) -> None:
         self.name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -68,16 +80,18 @@ class Connection:
         self._client_id = options.client_id.encode()
         self._correlation_id = 0
         self._versions: dict[int, tuple[int, int]] = {messages.API_VERSIONS: (0, 0)}
+        context = _trusting(options) if options.tls else None
         try:
             self._socket = socket.create_connection((host, port), timeout=options.timeout_ms / 1000)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if options.tls:
-                context = (
-                    trust.only(options.tls_certificate)
-                    if options.tls_certificate
-                    else ssl.create_default_context(cafile=options.tls_authorities)
-                )
+            if context is not None:
                 self._socket = context.wrap_socket(self._socket, server_hostname=host)
+        except ssl.SSLError as error:
+            self._socket.close()
+            raise Unreachable(
+                f"{self.name} does not answer in TLS as it should: {error}; name a TLS listener,"
+                " and the authorities that its certificate is of"
+            ) from error
         except OSError as error:
             raise Unreachable(
                 f"cannot reach {self.name}: {error.strerror or error}; start a broker there or "
