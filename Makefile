@@ -5,7 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 KERNELS := $(wildcard $(addprefix src/pentalog/kernels/compiled/,*.pyx *.pxd *.h))
-PARALLEL ?= 2
+# More than there are cores on a small machine: much of the time tests wait.
+PARALLEL ?= 3
 FRAMES ?= 1000000
 # Python that may keep no compiled modules compiles them anew in each of hundreds of processes.
 unexport PYTHONDONTWRITEBYTECODE
