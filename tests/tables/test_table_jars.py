@@ -115,6 +115,8 @@ def test_everything_a_table_can_do(kind: str, spark: SparkSession) -> None:
     """The tests of all kinds of tables, in a process with the jars."""
     environment = {
         **os.environ, "PENTALOG_TABLE_KINDS": kind, "PENTALOG_TABLE_JARS": jar_files.jars(kind),
+        # These tests need hypothesis, which the first place hides from Spark's workers.
+        "PYTHONPATH": os.environ["PYTHONPATH"].partition(os.pathsep)[2],
     }  # fmt: skip
     files = [str(UNITS / f"test_table_{name}.py") for name in ("sinks", "replacement")]
     done = subprocess.run(
