@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from lake import audit, declare, make_topic, orders, places, produce, run, table
@@ -34,8 +35,12 @@ def test_backfill_takes_what_lies_before_and_nothing_twice(
     )
     run(spark, declared)
     assert [offset for _, offset in places(declared, "bronze")] == list(range(25, 31))
-    added = repair.backfill(spark, declared, f'{{"{topic}": {{"0": 8}}}}')
+    told: list[Mapping[str, Any]] = []
+    added = repair.backfill(spark, declared, f'{{"{topic}": {{"0": 8}}}}', told.append)
     assert added == {at: Range(8, 25)}
+    assert [(one["batch"], one["rows"], one["lag"]) for one in told] == [(1, 10, 7), (2, 7, 0)]
+    assert told[0]["eta_s"] == pytest.approx(0.7 * told[0]["batch_ms"] / 1000, abs=1)
+    assert told[1]["eta_s"] == 0
     assert [offset for _, offset in places(declared, "bronze")] == list(range(8, 31))
     assert repair.backfill(spark, declared, "earliest") == {at: Range(0, 8)}
     assert repair.backfill(spark, declared, "earliest") == {}

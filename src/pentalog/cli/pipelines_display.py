@@ -48,6 +48,11 @@ class Display:
                 f" {progress['batch_ms']} ms, lag {progress['lag']}"
             )
 
+    def show_live(self, progress: Mapping[str, Any]) -> None:
+        """For commands whose output is their result: nothing but on a terminal."""
+        if self._live is not None:
+            self.show(progress)
+
     def _table(self) -> Any:
         from rich.table import Table
 

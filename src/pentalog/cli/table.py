@@ -252,14 +252,16 @@ def backfill(
     as_json: AsJson = False,
 ) -> None:
     """Take in records from before the tables' beginning; what is there is not taken again."""
+    from pentalog.cli.pipelines_display import Display
     from pentalog.tables import repair
     from pentalog.tables.sinks.state import name_of
 
     with (
         _refusing(),
         _session(_answering(_loaded(file, [name])), master, jars) as (spark, pipelines),
+        Display(as_json=False) as display,
     ):
-        added = repair.backfill(spark, pipelines[0], starting)
+        added = repair.backfill(spark, pipelines[0], starting, display.show_live)
     shown = {name_of(at): [one.start, one.end] for at, one in sorted(added.items())}
     text = ", ".join(f"{at} {one[0]}..{one[1]}" for at, one in shown.items()) or "nothing to add"
     output.show_done(f"{name}: {text}", {"pipeline": name, "added": shown}, as_json=as_json)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,25 +23,59 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def backfill(spark: SparkSession, pipeline: Pipeline, starting: str) -> dict[Partition, Range]:
+def backfill(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    starting: str,
+    report: Callable[[Mapping[str, Any]], None] = lambda _: None,
+) -> dict[Partition, Range]:
     """Take in what lies before the tables' beginning, from `starting` on; what was added.
 
     What a table covers is always one piece, so it grows downwards, chunk by chunk; what it
-    covers already is never read again, and a crash loses at most the chunk it was in.
+    covers already is never read again, and a crash loses at most the chunk it was in.  Each
+    chunk is reported as a run reports a batch.
     """
     sinks = _sinks(pipeline)
     replays.go_on(pipeline)
     wanted = _wanted(pipeline, sinks, starting)
     session = configured(spark)
     added: dict[Partition, Range] = {}
-    while True:
+    for number in itertools.count(1):
         states = {layer: sink.state() for layer, sink in sinks.items()}
         chunk = _next_chunk(states, wanted, pipeline.batch_rows_max)
         if not chunk:
-            return added
+            break
+        begun_s = time.monotonic()
         _backfill_chunk(session, pipeline, sinks, states, chunk)
         for at, one in chunk.items():
             added[at] = Range(one.start, added[at].end if at in added else one.end)
+        left = _lacking(states, wanted) - _rows(chunk)
+        report(_chunk_report(pipeline, number, _rows(chunk), left, time.monotonic() - begun_s))
+    return added
+
+
+def _lacking(states: Mapping[str, State], wanted: Mapping[Partition, int]) -> int:
+    """How many offsets are still to be taken in, of the table that lacks most."""
+    highest = {at: max(one.covered[at].start for one in states.values()) for at in wanted}
+    return sum(max(0, highest[at] - lowest) for at, lowest in wanted.items())
+
+
+def _rows(chunk: Mapping[Partition, Range]) -> int:
+    return sum(one.end - one.start for one in chunk.values())
+
+
+def _chunk_report(
+    pipeline: Pipeline, number: int, rows: int, left: int, took_s: float
+) -> dict[str, Any]:
+    return {
+        "pipeline": pipeline.name,
+        "batch": number,
+        "rows": rows,
+        "rows_per_second": rows / took_s,
+        "batch_ms": round(took_s * 1000),
+        "lag": left,
+        "eta_s": round(left * took_s / rows),
+    }
 
 
 def _wanted(pipeline: Pipeline, sinks: Mapping[str, Sink], starting: str) -> dict[Partition, int]:
