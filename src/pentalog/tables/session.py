@@ -34,6 +34,8 @@ _STARTING: Final[Mapping[str, str]] = {
     "spark.sql.catalogImplementation": "in-memory",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    # For errors that name the line they come from, every expression would ask Java five times more.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
 """What counts only when a session is started, and what its user may want otherwise."""
 _QUICK: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
