@@ -151,7 +151,7 @@ def read_options(given: Mapping[str, str]) -> SourceOptions:
         name = known.get(key.lower())
         if name is None:
             near = difflib.get_close_matches(key, _READ, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = f"; did you mean {near[0]!r}?" if near else "."
             raise OptionRefused(f"there is no option {key!r}{hint} Known: {', '.join(_READ)}")
         field, read = _READ[name]
         values[field] = read(name, text)
@@ -208,7 +208,7 @@ def client_options(given: Mapping[str, str]) -> ClientOptions:
         name = known.get(key.lower())
         if name is None:
             near = difflib.get_close_matches(key, known.values(), 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = f"; did you mean {near[0]!r}?" if near else "."
             raise OptionRefused(
                 f"there is no option {key!r} for writing{hint} Known: servers, topic, query,"
                 f" batch, transactionTimeoutMs, {', '.join(known.values())}"

@@ -98,8 +98,8 @@ class Runner:
         finally:
             for one in self._all:
                 self._end(one)
-        for failed in self._failed:
-            raise failed
+        if self._failed:
+            raise self._failed[0]
         return finished or not self._once
 
     def _look_after(self, one: _Running) -> None:
