@@ -190,7 +190,7 @@ def test_following_ends_quietly_on_interrupt(
         )
     finally:
         interrupting.join()
-        signal.signal(signal.SIGINT, before)
+    assert signal.getsignal(signal.SIGINT) is before
     assert shown.getvalue().splitlines()[0] == '{"offset": 0}'
     assert [one for one in caplog.records if one.levelname == "ERROR"] == []
 

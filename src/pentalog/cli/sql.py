@@ -268,16 +268,19 @@ def _follow(catalog: Catalog, query: str, starting: str, format: str) -> None:
 
     told: list[int] = []
     # Spark's own handler would ask Java in the middle of another question, and print both traces.
-    signal.signal(signal.SIGINT, lambda number, _: told.append(number))
+    before = signal.signal(signal.SIGINT, lambda number, _: told.append(number))
     writer = rows.writeStream.foreachBatch(show)
     try:
-        running = writer.outputMode("update").start()
-    except AnalysisException:
-        # What must be sorted is shown whole every time.
-        running = writer.outputMode("complete").start()
-    while not told and not running.awaitTermination(_LOOK_S):
-        pass
-    running.stop()
+        try:
+            running = writer.outputMode("update").start()
+        except AnalysisException:
+            # What must be sorted is shown whole every time.
+            running = writer.outputMode("complete").start()
+        while not told and not running.awaitTermination(_LOOK_S):
+            pass
+        running.stop()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def plain(cell: Any) -> Any:
