@@ -14,19 +14,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "conformance"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 from gateway_process import GatewayProcess
-from kafka_node import Node
-
-import apache_kafka
+from kafka_node import Node, running
 
 
 @pytest.fixture(scope="session")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    try:
-        started = Node(tmp_path_factory.mktemp("cluster"))
-    except apache_kafka.JarsMissing as why:
-        pytest.skip(str(why))
-    yield started
-    started.kill()
+    with running(tmp_path_factory.mktemp("cluster")) as started:
+        yield started
 
 
 @pytest.fixture

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 import apache_kafka
 import brokers
@@ -31,3 +35,16 @@ class Node:
 
     def kill(self) -> None:
         self.broker.kill()
+
+
+@contextmanager
+def running(directory: Path) -> Iterator[Node]:
+    """A node, killed afterwards; skips the test if Apache Kafka cannot be had."""
+    try:
+        started = Node(directory)
+    except apache_kafka.JarsMissing as why:
+        pytest.skip(str(why))
+    try:
+        yield started
+    finally:
+        started.kill()

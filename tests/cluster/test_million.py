@@ -10,9 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from kafka_node import Node
+from kafka_node import Node, running
 
-import apache_kafka
 import pentalog
 from pentalog.clients.kafka import EARLIEST, LATEST, Cluster, GroupOffset, commit, committed
 from pentalog.clients.kafka.fetch import FetchFeed
@@ -79,12 +78,8 @@ def move(*words: str) -> dict[str, object]:
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
     """With nobody else's topics: everything a cluster has comes back."""
-    try:
-        started = Node(tmp_path / "cluster")
-    except apache_kafka.JarsMissing as why:
-        pytest.skip(str(why))
-    yield started
-    started.kill()
+    with running(tmp_path / "cluster") as started:
+        yield started
 
 
 def test_there_and_back(node: Node, tmp_path: Path) -> None:

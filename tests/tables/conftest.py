@@ -66,12 +66,16 @@ def dying_at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def spark(dying_at: Path) -> Iterator[SparkSession]:
-    """The session of this process; tests must not stop it."""
+def _java_installed() -> None:
     try:
         archive.java()
     except archive.NoJava as why:
         pytest.skip(str(why))
+
+
+@pytest.fixture(scope="session")
+def spark(_java_installed: None, dying_at: Path) -> Iterator[SparkSession]:
+    """The session of this process; tests must not stop it."""
     archive.build()
     made = session(master="local[2]", name="tests", quick=True)
     yield made
@@ -79,12 +83,8 @@ def spark(dying_at: Path) -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="session")
-def java(dying_at: Path) -> Iterator[Java]:
+def java(_java_installed: None, dying_at: Path) -> Iterator[Java]:
     """A Java for drivers in processes of their own, one after the other."""
-    try:
-        archive.java()
-    except archive.NoJava as why:
-        pytest.skip(str(why))
     archive.build()
     started = Java()
     yield started

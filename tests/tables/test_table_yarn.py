@@ -17,7 +17,7 @@ from lake import audit, declare, make_topic, orders, places, produce, run
 from pyspark.sql import SparkSession
 
 import pentalog
-from pentalog.tables import archive, verification
+from pentalog.tables import verification
 from pentalog.tables.pipeline import Pipeline, load
 from pentalog.tables.sinks import open_table
 
@@ -34,11 +34,7 @@ decode = {{ format = "json", schema = "id BIGINT, amount DOUBLE" }}
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    try:
-        archive.java()
-    except archive.NoJava as why:
-        pytest.skip(str(why))
+def cluster(_java_installed: None, tmp_path: Path) -> Iterator[Cluster]:
     folder = tmp_path / "hadoop"
     folder.mkdir()
     with hadoop_cluster.started(folder) as made:
