@@ -325,7 +325,13 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pentalog.Broker
                     [Record(b"record %04d" % one * 9) for one in range(start, start + 100)]
                 )
                 cluster.produce(AT, built)
-        _until(lambda: DirectoryOrigin(str(data)).ends([AT]) == {AT: 3000})
+        # The marks are written a little later, and at first know nothing of the partition.
+        _until(
+            lambda: (
+                "t" in (files := DirectoryOrigin(str(data))).topics()
+                and files.ends([AT]) == {AT: 3000}
+            )
+        )
         yield started
 
 
