@@ -55,6 +55,8 @@ class Transaction:
     """A record of it that a read_committed consumer got."""
     hidden: str = ""
     """A record of it that such a consumer did not get."""
+    broken: bool = False
+    """A power cut may have taken any part of it."""
 
 
 @dataclass(eq=False)
@@ -122,6 +124,8 @@ class TopicLife:
     compact: bool = False
     tombstones_ms: int = 1 << 60
     retention: bool = False
+    doomed: bool = False
+    """Its deletion was begun."""
     models: dict[int, PartitionModel] = field(default_factory=dict)
 
     @property
@@ -179,6 +183,8 @@ class Judge:
         """False where the page cache is good enough: a power cut may take anything recent."""
         self.lossy = False
         """Such a cut has happened since the last complete reading."""
+        self.ever_lossy = False
+        """Such a cut has happened."""
         self.topics: dict[str, list[TopicLife]] = {}
         self.registers: dict[object, Register] = {}
         self.readings = 0
@@ -262,19 +268,21 @@ class Judge:
             if self.synced:
                 kept = sent.shown or (sent.acked and sent.acks == -1)
             else:
-                kept, sent.absent = sent.at_start, False
+                kept, sent.absent = sent.at_start and not sent.topic.doomed, False
+                if sent.transaction is not None:
+                    sent.transaction.broken = True
                 if not kept:
                     sent.shown = False
             if not kept:
                 self._unsettle(sent)
         if not self.synced:
-            self.lossy = True
+            self.lossy = self.ever_lossy = True
             for register in self.registers.values():
                 register.forget()
             for lives in self.topics.values():
                 for model in (model for life in lives for model in life.models.values()):
                     kept_items = {
-                        item.identity for s in model.sents if s.at_start for item in s.items
+                        item.identity for s in model.sents if s.required for item in s.items
                     }
                     model.taken = {o: i for o, i in model.taken.items() if i in kept_items}
                     model.floor_maybe = max(model.floor_maybe, model.floor)
@@ -363,7 +371,7 @@ class Judge:
         if sent.absent:
             raise Violation("returned", f"{place} holds {sent}, which was not there before")
         if read.offset < model.floor:
-            raise Violation("returned", f"{place} was deleted by an acknowledged request")
+            raise Violation("trim undone", f"{place} was deleted by an acknowledged request")
         self._take(topic, index, model, read.offset, identity)
         sent.offset = base
         if durable:
@@ -402,6 +410,8 @@ class Judge:
                 if not start <= at < end:
                     continue
                 seen = visible.get(at) == item.identity
+                if transaction is not None and transaction.broken:
+                    continue
                 if transaction is not None:
                     self._check_transaction(transaction, sent, number, seen)
                 elif not seen and sent.required and not topic.compact:
@@ -431,11 +441,15 @@ class Judge:
         if start > end:
             raise Violation("start beyond end", f"{place} starts at {start} and ends at {end}")
         if start < model.floor:
-            raise Violation("returned", f"{place} starts at {start}, deleted up to {model.floor}")
+            raise Violation(
+                "trim undone", f"{place} starts at {start}, deleted up to {model.floor}"
+            )
         allowed = max(model.floor, model.floor_maybe)
         if start > allowed and not topic.retention and not topic.compact:
             raise Violation("start moved", f"{place} starts at {start}, {allowed} was asked for")
         required = topic.required_end(index)
+        if end < required and topic.doomed:
+            raise Violation("half deleted", f"{place} ends at {end}, {required} was promised")
         if end < required:
             raise Violation("lost end", f"{place} ends at {end}; {required} was promised")
 
@@ -451,7 +465,7 @@ class Judge:
             there = sent.offset is not None and found.get(sent.offset) == sent.items[0].identity
             if restart and there:
                 sent.at_start = True
-            if not sent.required and not (topic.compact or topic.retention):
+            if restart and not sent.required and not (topic.compact or topic.retention):
                 sent.absent = True
 
     def _check_compacted(self, topic: TopicLife, index: int, found: dict[int, bytes]) -> None:
@@ -507,7 +521,7 @@ class Judge:
         if not life.partitions <= count <= life.partitions_maybe and not self.lossy:
             raise Violation(
                 "partitions",
-                f"{name} has {count} partitions; {life.partitions} were confirmed, "
+                f"{life.label} has {count} partitions; {life.partitions} were confirmed, "
                 f"{life.partitions_maybe} asked for",
             )
         life.topic_id, life.being = topic_id, Being.ALIVE

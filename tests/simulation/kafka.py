@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 _STORAGE: Final = 56
 _STORAGE_CODES: Final = frozenset({_STORAGE, 15, 51})
 """What may be answered while the disk fails."""
+_LOSSY_CODES: Final = frozenset({1, 45, 47, 48, 49, 53, 59, 87, 90})
+"""What may be answered after a power cut that took what producers, topics and logs knew."""
+_SEQUENCE_CODES: Final = (45, 59)
+"""What a producer is answered whose last batches are not known any more."""
 _UNKNOWN_TOPIC: Final = 3
 _OUT_OF_RANGE: Final = 1
 _DUPLICATE: Final = 46
@@ -78,6 +82,12 @@ class KafkaClients:
         """The broker has gone."""
         self._connections.clear()
         self._busy.clear()
+        if self.world.judge.lossy:
+            # Their ids may be given to others now.
+            for producer in self._once:
+                producer.pending, producer.producer_id = None, -1
+            for each in self._transactional:
+                each.ready = False
 
     def connection(self, client: str) -> Connection:
         found = self._connections.get(client)
@@ -113,6 +123,8 @@ class KafkaClients:
         if code in allowed:
             return
         if self.world.had_fault and code in _STORAGE_CODES:
+            return
+        if self.world.judge.ever_lossy and code in _LOSSY_CODES:
             return
         raise Violation("error", f"{what} was refused with code {code}")
 
@@ -183,10 +195,15 @@ class KafkaClients:
         elif answer.code != _DUPLICATE:
             moved = sent.topic.being is not Being.ALIVE or sent.loose
             allowed = (_UNKNOWN_TOPIC,) if moved else ()
-            if sent.transaction is not None or data is None:
+            if sent.transaction is not None:
                 allowed += (48, 51, 53)
+                allowed += _SEQUENCE_CODES if self._forgotten(sent) else ()
             self.refused(f"batch {sent.number}", answer.code, *allowed)
         return answer.code
+
+    def _forgotten(self, sent: Sent) -> bool:
+        """May the broker have deleted what it knew of the batch's producer?"""
+        return sent.topic.retention or sent.topic.model(sent.index).floor_maybe > 0
 
     def _idempotent_of(self, client: str) -> Idempotent:
         return self._once[int(client[-1])]
@@ -263,8 +280,10 @@ class KafkaClients:
             producer.pending = None
             return
         sent.absent = was_absent and not sent.loose
-        if answer.code in (45, 59, 47) and not self.world.judge.synced:
-            producer.pending, producer.producer_id = None, -1  # a power cut took what was before
+        if answer.code in _SEQUENCE_CODES and (
+            not self.world.judge.synced or self._forgotten(sent)
+        ):
+            producer.pending, producer.producer_id = None, -1
             return
         if answer.code == _DUPLICATE:
             producer.pending = None

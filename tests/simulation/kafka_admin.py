@@ -13,7 +13,8 @@ from pentalog.clients.kafka.messages import ms
 if TYPE_CHECKING:
     from tests.simulation.kafka import KafkaClients
 
-_NAMES: Final = ("orders", "events", "x" * 249)
+LONG_NAME: Final = "x" * 249
+_NAMES: Final = ("orders", "events", LONG_NAME)
 _TIMEOUT: Final = ms(30_000)
 UNKNOWN_TOPIC: Final = 3
 _EXISTS: Final = 36
@@ -96,7 +97,7 @@ class Administrator:
 
     async def _delete(self, life: TopicLife) -> bool:
         self._world.judge.loosen(life.name)
-        life.being = Being.DELETING
+        life.being, life.doomed = Being.DELETING, True
         fields = {"topic_names": (life.name,), "timeout": _TIMEOUT}
         answer = (await self._ask(kafka_wire.DELETE_TOPICS, fields)).responses[0]
         if answer.error_code:

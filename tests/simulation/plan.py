@@ -6,7 +6,7 @@ possible.  That is what makes a failing plan shrinkable.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Final, NamedTuple
@@ -20,6 +20,7 @@ class Step(NamedTuple):
 
 
 class Life(NamedTuple):
+    number: int
     steps: list[Step]
     ending: str
     """kill, evict, cut, stop, or stop+cut."""
@@ -68,11 +69,40 @@ class Plan:
         return Plan(self.seed, self.settings, lives)
 
     def without_life(self, number: int) -> Plan:
-        return Plan(
-            self.seed,
-            self.settings,
-            [life for index, life in enumerate(self.lives) if index != number],
+        """`number` counts the lives of this plan."""
+        return self.keep_lives(
+            [life.number for index, life in enumerate(self.lives) if index != number]
         )
+
+    def keep_lives(self, numbers: Collection[int]) -> Plan:
+        lives = [life for life in self.lives if life.number in numbers]
+        return Plan(self.seed, self.settings, lives)
+
+    @property
+    def arguments(self) -> str:
+        """Of the command that repeats it."""
+        numbers = format_numbers([step.number for step in self.steps])
+        lives = format_numbers([life.number for life in self.lives])
+        return f"--seed {self.seed} --lives {lives} --keep {numbers}"
+
+
+def format_numbers(numbers: Sequence[int]) -> str:
+    """Ascending numbers as ranges: 1-4,9.  A dash if there are none."""
+    ranges: list[list[int]] = []
+    for number in sorted(numbers):
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ",".join(f"{a}-{b}" if a < b else str(a) for a, b in ranges) or "-"
+
+
+def parse_numbers(text: str) -> set[int]:
+    found: set[int] = set()
+    for part in text.split(",") if text != "-" else ():
+        first, _, last = part.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    return found
 
 
 _WEIGHTS: Final = {
@@ -122,7 +152,7 @@ def plan(seed: int, *, lives: int | None = None, length: int | None = None) -> P
             recovery.append(Step(number, kind, random.getrandbits(32)))
             number += 1
         ending = random.choice(_ENDINGS)
-        planned.append(Life(steps, ending, recovery, random.getrandbits(32)))
+        planned.append(Life(len(planned), steps, ending, recovery, random.getrandbits(32)))
     return Plan(seed, settings, planned)
 
 

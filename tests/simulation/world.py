@@ -25,8 +25,9 @@ from tests.simulation.disk import Directory, Disk
 from tests.simulation.files import Crash, SimulatedFiles
 from tests.simulation.judge import Judge, Violation
 from tests.simulation.kafka import KafkaClients
+from tests.simulation.kafka_admin import LONG_NAME
 from tests.simulation.plan import Life, Plan, Step
-from tests.simulation.runtime import Clock, VirtualRuntime
+from tests.simulation.runtime import BrokerMistake, Clock, VirtualRuntime
 from tests.simulation.wire import Connection, Lost, Reply
 
 from pentalog.app import ENDPOINTS
@@ -108,6 +109,7 @@ class World:
     # The story
 
     def tell(self, text: str) -> None:
+        text = text.replace(LONG_NAME, "xxxxxxxx...")
         self.trace.append(f"{self.clock.elapsed_ms:10.1f}  {text}")
 
     @property
@@ -133,11 +135,11 @@ class World:
             mock.patch.object(flusher, "_JOURNAL_PAYS_AFTER", self.settings.journal_pays_after),
             _logs_of(self),
         ):
-            for number, life in enumerate(self.plan.lives):
+            for life in self.plan.lives:
                 self.counts["lives"] += 1
-                self.tell(f"life {number}")
+                self.tell(f"life {life.number}")
                 self._live(life)
-            self._live(Life([], "stop", [], 0))
+            self._live(Life(-1, [], "stop", [], 0))
 
     def _live(self, life: Life) -> None:
         self.random.seed(life.seed)
@@ -151,6 +153,8 @@ class World:
             self._end(life.ending)
         except Crash:
             self._crashed(self._crash_kind)
+        except BrokerMistake as mistake:
+            raise Violation("exception", _last_lines(mistake.__cause__ or mistake)) from mistake
         self._recovery = list(life.recovery)
 
     _recovery: list[Step]
@@ -333,19 +337,20 @@ class World:
         self.connections.append(connection)
         return connection
 
+    def wait(self, delay_ms: float) -> Reply:
+        """Awaited by a client: let time pass."""
+        reply = Reply()
+        self.runtime.after(delay_ms, lambda: reply.fill(b""))
+        return reply
+
     def turn(self) -> bool:
         """Let one thing happen; False if nothing can before time passes."""
         ready = [task for task in self.tasks if task.ready]
         if ready and self.random.random() < 0.5:
             self._resume(self.random.choice(ready))
             return True
-        try:
-            if self.runtime.step():
-                return True
-        except Violation:
-            raise
-        except Exception as error:
-            raise Violation("exception", _last_lines(error)) from error
+        if self.runtime.step():
+            return True
         if ready:
             self._resume(self.random.choice(ready))
             return True
