@@ -5,41 +5,16 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Final
 
-from pentalog.broker.aggregates import LocalAggregates
 from pentalog.broker.audit import LogAudit
 from pentalog.broker.bearers import LocalBearers
-from pentalog.broker.consumers import LocalConsumers
 from pentalog.broker.credentials import TICKETLESS, TRUSTLESS, Bearers, Tickets
-from pentalog.broker.derived_topics import DerivedTopics
-from pentalog.broker.groups import LocalGroups
-from pentalog.broker.live_settings import LocalSettings
-from pentalog.broker.log import LocalLog
-from pentalog.broker.named_producers import LocalNamedProducers
-from pentalog.broker.offsets_topic import OffsetsTopic
+from pentalog.broker.local import LocalBroker
 from pentalog.broker.port import Broker
-from pentalog.broker.producers import LocalProducers
-from pentalog.broker.quotas import LocalQuotas
-from pentalog.broker.retention_leases import find_leases
-from pentalog.broker.rules import LocalRules
-from pentalog.broker.security import Principal
-from pentalog.broker.shared_rosters import LocalSharedRosters
-from pentalog.broker.smart_modules import LocalSmartModules
-from pentalog.broker.sourcing import Sourcing
-from pentalog.broker.state import FILE_NAME, State
-from pentalog.broker.subscriptions import LocalSubscriptions
-from pentalog.broker.tokens import LocalTokens
-from pentalog.broker.topic_options import LocalTopicOptions
-from pentalog.broker.topics import LocalTopics
-from pentalog.broker.transactions import LocalTransactions
-from pentalog.broker.users import LocalUsers
 from pentalog.config import Config, ConfigError, Listen
 from pentalog.log.directories import StoreError
 from pentalog.log.files import Files, RealFiles
-from pentalog.log.housekeeping import Housekeeping
-from pentalog.log.store import Store
 from pentalog.metrics import Metrics
 from pentalog.model.errors import BrokerError
 from pentalog.protocols import OBSERVERS, PROTOCOLS, http
@@ -104,26 +79,15 @@ class App(Front):
         self._listen = doors(config, ENDPOINTS if endpoints is None else endpoints)
         self.metrics = Metrics()
         self._runtime = AsyncioRuntime(loop)
-        self._store = Store(config.data, files or RealFiles(), self._runtime, self.metrics, config)
-        self._housekeeping = Housekeeping(self._store, self._runtime, config)
-        self._state = State(
-            config.data / FILE_NAME, self._runtime, synced=config.flush_interval_ms > 0
-        )
+        self._local = LocalBroker(config, files or RealFiles(), self._runtime, self.metrics)
         self._certificates = (
             Certificates(config, self._runtime.monotonic)
             if any("tls" in listen.demands for listen, _ in self._listen)
             else None
         )
-        self._log = LocalLog(self._store, self._runtime, self.metrics)
         self._loop = loop
         self._anteroom = Anteroom(loop, self._certificates, self._answer_early)
         self._standing = "starting"
-        self._state_open = False
-        self._groups: LocalGroups | None = None
-        self._transactions: LocalTransactions | None = None
-        self._derived: DerivedTopics | None = None
-        self._subscriptions: LocalSubscriptions | None = None
-        self._rosters: LocalSharedRosters | None = None
 
     async def start(self, listening: Callable[[str, Address], None] | None = None) -> None:
         """Open everything; on failure nothing stays open.
@@ -131,7 +95,7 @@ class App(Front):
         The http listener answers first.  `listening` is told of each as it opens.
         """
         files = raise_file_limit()
-        self._store.files_max = max(0, files - _SPARE_FILES)
+        self._local.store.files_max = max(0, files - _SPARE_FILES)
         told = listening or tell_nobody
         try:
             early = await self._open_store(told)
@@ -157,7 +121,7 @@ class App(Front):
             if name not in early:
                 told(name, address)
         warn_of_open_listeners(self._config, self._listen)
-        self._housekeeping.start()
+        self._local.housekeeping.start()
         if any(listen.name == "blipmq" for listen, _ in self._listen):
             said = blipmq_notice(self._config)
             if said is not None:
@@ -172,7 +136,7 @@ class App(Front):
 
     async def _open_store(self, told: Callable[[str, Address], None]) -> Mapping[str, Address]:
         """Recover the files, and let the http listener tell of it; returns where that is."""
-        steps = self._store.opening()
+        steps = self._local.store.opening()
         next(steps)  # has the directory locked: whose it is not is told that before anything else
         early = await self._anteroom.open(
             [listen for listen, _ in self._listen if listen.door == http.ENDPOINT.name]
@@ -204,38 +168,20 @@ class App(Front):
         """
         clean = True
         self._anteroom.close()
-        if self._derived is not None:
-            self._derived.close()
-            self._derived = None
+        self._local.stop_derived()
         if self._listeners is not None:
-            self._log.stop_waiting()
-            if self._groups is not None:
-                self._groups.stop_waiting()
+            self._local.stop_waiting()
             await self._listeners.close(timeout_ms=self._config.shutdown_timeout_ms)
             self._listeners = None
-            self._housekeeping.stop()
-        if self._groups is not None:
-            self._groups.close()
-            self._groups = None
-        if self._subscriptions is not None:
-            self._subscriptions.stop()
-            self._subscriptions = None
-        if self._rosters is not None:
-            self._rosters.close()
-            self._rosters = None
-        if self._transactions is not None:
-            self._transactions.close()
-            self._transactions = None
-        if self._state_open:
-            self._state_open = False
-            try:
-                await arrival(self._state.close())
-            except BrokerError as error:
-                _log.error("the last changes of topics may be lost: %s", error)
-                clean = False
+            self._local.housekeeping.stop()
+        try:
+            await arrival(self._local.close_broker())
+        except BrokerError as error:
+            _log.error("the last changes of topics may be lost: %s", error)
+            clean = False
         self._runtime.close()  # first: a thread may still be writing what the store closes
         try:
-            self._store.close()
+            self._local.close_store()
         except OSError as error:
             _log.error("not a clean stop, the next start checks all files: %s", error)
             clean = False
@@ -250,100 +196,16 @@ class App(Front):
         if self._listeners is not None:
             await self._listeners.abandon()
             self._listeners = None
-        self._housekeeping.stop()
+        self._local.housekeeping.stop()
         self._runtime.close()
-        if self._state_open:
-            self._state_open = False
-            self._state.abandon()
-        self._store.abandon()
+        self._local.abandon()
 
     def _open_broker(self) -> Broker:
-        self._state.open()
-        self._state_open = True
-        settings = LocalSettings(self._state, self._config)
-        settings.open()
-        topics = LocalTopics(self._store, self._state, self._runtime, settings.live)
-        topics.open()
-        settings.watch(topics.reconfigure, topics.check_defaults)
-        settings.watch(self._reconfigure)
-        quotas = LocalQuotas(self._state, self._runtime)
-        quotas.open()
-        producers = LocalProducers(self._state)
-        producers.open()
-        groups = LocalGroups(self._state, self._runtime, self._config)
-        groups.open()
-        groups.offsets.topic = OffsetsTopic(
-            topics, self._store, self._runtime, groups.offsets.entries
-        )
-        topics.on_deleted.append(groups.topic_deleted)
-        rules = self._open_rules()
-        consumers = LocalConsumers(groups, topics, rules)
-        consumers.open()
-        self._groups = groups
-        self._housekeeping.find_leases = partial(find_leases, groups.offsets)
-        transactions = LocalTransactions(
-            self._store,
-            self._log,
-            self._state,
-            producers,
-            groups.offsets,
-            self._runtime,
-            self._config,
-        )
-        transactions.open()
-        self._transactions = transactions
-        subscriptions = LocalSubscriptions(
-            self._state, self._log, topics, self._runtime, self.metrics, self._config
-        )
-        subscriptions.restore()
-        topics.on_deleted.append(subscriptions.topic_deleted)
-        self._subscriptions = subscriptions
-        tokens = self._open_tokens()
-        broker = Broker(
-            self._state.cluster_id,
-            self._log,
-            topics,
-            producers,
-            groups,
-            transactions,
-            quotas=quotas,
-            settings=settings,
-            consumers=consumers,
-            subscriptions=subscriptions,
-            sourcing=self._open_sourcing(topics, groups),
-            smart_modules=self._open_smart_modules(),
-            rules=rules,
-            users=self._open_users(tokens),
-            tokens=tokens,
+        return self._local.open_broker(
             bearers=self._open_bearers(),
             tickets=self._open_tickets(),
+            reconfigure=self._reconfigure,
         )
-        self._derived = DerivedTopics(broker, self._runtime)
-        topics.checks.append(self._derived.check)
-        self._derived.start()
-        return broker
-
-    def _open_rules(self) -> LocalRules:
-        config = self._config
-        rules = LocalRules(
-            self._state,
-            enforced=config.authorization or bool(config.super_users),
-            super_users=[Principal.parse(text) for text in config.super_users],
-            everyone_without_rule=config.allow_everyone_without_rule,
-        )
-        rules.open()
-        return rules
-
-    def _open_users(self, tokens: LocalTokens) -> LocalUsers:
-        users = LocalUsers(self._state, self._runtime)
-        users.open()
-        users.on_dropped.append(tokens.drop_of)
-        return users
-
-    def _open_tokens(self) -> LocalTokens:
-        tokens = LocalTokens(self._state, self._runtime, self._config)
-        tokens.open()
-        return tokens
 
     def _open_bearers(self) -> Bearers:
         if "OAUTHBEARER" not in self._config.sasl_mechanisms:
@@ -354,29 +216,6 @@ class App(Front):
         if "GSSAPI" not in self._config.sasl_mechanisms:
             return TICKETLESS
         return KerberosTickets(self._runtime, self._config)
-
-    def _open_smart_modules(self) -> LocalSmartModules:
-        smart_modules = LocalSmartModules(self._state, self._runtime, self._config)
-        smart_modules.open()
-        return smart_modules
-
-    def _open_sourcing(self, topics: LocalTopics, groups: LocalGroups) -> Sourcing:
-        producers = LocalNamedProducers(self._store, self._state)
-        rosters = LocalSharedRosters(self._state, self._runtime, topics, self._config)
-        aggregates = LocalAggregates(self._log, self._state, self._runtime)
-        options = LocalTopicOptions(self._state)
-        producers.open()
-        rosters.open()
-        aggregates.open()
-        options.open()
-        groups.reads_elsewhere = rosters.reads
-        topics.on_deleted += (
-            rosters.topic_deleted,
-            aggregates.topic_deleted,
-            options.topic_deleted,
-        )
-        self._rosters = rosters
-        return Sourcing(producers, rosters, aggregates, options)
 
     def _reconfigure(self, config: Config) -> None:
         if self._listeners is not None:

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from pentalog.model.errors import BrokerError, Overloaded, StorageFailed, StorageFull
 from pentalog.model.later import Later
@@ -24,6 +24,8 @@ FILE_NAME: Final = "pentalog.sqlite"
 CHANGES_MAX: Final = 100_000
 """Changes that may wait for a commit; about 50 MB at their worst."""
 RETRY_MS: Final = 1_000
+_TIMEOUT_S: Final = 5.0
+"""How long a commit waits while another process holds the file."""
 _NO_SPACE: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
 """The second is what the opening of a database fails with on a full disk."""
 TOLD_PER_TURN: Final = 32
@@ -35,6 +37,17 @@ NEAR_CHANGES_ALL: Final = 4_000
 
 Value: TypeAlias = str | int | float | bytes | None
 Row: TypeAlias = tuple[Any, ...]
+
+
+class Connect(Protocol):
+    """Opens a connection to the state file; tests replace it by one that fails."""
+
+    def __call__(self, path: Path, *, timeout_s: float) -> sqlite3.Connection: ...
+
+
+def connect_file(path: Path, *, timeout_s: float) -> sqlite3.Connection:
+    """Open a connection that commits each statement and may be used by the writing thread."""
+    return sqlite3.connect(path, timeout=timeout_s, isolation_level=None, check_same_thread=False)
 
 
 class _Change(NamedTuple):
@@ -214,7 +227,14 @@ def new_cluster_id() -> str:
 class State:
     """The file, its queue of changes and those who wait for them."""
 
-    def __init__(self, path: Path, runtime: Runtime, *, synced: bool = True) -> None:
+    def __init__(
+        self,
+        path: Path,
+        runtime: Runtime,
+        *,
+        synced: bool = True,
+        connect: Connect = connect_file,
+    ) -> None:
         """`path` is the file itself: `FILE_NAME` in the data directory.
 
         Without `synced` the page cache is good enough: changes survive the process, and a power
@@ -222,6 +242,7 @@ class State:
         """
         self.path = path
         self._synced = synced
+        self._connect = connect
         self._near: sqlite3.Connection | None = None
         """For commits that need no lane; never used while the lane commits."""
         self._near_left = NEAR_CHANGES_ALL
@@ -242,7 +263,7 @@ class State:
         assert self._database is None, "opened twice"
         database: sqlite3.Connection | None = None
         try:
-            database = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+            database = self._connect(self.path, timeout_s=_TIMEOUT_S)
             database.execute("PRAGMA journal_mode = WAL")
             database.execute(f"PRAGMA synchronous = {'FULL' if self._synced else 'NORMAL'}")
             database.execute("PRAGMA foreign_keys = ON")
@@ -251,7 +272,7 @@ class State:
             if not self._synced:
                 database.execute("PRAGMA wal_autocheckpoint = 0")
                 _tidy(database)
-                self._near = _near(self.path)
+                self._near = self._connect_near()
         except (sqlite3.Error, StorageFailed) as error:
             if database is not None:
                 database.close()
@@ -259,6 +280,13 @@ class State:
                 raise
             raise _refusal(self.path, error) from error
         self._database = database
+
+    def _connect_near(self) -> sqlite3.Connection:
+        """A connection that never waits: neither for another process nor for the disk."""
+        database = self._connect(self.path, timeout_s=0)
+        database.execute("PRAGMA synchronous = NORMAL")
+        database.execute("PRAGMA wal_autocheckpoint = 0")
+        return database
 
     def _migrate(self, database: sqlite3.Connection) -> None:
         version: int = database.execute("PRAGMA user_version").fetchone()[0]
@@ -466,14 +494,6 @@ class State:
                 closed.fill(None)
 
         self._runtime.offload("state", database.close, done)
-
-
-def _near(path: Path) -> sqlite3.Connection:
-    """A connection that never waits: neither for another process nor for the disk."""
-    database = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
-    database.execute("PRAGMA synchronous = NORMAL")
-    database.execute("PRAGMA wal_autocheckpoint = 0")
-    return database
 
 
 def _busy(error: sqlite3.Error) -> bool:

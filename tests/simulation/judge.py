@@ -1,0 +1,514 @@
+"""The model of what clients were told, and the rules that a broker must keep to.
+
+Clients report every attempt before they send it, and every answer.  An attempt without an answer
+may have happened or not, but only as a whole.  Readings are checked against the model at once;
+a complete reading after a restart also decides what became of the open attempts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from tests.simulation.kafka_wire import Read, identity_of, is_marker
+
+_MARKER = b"a transaction marker"
+
+
+class Violation(Exception):
+    """The broker broke a rule."""
+
+    def __init__(self, rule: str, text: str) -> None:
+        super().__init__(f"{rule}: {text}")
+        self.rule = rule
+
+
+class Outcome(Enum):
+    OPEN = "open"
+    UNKNOWN = "unknown"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+
+
+class Being(Enum):
+    MAYBE = "maybe"
+    ALIVE = "alive"
+    DELETING = "deleting"
+    DELETED = "deleted"
+
+
+class Item(NamedTuple):
+    identity: bytes
+    key: bytes | None
+    value: bytes | None
+
+
+@dataclass(eq=False)
+class Transaction:
+    """One transaction of one transactional producer."""
+
+    number: int
+    outcome: Outcome = Outcome.OPEN
+    visible: str = ""
+    """A record of it that a read_committed consumer got."""
+    hidden: str = ""
+    """A record of it that such a consumer did not get."""
+
+
+@dataclass(eq=False)
+class Sent:
+    """One batch as a producer sent it."""
+
+    number: int
+    topic: TopicLife
+    index: int
+    items: list[Item]
+    acks: int
+    sent_ms: float
+    transaction: Transaction | None = None
+    offset: int | None = None
+    """Of its first record, once that is known."""
+    acked: bool = False
+    shown: bool = False
+    """A reader got it."""
+    at_start: bool = False
+    """A complete reading at the start of a life found it: its file has been synced since."""
+    absent: bool = False
+    """A complete reading did not find it."""
+    loose: bool = False
+    """The topic was deleted or created meanwhile: this may be in either topic or in none."""
+
+    @property
+    def required(self) -> bool:
+        return (self.acked or self.shown) and not self.loose
+
+    @property
+    def next_offset(self) -> int:
+        assert self.offset is not None
+        return self.offset + len(self.items)
+
+    def __str__(self) -> str:
+        state = "acked" if self.acked else "shown" if self.shown else "unanswered"
+        at = "?" if self.offset is None else str(self.offset)
+        return (
+            f"batch {self.number} ({len(self.items)} records, acks={self.acks}, {state}) "
+            f"at offset {at} of {self.topic.label}-{self.index}"
+        )
+
+
+@dataclass(eq=False)
+class PartitionModel:
+    sents: list[Sent] = field(default_factory=list)
+    taken: dict[int, bytes] = field(default_factory=dict)
+    """Offsets that readers saw or durable acknowledgements named, and what they hold."""
+    floor: int = 0
+    """No record before this may ever be served again."""
+    floor_maybe: int = 0
+    """No record before this need be there."""
+
+
+@dataclass(eq=False)
+class TopicLife:
+    """A topic from its creation to its deletion; the next of the same name is another one."""
+
+    name: str
+    number: int
+    partitions: int
+    being: Being = Being.MAYBE
+    topic_id: object = None
+    partitions_maybe: int = 0
+    compact: bool = False
+    tombstones_ms: int = 1 << 60
+    retention: bool = False
+    models: dict[int, PartitionModel] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        return self.name if len(self.name) < 20 else f"{self.name[:8]}..."
+
+    def model(self, index: int) -> PartitionModel:
+        return self.models.setdefault(index, PartitionModel())
+
+    def required_end(self, index: int) -> int:
+        """Everything before this must be readable."""
+        return max(
+            (
+                sent.next_offset
+                for sent in self.model(index).sents
+                if sent.required and sent.offset is not None
+            ),
+            default=0,
+        )
+
+
+class Register:
+    """A value with one owner, who writes it in order: a committed offset, a version."""
+
+    def __init__(self, name: str, initial: int) -> None:
+        self.name = name
+        self._values = [initial]
+        self._certain = 0
+
+    def attempt(self, value: int) -> int:
+        """Returns the number by which `confirm` knows the attempt."""
+        self._values.append(value)
+        return len(self._values) - 1
+
+    def confirm(self, number: int) -> None:
+        self._certain = max(self._certain, number)
+
+    def forget(self) -> None:
+        """A power cut may have taken any of it."""
+        self._certain = 0
+
+    def observe(self, value: int) -> None:
+        possible = self._values[self._certain :]
+        if value not in possible:
+            raise Violation(
+                "committed value lost",
+                f"{self.name} is {value}; confirmed {possible[0]}, then tried {possible[1:]}",
+            )
+        self._certain += possible.index(value)
+
+
+class Judge:
+    def __init__(self, *, synced: bool) -> None:
+        self.synced = synced
+        """False where the page cache is good enough: a power cut may take anything recent."""
+        self.lossy = False
+        """Such a cut has happened since the last complete reading."""
+        self.topics: dict[str, list[TopicLife]] = {}
+        self.registers: dict[object, Register] = {}
+        self.readings = 0
+        self._items: dict[bytes, tuple[Sent, int]] = {}
+        self._count = 0
+
+    # What clients do
+
+    def current(self, name: str) -> TopicLife | None:
+        lives = self.topics.get(name)
+        return lives[-1] if lives else None
+
+    def alive(self) -> list[TopicLife]:
+        lives = (lives[-1] for lives in self.topics.values())
+        return [life for life in lives if life.being is Being.ALIVE]
+
+    def create_topic(self, name: str, partitions: int, **traits: object) -> TopicLife:
+        self._count += 1
+        life = TopicLife(name, self._count, partitions, partitions_maybe=partitions)
+        for trait, value in traits.items():
+            setattr(life, trait, value)
+        self.topics.setdefault(name, []).append(life)
+        return life
+
+    def loosen(self, name: str) -> None:
+        """A topic is about to be deleted or created: what is under way may go anywhere."""
+        for life in self.topics.get(name, ()):
+            for model in life.models.values():
+                for sent in model.sents:
+                    if not (sent.acked or sent.shown or sent.absent):
+                        sent.loose = True
+
+    def send(
+        self,
+        topic: TopicLife,
+        index: int,
+        items: list[Item],
+        *,
+        acks: int,
+        now_ms: float,
+        transaction: Transaction | None = None,
+    ) -> Sent:
+        self._count += 1
+        sent = Sent(self._count, topic, index, items, acks, now_ms, transaction)
+        for number, item in enumerate(items):
+            assert item.identity not in self._items
+            self._items[item.identity] = (sent, number)
+        topic.model(index).sents.append(sent)
+        if topic.being is not Being.ALIVE:
+            sent.loose = True
+        return sent
+
+    def acknowledge(self, sent: Sent, offset: int) -> None:
+        """The broker said that a batch is written, and where."""
+        if sent.offset is not None and sent.offset != offset:
+            raise Violation("offset changed", f"{sent} is now acknowledged at offset {offset}")
+        if sent.loose:
+            return
+        sent.acked, sent.absent = True, False
+        sent.offset = offset
+        model = sent.topic.model(sent.index)
+        if sent.acks == -1:
+            for number, item in enumerate(sent.items):
+                self._take(sent.topic, sent.index, model, offset + number, item.identity)
+
+    def transaction(self) -> Transaction:
+        self._count += 1
+        return Transaction(self._count)
+
+    def register(self, key: object, name: str, initial: int = -1) -> Register:
+        found = self.registers.get(key)
+        if found is None:
+            found = self.registers[key] = Register(name, initial)
+        return found
+
+    # What happens to the broker
+
+    def power_cut(self) -> None:
+        """Forget what the acknowledgements that were given do not promise to survive."""
+        for sent in self._all_sent():
+            if self.synced:
+                kept = sent.shown or (sent.acked and sent.acks == -1)
+            else:
+                kept, sent.absent = sent.at_start, False
+                if not kept:
+                    sent.shown = False
+            if not kept:
+                self._unsettle(sent)
+        if not self.synced:
+            self.lossy = True
+            for register in self.registers.values():
+                register.forget()
+            for lives in self.topics.values():
+                for model in (model for life in lives for model in life.models.values()):
+                    kept_items = {
+                        item.identity for s in model.sents if s.at_start for item in s.items
+                    }
+                    model.taken = {o: i for o, i in model.taken.items() if i in kept_items}
+                    model.floor_maybe = max(model.floor_maybe, model.floor)
+                    model.floor = 0
+
+    def sync_failed(self) -> None:
+        """A sync failed: what was only written may be gone with the process."""
+        for sent in self._all_sent():
+            if not (sent.shown or (sent.acked and sent.acks == -1)):
+                self._unsettle(sent)
+
+    def _unsettle(self, sent: Sent) -> None:
+        sent.acked, sent.offset = False, None
+
+    def _all_sent(self) -> Iterable[Sent]:
+        for lives in self.topics.values():
+            for life in lives:
+                for model in life.models.values():
+                    yield from model.sents
+
+    # What readers see
+
+    def _take(
+        self, topic: TopicLife, index: int, model: PartitionModel, offset: int, identity: bytes
+    ) -> None:
+        before = model.taken.setdefault(offset, identity)
+        if before != identity:
+            raise Violation(
+                "offset reused",
+                f"offset {offset} of {topic.label}-{index} held {self._name(before)} "
+                f"and now holds {self._name(identity)}",
+            )
+
+    def _name(self, identity: bytes) -> str:
+        entry = self._items.get(identity)
+        if entry is None:
+            return repr(identity[:40])
+        return f"record {entry[1]} of {entry[0]}"
+
+    def observe(
+        self,
+        topic: TopicLife,
+        index: int,
+        reads: Sequence[Read],
+        *,
+        start: int,
+        end: int,
+        durable: bool = True,
+    ) -> dict[int, bytes]:
+        """Check everything that lies in `start..end`, all of which was read."""
+        self.readings += 1
+        model = topic.model(index)
+        found: dict[int, bytes] = {}
+        last = -1
+        for read in reads:
+            if read.offset <= last:
+                raise Violation("out of order", f"offset {read.offset} follows {last}")
+            last = read.offset
+            if is_marker(read):
+                self._take(topic, index, model, read.offset, _MARKER)
+                continue
+            found[read.offset] = self._observe_record(topic, index, model, read, durable)
+        if not topic.compact:
+            self._check_whole(topic, index, model, found, start, end)
+        return found
+
+    def _observe_record(
+        self, topic: TopicLife, index: int, model: PartitionModel, read: Read, durable: bool
+    ) -> bytes:
+        place = f"offset {read.offset} of {topic.label}-{index}"
+        identity = identity_of(read.record)
+        entry = self._items.get(identity)
+        if entry is None:
+            raise Violation("phantom", f"nobody wrote what is at {place}: {identity[:60]!r}")
+        sent, number = entry
+        item = sent.items[number]
+        if (item.key, item.value) != (read.record.key, read.record.value):
+            raise Violation("changed", f"{place} is not what was sent as {sent}")
+        if (sent.topic is not topic or sent.index != index) and not sent.loose:
+            raise Violation("stray", f"{place} holds record {number} of {sent}")
+        base = read.offset - number
+        if sent.loose:
+            return identity
+        if sent.offset is not None and sent.offset != base:
+            raise Violation("duplicate", f"{place} holds record {number} of {sent}")
+        if sent.absent:
+            raise Violation("returned", f"{place} holds {sent}, which was not there before")
+        if read.offset < model.floor:
+            raise Violation("returned", f"{place} was deleted by an acknowledged request")
+        self._take(topic, index, model, read.offset, identity)
+        sent.offset = base
+        if durable:
+            sent.shown = True
+        return identity
+
+    def _check_whole(
+        self,
+        topic: TopicLife,
+        index: int,
+        model: PartitionModel,
+        found: dict[int, bytes],
+        start: int,
+        end: int,
+    ) -> None:
+        for sent in model.sents:
+            offset = sent.offset
+            if offset is None or not sent.required:
+                continue
+            for number in range(len(sent.items)):
+                at = offset + number
+                if start <= at < end and at not in found:
+                    raise Violation("lost", f"record {number} of {sent} is missing")
+
+    def observe_committed(
+        self, topic: TopicLife, index: int, reads: Sequence[Read], *, start: int, end: int
+    ) -> None:
+        """Check what a read_committed consumer got for `start..end`."""
+        visible = {read.offset: identity_of(read.record) for read in reads if not is_marker(read)}
+        for sent in topic.model(index).sents:
+            transaction, offset = sent.transaction, sent.offset
+            if offset is None or sent.loose:
+                continue
+            for number, item in enumerate(sent.items):
+                at = offset + number
+                if not start <= at < end:
+                    continue
+                seen = visible.get(at) == item.identity
+                if transaction is not None:
+                    self._check_transaction(transaction, sent, number, seen)
+                elif not seen and sent.required and not topic.compact:
+                    raise Violation("lost", f"record {number} of {sent} is hidden from consumers")
+
+    def _check_transaction(
+        self, transaction: Transaction, sent: Sent, number: int, seen: bool
+    ) -> None:
+        name = f"record {number} of {sent} in transaction {transaction.number}"
+        if seen:
+            transaction.visible = transaction.visible or name
+        elif sent.required:
+            transaction.hidden = transaction.hidden or name
+        if transaction.visible and transaction.hidden:
+            raise Violation(
+                "torn transaction", f"{transaction.visible} is visible, {transaction.hidden} is not"
+            )
+        if seen and transaction.outcome in (Outcome.ABORTED, Outcome.OPEN):
+            raise Violation("uncommitted data", f"{name} is visible: {transaction.outcome.value}")
+        if not seen and sent.required and transaction.outcome is Outcome.COMMITTED:
+            raise Violation("lost", f"{name} is hidden, though the commit was acknowledged")
+
+    def check_bounds(self, topic: TopicLife, index: int, start: int, end: int) -> None:
+        """Check what ListOffsets says, with nothing under way."""
+        model = topic.model(index)
+        place = f"{topic.label}-{index}"
+        if start > end:
+            raise Violation("start beyond end", f"{place} starts at {start} and ends at {end}")
+        if start < model.floor:
+            raise Violation("returned", f"{place} starts at {start}, deleted up to {model.floor}")
+        allowed = max(model.floor, model.floor_maybe)
+        if start > allowed and not topic.retention and not topic.compact:
+            raise Violation("start moved", f"{place} starts at {start}, {allowed} was asked for")
+        required = topic.required_end(index)
+        if end < required:
+            raise Violation("lost end", f"{place} ends at {end}; {required} was promised")
+
+    def finish_reading(
+        self, topic: TopicLife, index: int, found: dict[int, bytes], *, restart: bool
+    ) -> None:
+        """A complete reading with nothing under way: decide what open attempts became."""
+        if topic.compact:
+            self._check_compacted(topic, index, found)
+        for sent in topic.model(index).sents:
+            if sent.loose:
+                continue
+            there = sent.offset is not None and found.get(sent.offset) == sent.items[0].identity
+            if restart and there:
+                sent.at_start = True
+            if not sent.required and not (topic.compact or topic.retention):
+                sent.absent = True
+
+    def _check_compacted(self, topic: TopicLife, index: int, found: dict[int, bytes]) -> None:
+        """The newest record of every key must be there, or a newer one."""
+        newest: dict[bytes | None, tuple[int, Item, Sent]] = {}
+        for sent in topic.model(index).sents:
+            if sent.offset is None or not sent.required:
+                continue
+            for number, item in enumerate(sent.items):
+                at = sent.offset + number
+                if at >= newest.get(item.key, (-1,))[0]:
+                    newest[item.key] = (at, item, sent)
+        for at, item, sent in newest.values():
+            if at in found:
+                continue
+            if item.value is None and self.wall_ms - sent.sent_ms >= topic.tombstones_ms:
+                continue
+            what = "tombstone" if item.value is None else "newest record"
+            raise Violation("lost", f"the {what} of key {item.key!r} is missing: {sent}")
+
+    wall_ms: float = 0.0
+    """The latest time that the wall clock has shown."""
+
+    # Topics
+
+    def reconcile(self, listed: dict[str, tuple[object, int]]) -> None:
+        """Compare the topics with what a broker lists, with nothing under way."""
+        for name in sorted(self.topics.keys() | listed.keys()):
+            lives = self.topics.setdefault(name, [])
+            if name in listed:
+                self._reconcile_listed(name, lives, *listed[name])
+            elif lives:
+                if lives[-1].being is Being.ALIVE and not self.lossy:
+                    raise Violation("topic lost", f"{name} is not listed")
+                lives[-1].being = Being.DELETED
+        self.lossy = False
+
+    def _reconcile_listed(
+        self, name: str, lives: list[TopicLife], topic_id: object, count: int
+    ) -> None:
+        matches = [life for life in lives if life.topic_id == topic_id]
+        if not matches:
+            matches = [life for life in lives[-1:] if life.topic_id is None or self.lossy]
+        if not matches:
+            raise Violation("phantom topic", f"{name} has id {topic_id}, which was never given")
+        life = matches[0]
+        if life.being is Being.DELETED and not self.lossy:
+            raise Violation("topic returned", f"{name} with id {topic_id} was deleted")
+        while lives[-1] is not life:
+            later = lives.pop()
+            if later.being is Being.ALIVE and not self.lossy:
+                raise Violation("topic lost", f"{name}: the older id {topic_id} is listed")
+        if not life.partitions <= count <= life.partitions_maybe and not self.lossy:
+            raise Violation(
+                "partitions",
+                f"{name} has {count} partitions; {life.partitions} were confirmed, "
+                f"{life.partitions_maybe} asked for",
+            )
+        life.topic_id, life.being = topic_id, Being.ALIVE
+        life.partitions = life.partitions_maybe = count

@@ -1,0 +1,548 @@
+"""Kafka clients: producers of every kind, consumers, and an administrator.
+
+`KafkaClients.start` turns a step of the plan into one operation.  An operation tells the judge
+what it is about to do, sends bytes, and tells the judge what came back.  `Lost` may be raised at
+every await; what was told before stays an open attempt then.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from tests.simulation import contents, kafka_wire
+from tests.simulation.judge import Being, Item, Outcome, Sent, TopicLife, Transaction, Violation
+from tests.simulation.kafka_admin import Administrator
+from tests.simulation.wire import Connection
+
+from pentalog.clients.kafka.messages import ms
+from pentalog.model import batch
+from pentalog.model.types import Record
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+_STORAGE: Final = 56
+_STORAGE_CODES: Final = frozenset({_STORAGE, 15, 51})
+"""What may be answered while the disk fails."""
+_UNKNOWN_TOPIC: Final = 3
+_OUT_OF_RANGE: Final = 1
+_DUPLICATE: Final = 46
+_CLIENTS: Final = {
+    "produce": "producer*",
+    "idempotent": "idempotent*",
+    "transaction": "transactional*",
+    "fetch": "consumer*",
+    "commit": "consumer*",
+    "create": "admin",
+    "delete": "admin",
+    "recreate": "admin",
+    "grow": "admin",
+    "alter": "admin",
+    "trim": "admin",
+}
+"""Which client does what; one with a star is one of two.  Each does one thing at a time."""
+
+
+class Idempotent:
+    """An idempotent producer: it sends a batch until it knows what became of it."""
+
+    def __init__(self) -> None:
+        self.producer_id = -1
+        self.epoch = -1
+        self.sequences: dict[tuple[int, int], int] = {}
+        self.pending: tuple[Sent, bytes] | None = None
+
+
+class Transactional:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.producer_id = -1
+        self.epoch = -1
+        self.sequences: dict[tuple[int, int], int] = {}
+        self.ready = False
+        """The producer is initialised, and nothing of it is in doubt."""
+
+
+class KafkaClients:
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._connections: dict[str, Connection] = {}
+        self._busy: set[str] = set()
+        self._count = 0
+        self._once = [Idempotent(), Idempotent()]
+        self._admin = Administrator(self)
+        self._transactional = [Transactional("t0"), Transactional("t1")]
+
+    def disconnect(self) -> None:
+        """The broker has gone."""
+        self._connections.clear()
+        self._busy.clear()
+
+    def connection(self, client: str) -> Connection:
+        found = self._connections.get(client)
+        if found is None or found.ended:
+            found = self._connections[client] = self.world.connect()
+        return found
+
+    def start(self, kind: str, random: Random) -> Any:
+        """Begin one operation; None if its client is busy or has nothing to do."""
+        client = _CLIENTS[kind]
+        if client.endswith("*"):
+            client = client[:-1] + str(random.randint(0, 1))
+        if client in self._busy:
+            return None
+        if client == "admin":
+            operation = getattr(self._admin, kind)(random)
+        else:
+            operation = getattr(self, f"_{kind}")(client, random)
+        if operation is None:
+            return None
+        name, run = operation
+        self._busy.add(client)
+        self.world.counts["operations"] += 1
+        return self.world.task(name, run, lambda: self._busy.discard(client))
+
+    async def ask(self, client: str, key: int, fields: dict[str, Any]) -> Any:
+        frame = await self.connection(client).ask(kafka_wire.request(key, fields))
+        return kafka_wire.answer(key, frame)
+
+    def refused(self, what: str, code: int, *allowed: int) -> None:
+        """Check an error code: without a fault only those of the situation itself are right."""
+        self.world.tell(f"{what}: error {code}")
+        if code in allowed:
+            return
+        if self.world.had_fault and code in _STORAGE_CODES:
+            return
+        raise Violation("error", f"{what} was refused with code {code}")
+
+    def _topic(self, random: Random, *, compact: bool | None = None) -> TopicLife | None:
+        alive = [
+            topic
+            for topic in self.world.judge.alive()
+            if compact is None or topic.compact == compact
+        ]
+        return random.choice(alive) if alive else None
+
+    # Producing
+
+    def _items(self, topic: TopicLife, index: int, random: Random) -> list[Item]:
+        items = []
+        next_offset = topic.required_end(index)
+        for number in range(random.choice((1, 1, 1, 2, 3, 8))):
+            self._count += 1
+            identity = b"<%d>" % self._count
+            key: bytes | None = None
+            if topic.compact or random.random() < 0.3:
+                key = b"k%d" % random.randint(0, 4)
+            value: bytes | None = contents.value(
+                random,
+                identity,
+                self.world.disk,
+                self.world.settings.hostile,
+                next_offset + number,
+            )
+            if topic.compact and random.random() < 0.3:
+                value = None
+            items.append(Item(identity, key, value))
+        return items
+
+    def _batch(self, items: list[Item], random: Random, **producer: Any) -> bytes:
+        records = [
+            Record(item.value, item.key, ((kafka_wire.ID_HEADER, item.identity),)) for item in items
+        ]
+        now = self.world.clock.now_ms()
+        timestamp = now - random.choice((0, 0, 0, 1_000, 86_400_000))
+        codec = random.choice((0, 0, 0, 0, 1, 3))
+        return bytes(batch.build(records, timestamp_ms=timestamp, codec=codec, **producer))
+
+    def _produce(self, client: str, random: Random) -> Any:
+        topic = self._topic(random)
+        if topic is None:
+            return None
+        index = random.randrange(topic.partitions)
+        acks = random.choice((-1, -1, 1, 1, 0))
+        items = self._items(topic, index, random)
+        data = self._batch(items, random)
+        sent = self.world.judge.send(
+            topic, index, items, acks=acks, now_ms=self.world.clock.wall_ms_max
+        )
+        name = f"produce {sent.number} to {topic.label}-{index}, acks={acks}, {len(data)} bytes"
+        return name, self._send(client, sent, data)
+
+    async def _send(self, client: str, sent: Sent, data: bytes, tid: str | None = None) -> int:
+        frame = kafka_wire.produce(sent.topic.name, sent.index, data, sent.acks, tid)
+        connection = self.connection(client)
+        if sent.acks == 0:
+            connection.send_frame(frame)
+            return 0
+        answer = kafka_wire.produced(await connection.ask(frame))
+        if answer.code == 0:
+            self.world.tell(f"batch {sent.number} acknowledged at {answer.base_offset}")
+            self.world.judge.acknowledge(sent, answer.base_offset)
+        elif answer.code != _DUPLICATE:
+            moved = sent.topic.being is not Being.ALIVE or sent.loose
+            allowed = (_UNKNOWN_TOPIC,) if moved else ()
+            if sent.transaction is not None or data is None:
+                allowed += (48, 51, 53)
+            self.refused(f"batch {sent.number}", answer.code, *allowed)
+        return answer.code
+
+    def _idempotent_of(self, client: str) -> Idempotent:
+        return self._once[int(client[-1])]
+
+    def _idempotent(self, client: str, random: Random) -> Any:
+        producer = self._idempotent_of(client)
+        if producer.pending is not None:
+            sent, data = producer.pending
+            if sent.topic.being is Being.ALIVE and not sent.loose and random.random() < 0.8:
+                return f"retry batch {sent.number}", self._retry(client, producer, sent, data)
+            producer.pending, producer.producer_id = None, -1
+        topic = self._topic(random)
+        if topic is None:
+            return None
+        index = random.randrange(topic.partitions)
+        items = self._items(topic, index, random)
+        place = (topic.number, index)
+        return (
+            f"idempotent produce to {topic.label}-{index}",
+            self._produce_once(client, producer, topic, index, place, items, random),
+        )
+
+    async def _produce_once(
+        self,
+        client: str,
+        producer: Idempotent,
+        topic: TopicLife,
+        index: int,
+        place: tuple[int, int],
+        items: list[Item],
+        random: Random,
+    ) -> None:
+        if producer.producer_id < 0 and not await self._identify(client, producer):
+            return
+        sequence = producer.sequences.get(place, 0)
+        data = self._batch(
+            items,
+            random,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            base_sequence=sequence,
+        )
+        sent = self.world.judge.send(
+            topic, index, items, acks=-1, now_ms=self.world.clock.wall_ms_max
+        )
+        self.world.tell(f"batch {sent.number}: producer {producer.producer_id}, {sequence}")
+        producer.pending = (sent, data)
+        await self._retry(client, producer, sent, data)
+
+    async def _identify(self, client: str, producer: Idempotent) -> bool:
+        fields = {
+            "transactional_id": None,
+            "transaction_timeout": ms(60_000),
+            "producer_id": -1,
+            "producer_epoch": -1,
+        }
+        answer = await self.ask(client, kafka_wire.INIT_PRODUCER_ID, fields)
+        if answer.error_code:
+            self.refused("InitProducerId", answer.error_code)
+            return False
+        producer.producer_id, producer.epoch = answer.producer_id, answer.producer_epoch
+        producer.sequences = {}
+        return True
+
+    async def _retry(self, client: str, producer: Idempotent, sent: Sent, data: bytes) -> None:
+        was_absent, sent.absent = sent.absent, False
+        frame = kafka_wire.produce(sent.topic.name, sent.index, data, -1)
+        answer = kafka_wire.produced(await self.connection(client).ask(frame))
+        place = (sent.topic.number, sent.index)
+        if answer.code == 0:
+            self.world.tell(f"batch {sent.number} acknowledged at {answer.base_offset}")
+            self.world.judge.acknowledge(sent, answer.base_offset)
+            producer.sequences[place] = producer.sequences.get(place, 0) + len(sent.items)
+            producer.pending = None
+            return
+        sent.absent = was_absent and not sent.loose
+        if answer.code in (45, 59, 47) and not self.world.judge.synced:
+            producer.pending, producer.producer_id = None, -1  # a power cut took what was before
+            return
+        if answer.code == _DUPLICATE:
+            producer.pending = None
+            producer.sequences[place] = producer.sequences.get(place, 0) + len(sent.items)
+            return
+        moved = sent.topic.being is not Being.ALIVE or sent.loose
+        self.refused(f"batch {sent.number}", answer.code, *((_UNKNOWN_TOPIC,) if moved else ()))
+        if moved:
+            producer.pending, producer.producer_id = None, -1
+
+    # Transactions
+
+    def _transaction(self, client: str, random: Random) -> Any:
+        producer = self._transactional[int(client[-1])]
+        topics = [topic for topic in self.world.judge.alive() if not topic.compact]
+        if not topics:
+            return None
+        places = [
+            (topic, random.randrange(topic.partitions))
+            for topic in random.choices(topics, k=random.randint(1, 3))
+        ]
+        commit = random.random() < 0.7
+        name = (
+            f"transaction of {producer.name} over {len(places)}, {'commit' if commit else 'abort'}"
+        )
+        return name, self._transact(client, producer, places, commit, random)
+
+    async def _transact(
+        self,
+        client: str,
+        producer: Transactional,
+        places: list[tuple[TopicLife, int]],
+        commit: bool,
+        random: Random,
+    ) -> None:
+        if not producer.ready and not await self._initialise(client, producer):
+            return
+        producer.ready = False
+        transaction = self.world.judge.transaction()
+        identity = {
+            "transactional_id": producer.name,
+            "producer_id": producer.producer_id,
+            "producer_epoch": producer.epoch,
+        }
+        good = True
+        for topic, index in places:
+            good = good and await self._enlist(client, producer, topic, index)
+            good = good and await self._write_in(
+                client, producer, transaction, topic, index, random
+            )
+        committed: list[tuple[Any, int]] = []
+        if good and random.random() < 0.5:
+            good = await self._stage_offsets(client, identity, places[0], random, committed)
+        commit = commit and good
+        if not commit and random.random() < 0.2:
+            return  # left open: the next initialisation, or the timeout, ends it
+        transaction.outcome = Outcome.UNKNOWN if commit else transaction.outcome
+        attempts = [(register, register.attempt(value)) for register, value in committed if commit]
+        answer = await self.ask(client, kafka_wire.END_TXN, {**identity, "committed": commit})
+        if answer.error_code:
+            self.refused(
+                f"EndTxn of {transaction.number}", answer.error_code, *(() if good else (48,))
+            )
+            return
+        self.world.tell(f"transaction {transaction.number} {'committed' if commit else 'aborted'}")
+        transaction.outcome = Outcome.COMMITTED if commit else Outcome.ABORTED
+        for register, number in attempts:
+            register.confirm(number)
+        producer.ready = True
+
+    async def _initialise(self, client: str, producer: Transactional) -> bool:
+        fields = {
+            "transactional_id": producer.name,
+            "transaction_timeout": ms(60_000),
+            "producer_id": -1,
+            "producer_epoch": -1,
+        }
+        for _ in range(20):
+            answer = await self.ask(client, kafka_wire.INIT_PRODUCER_ID, fields)
+            if answer.error_code != 51:
+                break
+        if answer.error_code:
+            self.refused("InitProducerId", answer.error_code, 51)
+            return False
+        producer.producer_id, producer.epoch = answer.producer_id, answer.producer_epoch
+        producer.sequences = {}
+        producer.ready = True
+        return True
+
+    async def _enlist(
+        self, client: str, producer: Transactional, topic: TopicLife, index: int
+    ) -> bool:
+        fields = {
+            "v3_and_below_transactional_id": producer.name,
+            "v3_and_below_producer_id": producer.producer_id,
+            "v3_and_below_producer_epoch": producer.epoch,
+            "v3_and_below_topics": [{"name": topic.name, "partitions": (index,)}],
+        }
+        for _ in range(20):
+            answer = await self.ask(client, kafka_wire.ADD_PARTITIONS, fields)
+            result = answer.results_by_topic_v3_and_below[0].results_by_partition[0]
+            code = result.partition_error_code
+            if code != 51:
+                break
+        if code:
+            moved = topic.being is not Being.ALIVE
+            self.refused("AddPartitionsToTxn", code, 51, *((_UNKNOWN_TOPIC,) if moved else ()))
+        return not code
+
+    async def _write_in(
+        self,
+        client: str,
+        producer: Transactional,
+        transaction: Transaction,
+        topic: TopicLife,
+        index: int,
+        random: Random,
+    ) -> bool:
+        place = (topic.number, index)
+        items = self._items(topic, index, random)
+        data = self._batch(
+            items,
+            random,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            base_sequence=producer.sequences.get(place, 0),
+            transactional=True,
+        )
+        sent = self.world.judge.send(
+            topic,
+            index,
+            items,
+            acks=-1,
+            now_ms=self.world.clock.wall_ms_max,
+            transaction=transaction,
+        )
+        self.world.tell(f"batch {sent.number} in transaction {transaction.number}")
+        code = await self._send(client, sent, data, producer.name)
+        if code:
+            producer.ready = False
+            return False
+        producer.sequences[place] = producer.sequences.get(place, 0) + len(items)
+        return True
+
+    async def _stage_offsets(
+        self,
+        client: str,
+        identity: dict[str, Any],
+        place: tuple[TopicLife, int],
+        random: Random,
+        committed: list[tuple[Any, int]],
+    ) -> bool:
+        topic, index = place
+        group = f"group of {client}"
+        answer = await self.ask(client, kafka_wire.ADD_OFFSETS, {**identity, "group_id": group})
+        if answer.error_code:
+            self.refused("AddOffsetsToTxn", answer.error_code, 51)
+            return False
+        self._count += 1
+        fields = {
+            **identity,
+            "group_id": group,
+            "generation_id": -1,
+            "member_id": "",
+            "group_instance_id": None,
+            "topics": _committed_topics(topic.name, index, self._count),
+        }
+        answer = await self.ask(client, kafka_wire.TXN_OFFSET_COMMIT, fields)
+        code = answer.topics[0].partitions[0].error_code
+        if code:
+            moved = topic.being is not Being.ALIVE
+            self.refused("TxnOffsetCommit", code, *((_UNKNOWN_TOPIC,) if moved else ()))
+            return False
+        committed.append((self._register(group, topic, index), self._count))
+        return True
+
+    def _register(self, group: str, topic: TopicLife, index: int) -> Any:
+        key = (group, topic.name, topic.number, index)
+        name = f"offset of {group} in {topic.label}-{index}"
+        return self.world.judge.register(key, name)
+
+    # Consuming
+
+    def _fetch(self, client: str, random: Random) -> Any:
+        topic = self._topic(random)
+        if topic is None:
+            return None
+        index = random.randrange(topic.partitions)
+        committed = random.random() < 0.4
+        return (
+            f"fetch from {topic.label}-{index}, {'' if committed else 'un'}committed",
+            self._read(client, topic, index, committed, random),
+        )
+
+    async def _read(
+        self, client: str, topic: TopicLife, index: int, committed: bool, random: Random
+    ) -> None:
+        model = topic.model(index)
+        promised = topic.required_end(index)
+        where = random.choice(("start", "middle", "end", "record"))
+        floor = max(model.floor, model.floor_maybe if model.floor_maybe < 1 << 60 else 0)
+        offset = {"start": floor, "end": max(floor, promised)}.get(where, -1)
+        if offset < 0:
+            known = [s.offset for s in model.sents if s.required and s.offset is not None]
+            known = [at for at in known if at >= floor]
+            offset = random.choice(known) if known and where == "record" else floor
+        bytes_max = random.choice((1, 1000, 100_000))
+        frame = kafka_wire.fetch(
+            topic.name,
+            index,
+            offset,
+            committed=committed,
+            bytes_max=bytes_max,
+            wait_ms=random.choice((0, 0, 50, 500)),
+        )
+        answer = kafka_wire.fetched(await self.connection(client).ask(frame), offset)
+        if topic.being is not Being.ALIVE or self.world.judge.current(topic.name) is not topic:
+            return
+        if answer.code:
+            late = max(model.floor, model.floor_maybe) > offset or topic.retention
+            allowed = (_OUT_OF_RANGE,) if late else ()
+            self.refused(f"fetch at {offset}", answer.code, *allowed)
+            return
+        if committed:
+            kept = kafka_wire.committed_only(answer)
+            end = min(answer.next_offset, answer.stable)
+            self.world.judge.observe_committed(topic, index, kept, start=offset, end=end)
+            return
+        self.world.judge.observe(topic, index, answer.records, start=offset, end=answer.next_offset)
+        if offset < promised and not answer.records and not topic.compact:
+            self.world.violate(
+                "not readable",
+                f"offset {offset} of {topic.label}-{index} gives nothing; up to {promised} was "
+                "acknowledged before",
+            )
+
+    def _commit(self, client: str, random: Random) -> Any:
+        topic = self._topic(random)
+        if topic is None:
+            return None
+        index = random.randrange(topic.partitions)
+        return f"commit an offset in {topic.label}-{index}", self._commit_offset(
+            client, topic, index
+        )
+
+    async def _commit_offset(self, client: str, topic: TopicLife, index: int) -> None:
+        group = f"group of {client}"
+        self._count += 1
+        register = self._register(group, topic, index)
+        number = register.attempt(self._count)
+        fields = {
+            "group_id": group,
+            "generation_id_or_member_epoch": -1,
+            "member_id": "",
+            "group_instance_id": None,
+            "topics": _committed_topics(topic.name, index, self._count),
+        }
+        answer = await self.ask(client, kafka_wire.OFFSET_COMMIT, fields)
+        code = answer.topics[0].partitions[0].error_code
+        if code:
+            moved = topic.being is not Being.ALIVE
+            self.refused("OffsetCommit", code, *((_UNKNOWN_TOPIC,) if moved else ()))
+            return
+        register.confirm(number)
+        self.world.tell(f"{register.name} is {self._count}")
+
+
+def _committed_topics(name: str, index: int, offset: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": name,
+            "partitions": [
+                {
+                    "partition_index": index,
+                    "committed_offset": offset,
+                    "committed_leader_epoch": -1,
+                    "committed_metadata": "",
+                }
+            ],
+        }
+    ]

@@ -1,0 +1,197 @@
+"""Kafka's administrator: topics created, deleted, created again, grown, altered and trimmed."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from tests.simulation import kafka_wire
+from tests.simulation.judge import Being, TopicLife
+
+from pentalog.clients.kafka.messages import ms
+
+if TYPE_CHECKING:
+    from tests.simulation.kafka import KafkaClients
+
+_NAMES: Final = ("orders", "events", "x" * 249)
+_TIMEOUT: Final = ms(30_000)
+UNKNOWN_TOPIC: Final = 3
+_EXISTS: Final = 36
+_OUT_OF_RANGE: Final = 1
+TOMBSTONES_MS: Final = 20_000
+
+
+class Administrator:
+    """One client: it does one thing at a time."""
+
+    def __init__(self, clients: KafkaClients) -> None:
+        self._clients = clients
+        self._world = clients.world
+
+    async def _ask(self, key: int, fields: dict[str, Any]) -> Any:
+        return await self._clients.ask("admin", key, fields)
+
+    def _alive(self, random: Random) -> TopicLife | None:
+        alive = self._world.judge.alive()
+        return random.choice(alive) if alive else None
+
+    def create(self, random: Random) -> Any:
+        current = self._world.judge.current
+        free = []
+        for name in _NAMES:
+            life = current(name)
+            if life is None or life.being is Being.DELETED:
+                free.append(name)
+        if not free:
+            return None
+        name = random.choice(free)
+        return f"create {name[:20]}", self._create(name, random)
+
+    async def _create(self, name: str, random: Random) -> None:
+        judge = self._world.judge
+        policy = random.choice(("delete", "delete", "delete", "compact"))
+        retention = policy == "delete" and random.random() < 0.15
+        configs = {"cleanup.policy": policy}
+        if policy == "compact":
+            configs["min.cleanable.dirty.ratio"] = "0.01"
+            configs["delete.retention.ms"] = str(TOMBSTONES_MS)
+        if retention:
+            configs["retention.bytes"] = str(2 * self._world.settings.segment_bytes)
+        if random.random() < 0.1:
+            configs["flush.messages"] = "1"
+        if random.random() < 0.1:
+            configs["flush.ms"] = "5"
+        partitions = random.choice((1, 1, 2, 3))
+        judge.loosen(name)
+        life = judge.create_topic(
+            name,
+            partitions,
+            compact=policy == "compact",
+            retention=retention,
+            tombstones_ms=TOMBSTONES_MS,
+        )
+        topic = {
+            "name": name,
+            "num_partitions": partitions,
+            "replication_factor": 1,
+            "assignments": [],
+            "configs": [{"name": key, "value": value} for key, value in configs.items()],
+        }
+        fields = {"topics": [topic], "timeout": _TIMEOUT, "validate_only": False}
+        answer = (await self._ask(kafka_wire.CREATE_TOPICS, fields)).topics[0]
+        if answer.error_code == 0:
+            life.topic_id, life.being = answer.topic_id, Being.ALIVE
+            self._world.tell(
+                f"{life.label} has id {answer.topic_id}, {partitions} partitions, {configs}"
+            )
+            return
+        doubt = len(judge.topics[name]) > 1 and self._world.had_fault
+        self._clients.refused(f"create {name[:20]}", answer.error_code, *((_EXISTS,) * doubt))
+
+    def delete(self, random: Random) -> Any:
+        life = self._alive(random)
+        if life is None:
+            return None
+        return f"delete {life.label}", self._delete(life)
+
+    async def _delete(self, life: TopicLife) -> bool:
+        self._world.judge.loosen(life.name)
+        life.being = Being.DELETING
+        fields = {"topic_names": (life.name,), "timeout": _TIMEOUT}
+        answer = (await self._ask(kafka_wire.DELETE_TOPICS, fields)).responses[0]
+        if answer.error_code:
+            self._clients.refused(f"delete {life.label}", answer.error_code)
+            return False
+        self._world.tell(f"{life.label} deleted")
+        life.being = Being.DELETED
+        return True
+
+    def recreate(self, random: Random) -> Any:
+        life = self._alive(random)
+        if life is None:
+            return None
+        return f"delete and create {life.label}", self._recreate(life, random)
+
+    async def _recreate(self, life: TopicLife, random: Random) -> None:
+        if await self._delete(life):
+            await self._create(life.name, random)
+
+    def grow(self, random: Random) -> Any:
+        life = self._alive(random)
+        if life is None or life.partitions_maybe > 5:
+            return None
+        return f"grow {life.label}", self._grow(life)
+
+    async def _grow(self, life: TopicLife) -> None:
+        wanted = life.partitions_maybe + 1
+        life.partitions_maybe = wanted
+        topic = {"name": life.name, "count": wanted, "assignments": None}
+        fields = {"topics": [topic], "timeout": _TIMEOUT, "validate_only": False}
+        answer = (await self._ask(kafka_wire.CREATE_PARTITIONS, fields)).results[0]
+        if answer.error_code:
+            self._clients.refused(f"grow {life.label}", answer.error_code)
+        else:
+            life.partitions = wanted
+
+    def alter(self, random: Random) -> Any:
+        life = self._alive(random)
+        if life is None:
+            return None
+        return f"alter {life.label}", self._alter(life, random)
+
+    async def _alter(self, life: TopicLife, random: Random) -> None:
+        name, value = random.choice(
+            (
+                ("segment.bytes", random.choice(("1024", "3000", "20000"))),
+                ("index.interval.bytes", random.choice(("0", "200", "4096"))),
+                ("flush.messages", random.choice(("1", "3", "9223372036854775807"))),
+                ("segment.index.bytes", random.choice(("16", "64", "10485760"))),
+            )
+        )
+        change = {"name": name, "config_operation": 0, "value": value}
+        resource = {"resource_type": 2, "resource_name": life.name, "configs": [change]}
+        fields = {"resources": [resource], "validate_only": False}
+        answer = (await self._ask(kafka_wire.ALTER_CONFIGS, fields)).responses[0]
+        if answer.error_code:
+            self._clients.refused(f"alter {life.label}", answer.error_code)
+
+    def trim(self, random: Random) -> Any:
+        alive = [life for life in self._world.judge.alive() if not life.compact]
+        if not alive:
+            return None
+        life = random.choice(alive)
+        index = random.randrange(life.partitions)
+        return f"trim {life.label}-{index}", self._trim(life, index, random)
+
+    async def _trim(self, life: TopicLife, index: int, random: Random) -> None:
+        model = life.model(index)
+        promised = life.required_end(index)
+        low = max(model.floor, model.floor_maybe)
+        if promised < low:
+            return
+        offset = random.choice((random.randint(low, promised), promised, -1))
+        # -1 is the high watermark, wherever that is.
+        model.floor_maybe = max(model.floor_maybe, 1 << 60 if offset < 0 else offset)
+        place = {"partition_index": index, "offset": offset}
+        topic = {"name": life.name, "partitions": [place]}
+        fields = {"topics": [topic], "timeout": _TIMEOUT}
+        answer = await self._ask(kafka_wire.DELETE_RECORDS, fields)
+        result = answer.topics[0].partitions[0]
+        code = result.error_code
+        if code:
+            known = (_OUT_OF_RANGE,) if life.retention else ()
+            if code == _OUT_OF_RANGE and not life.retention:
+                self._world.violate("not readable", f"{life.label}-{index} ends before {offset}")
+                known = (_OUT_OF_RANGE,)
+            self._clients.refused(f"trim {life.label}-{index} to {offset}", code, *known)
+            return
+        self._world.tell(f"{life.label}-{index} starts at {result.low_watermark}")
+        model.floor = max(model.floor, result.low_watermark)
+        if model.floor_maybe == 1 << 60:
+            model.floor_maybe = model.floor
+        if offset < 0 and result.low_watermark < promised:
+            self._world.violate(
+                "not readable",
+                f"DeleteRecords took {result.low_watermark} for the end of {life.label}-{index}; "
+                f"up to {promised} was acknowledged before",
+            )

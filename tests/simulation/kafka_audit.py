@@ -1,0 +1,149 @@
+"""Read everything there is through Kafka's door and hand it to the judge."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.simulation import kafka_wire
+from tests.simulation.judge import Being, Outcome, TopicLife, Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+_CLIENT = "audit"
+_PIECE_BYTES = 1 << 20
+
+
+def audit(world: World, *, restart: bool) -> None:
+    """Compare everything with the model; nothing may be under way.
+
+    `restart` says that the broker has just been started, so what it serves has been synced.
+    """
+    world.judge.wall_ms = world.clock.wall_ms_max
+    world.call("audit", _audit(world, restart))
+    world.counts["audits"] += 1
+
+
+async def _audit(world: World, restart: bool) -> None:
+    judge = world.judge
+    connection = world.kafka.connection(_CLIENT)
+    metadata = kafka_wire.answer(kafka_wire.METADATA, await connection.ask(kafka_wire.metadata()))
+    listed = {
+        topic.name: (topic.topic_id, len(topic.partitions))
+        for topic in metadata.topics
+        if not topic.is_internal
+    }
+    judge.reconcile(listed)
+    for life in judge.alive():
+        await _audit_topic(world, life, restart)
+    await _audit_groups(world)
+
+
+async def _offsets(world: World, life: TopicLife, when: int, *, committed: bool) -> list[int]:
+    frame = kafka_wire.list_offsets(life.name, range(life.partitions), when, committed=committed)
+    answer = kafka_wire.answer(
+        kafka_wire.LIST_OFFSETS, await world.kafka.connection(_CLIENT).ask(frame)
+    )
+    found = sorted(answer.topics[0].partitions, key=lambda entry: entry.partition_index)
+    for entry in found:
+        if entry.error_code:
+            world.kafka.refused(f"ListOffsets of {life.label}", entry.error_code)
+    return [entry.offset for entry in found]
+
+
+async def _audit_topic(world: World, life: TopicLife, restart: bool) -> None:
+    starts = await _offsets(world, life, kafka_wire.EARLIEST, committed=False)
+    ends = await _offsets(world, life, kafka_wire.LATEST, committed=False)
+    stables = await _offsets(world, life, kafka_wire.LATEST, committed=True)
+    for index in range(life.partitions):
+        start, end, stable = starts[index], ends[index], stables[index]
+        if min(start, end, stable) < 0:
+            continue  # an error that was allowed
+        world.judge.check_bounds(life, index, start, end)
+        await _read(world, life, index, start, end, committed=False, restart=restart)
+        await _read(world, life, index, start, stable, committed=True, restart=restart)
+        _check_stable(world, life, index, stable, end)
+
+
+def _check_stable(world: World, life: TopicLife, index: int, stable: int, end: int) -> None:
+    """Without an open transaction, consumers must get everything."""
+    for sent in life.model(index).sents:
+        transaction = sent.transaction
+        if transaction is not None and transaction.outcome in (Outcome.OPEN, Outcome.UNKNOWN):
+            return
+    if stable < end:
+        raise Violation(
+            "stuck", f"the last stable offset of {life.label}-{index} is {stable}, its end {end}"
+        )
+
+
+async def _read(
+    world: World,
+    life: TopicLife,
+    index: int,
+    start: int,
+    end: int,
+    *,
+    committed: bool,
+    restart: bool,
+) -> None:
+    judge = world.judge
+    offset = start
+    found: dict[int, bytes] = {}
+    while offset < end:
+        frame = kafka_wire.fetch(
+            life.name, index, offset, committed=committed, bytes_max=_PIECE_BYTES
+        )
+        frame = await world.kafka.connection(_CLIENT).ask(frame)
+        answer = kafka_wire.fetched(frame, offset)
+        if answer.code:
+            allowed = (1,) if life.retention else ()
+            world.kafka.refused(f"fetch of {life.label}-{index} at {offset}", answer.code, *allowed)
+            return
+        if answer.next_offset == offset:
+            if answer.start > offset or life.compact or committed:
+                break
+            judge.observe(life, index, (), start=offset, end=end)
+            break
+        if committed:
+            kept = kafka_wire.committed_only(answer)
+            judge.observe_committed(
+                life, index, kept, start=offset, end=min(end, answer.next_offset)
+            )
+        else:
+            found |= judge.observe(
+                life, index, answer.records, start=offset, end=answer.next_offset
+            )
+        offset = answer.next_offset
+    if not committed:
+        judge.finish_reading(life, index, found, restart=restart)
+
+
+async def _audit_groups(world: World) -> None:
+    judge = world.judge
+    by_group: dict[str, list[tuple[TopicLife, int]]] = {}
+    for group, name, number, index in [key for key in judge.registers if isinstance(key, tuple)]:
+        life = judge.current(name)
+        if life is not None and life.number == number and life.being is Being.ALIVE:
+            by_group.setdefault(group, []).append((life, index))
+    for group, places in by_group.items():
+        topics: dict[str, list[int]] = {}
+        for life, index in places:
+            topics.setdefault(life.name, []).append(index)
+        fields = {
+            "group_id": group,
+            "topics": [
+                {"name": name, "partition_indexes": tuple(indexes)}
+                for name, indexes in topics.items()
+            ],
+            "require_stable": False,
+        }
+        answer = await world.kafka.ask(_CLIENT, kafka_wire.OFFSET_FETCH, fields)
+        committed = {
+            (topic.name, entry.partition_index): entry.committed_offset
+            for topic in answer.topics
+            for entry in topic.partitions
+        }
+        for life, index in places:
+            register = judge.registers[(group, life.name, life.number, index)]
+            register.observe(committed[life.name, index])

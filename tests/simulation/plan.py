@@ -1,0 +1,142 @@
+"""What a seed means: the settings of a world, and the steps of each life of its broker.
+
+Every step has a seed of its own, so leaving out one step changes the others as little as
+possible.  That is what makes a failing plan shrinkable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from random import Random
+from typing import Final, NamedTuple
+
+
+class Step(NamedTuple):
+    number: int
+    """Counts through the whole plan; shrunk plans keep the numbers."""
+    kind: str
+    seed: int
+
+
+class Life(NamedTuple):
+    steps: list[Step]
+    ending: str
+    """kill, evict, cut, stop, or stop+cut."""
+    recovery: list[Step]
+    """Crashes while the next life opens its files; `kind` is kill or cut."""
+    seed: int
+
+
+@dataclass(frozen=True)
+class Settings:
+    flush_interval_ms: int
+    segment_bytes: int
+    index_interval_bytes: int
+    journal_bytes: int
+    journal_batch_bytes_max: int
+    journal_pays_after: int
+    slow: float
+    pauses: float
+    cold: float
+    hostile: float
+    """Share of values that imitate the broker's own files."""
+    patience: float
+    """Share of steps after which the world waits until nothing is under way."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    seed: int
+    settings: Settings
+    lives: list[Life]
+
+    @property
+    def steps(self) -> list[Step]:
+        return [step for life in self.lives for step in (*life.steps, *life.recovery)]
+
+    def keep(self, numbers: Collection[int]) -> Plan:
+        """The same plan with some of its steps only; lives without steps stay as restarts."""
+        kept = set(numbers)
+        lives = [
+            life._replace(
+                steps=[step for step in life.steps if step.number in kept],
+                recovery=[step for step in life.recovery if step.number in kept],
+            )
+            for life in self.lives
+        ]
+        return Plan(self.seed, self.settings, lives)
+
+    def without_life(self, number: int) -> Plan:
+        return Plan(
+            self.seed,
+            self.settings,
+            [life for index, life in enumerate(self.lives) if index != number],
+        )
+
+
+_WEIGHTS: Final = {
+    "produce": 30,
+    "idempotent": 14,
+    "transaction": 12,
+    "fetch": 12,
+    "commit": 6,
+    "create": 5,
+    "delete": 3,
+    "recreate": 2,
+    "grow": 1,
+    "alter": 2,
+    "trim": 4,
+    "sleep": 6,
+    "full": 3,
+    "error": 2,
+    "relief": 6,
+    "jump": 3,
+    "crash": 3,
+}
+"""How often each kind of step comes; a seed changes some of them."""
+_ENDINGS: Final = ("kill", "kill", "cut", "cut", "cut", "stop", "stop+cut", "evict")
+
+
+def plan(seed: int, *, lives: int | None = None, length: int | None = None) -> Plan:
+    random = Random(f"plan {seed}")
+    settings = _settings(random)
+    weights = dict(_WEIGHTS)
+    for kind in random.sample(sorted(weights), 5):
+        weights[kind] *= random.choice((0, 0, 3, 5))
+    weights["produce"] = max(weights["produce"], 5)
+    number = 0
+    planned: list[Life] = []
+    for _ in range(lives or random.randint(3, 6)):
+        steps: list[Step] = []
+        # Topics first, in the first life: most steps need one.
+        kinds = ["create", "create"] if not planned else []
+        count = length or random.choice((4, 10, 20, 30))
+        kinds += random.choices(list(weights), list(weights.values()), k=count)
+        for kind in kinds:
+            steps.append(Step(number, kind, random.getrandbits(32)))
+            number += 1
+        recovery: list[Step] = []
+        while random.random() < 0.25:
+            kind = random.choice(("kill", "cut"))
+            recovery.append(Step(number, kind, random.getrandbits(32)))
+            number += 1
+        ending = random.choice(_ENDINGS)
+        planned.append(Life(steps, ending, recovery, random.getrandbits(32)))
+    return Plan(seed, settings, planned)
+
+
+def _settings(random: Random) -> Settings:
+    return Settings(
+        flush_interval_ms=random.choice((10, 100, 100, 1000, 0)),
+        segment_bytes=random.choice((1024, 2048, 4096, 8192, 16384)),
+        index_interval_bytes=random.choice((0, 100, 1000, 4096)),
+        journal_bytes=random.choice((64 << 10, 64 << 10, 128 << 10)),
+        journal_batch_bytes_max=random.choice((1 << 10, 4 << 10, 256 << 10)),
+        journal_pays_after=random.choice((0, 1, 4, 1000)),
+        slow=random.choice((0.0, 0.0, 0.1, 0.5)),
+        pauses=random.choice((0.0, 0.0, 0.0, 0.2)),
+        cold=random.choice((0.0, 0.0, 0.3)),
+        hostile=random.choice((0.0, 0.1, 0.5)),
+        patience=random.choice((0.1, 0.5, 0.9)),
+    )
