@@ -95,6 +95,7 @@ class Metrics(Traffic):
     records_compacted: int = 0
     """Dropped because a newer one has their key."""
     damaged_checkpoints: int = 0
+    journal_entries_rejected: int = 0
     throttles: int = 0
     """Times a peer was not read from for a while because of a quota."""
     subscriptions_opened: int = 0

@@ -125,6 +125,10 @@ def test_single_bit_flips_cost_at_most_the_batch_they_hit(written: Path, tmp_pat
     logs = [name for name in names if name.suffix == ".log"]
     sizes = [(written / name).stat().st_size for name in logs]
     costly = 0
+    # Without a clean stop a batch with a wrong length may as well be torn, and what lies in it is
+    # not looked at: the next batch that an index knows is the next one that is served.
+    clean = (written / "pentalog.clean").exists()
+    lost_max = 3 if clean else 9
     scratch = copies(written, tmp_path / "copy")
     directory = next(scratch)
     for number in range(FLIPS):
@@ -143,8 +147,9 @@ def test_single_bit_flips_cost_at_most_the_batch_they_hit(written: Path, tmp_pat
         data[bit // 8] ^= 1 << bit % 8
         path.write_bytes(data)
         try:
-            costly += check_readable(directory, lost_max=3) > 0
+            costly += check_readable(directory, lost_max=lost_max) > 0
         except BaseException:
             print(f"seed {SEED}, flip {number}: bit {bit} of {name}")
             raise
-    assert costly > FLIPS // 2, "hardly any flip hit a record"
+    # After a crash most of what is flipped stands in the journal, too, and is put back.
+    assert costly > FLIPS // (2 if clean else 10), "hardly any flip hit a record"

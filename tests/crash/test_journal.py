@@ -127,7 +127,7 @@ def test_flipped_journal_bits_never_make_wrong_records(tmp_path: Path) -> None:
 def test_a_torn_last_chunk_is_ignored(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal", RealFiles(), 64 << 10)
     journal.start(journal.create())
-    entries = [Entry(PLACE_ID, 0, number, 0, bytes([number]) * 100) for number in range(10)]
+    entries = [Entry(PLACE_ID, 0, number, 0, 0, bytes([number]) * 100) for number in range(10)]
     for entry in entries:
         chunk = journal.place([entry])
         assert chunk is not None
@@ -140,7 +140,7 @@ def test_a_torn_last_chunk_is_ignored(tmp_path: Path) -> None:
             file.seek(chunk.position + len(chunk.data) - cut)
             file.write(b"\xff" * cut)
         found = Journal(torn, RealFiles(), 64 << 10).recover()
-        padding = len(chunk.data) - 64 - 100
+        padding = len(chunk.data) - 80 - 100
         assert found == entries[: 9 if cut > padding else 10]
 
 
@@ -148,14 +148,15 @@ def test_a_journal_cut_at_every_byte_gives_whole_entries_only(tmp_path: Path) ->
     journal = Journal(tmp_path / "journal", RealFiles(), 64 << 10)
     journal.start(journal.create())
     entries = [
-        Entry(PLACE_ID, 0, number, 0, bytes([number]) * (37 * number % 500)) for number in range(30)
+        Entry(PLACE_ID, 0, number, 0, 0, bytes([number]) * (37 * number % 500))
+        for number in range(30)
     ]
     ends: list[int] = []
     for entry in entries:
         chunk = journal.place([entry])
         assert chunk is not None
         RealFiles().write(journal.file, chunk.data, chunk.position)
-        ends.append(chunk.position + 64 + len(entry.payload))
+        ends.append(chunk.position + 80 + len(entry.payload))
     whole = (tmp_path / "journal").read_bytes()
     cut = tmp_path / "cut"
     for size in range(ends[-1] - 4096, ends[-1] + 1):
@@ -169,14 +170,14 @@ def test_space_is_reused_only_when_given_up(tmp_path: Path) -> None:
     journal.start(journal.create())
     payload = b"x" * 5000
     sequences = []
-    while (chunk := journal.place([Entry(PLACE_ID, 0, len(sequences), 0, payload)])) is not None:
+    while (chunk := journal.place([Entry(PLACE_ID, 0, len(sequences), 0, 0, payload)])) is not None:
         RealFiles().write(journal.file, chunk.data, chunk.position)
         sequences.append(chunk.sequence_last)
     assert len(sequences) >= 10
     data, position = journal.header_after(sequences[4])
     RealFiles().write(journal.file, data, position)
     journal.release(sequences[4])
-    chunk = journal.place([Entry(PLACE_ID, 0, 99, 0, payload)])
+    chunk = journal.place([Entry(PLACE_ID, 0, 99, 0, 0, payload)])
     assert chunk is not None
     RealFiles().write(journal.file, chunk.data, chunk.position)
     found = Journal(tmp_path / "journal", RealFiles(), 64 << 10).recover()
@@ -193,13 +194,13 @@ def test_entries_are_found_wherever_a_piece_that_is_read_ends(
     for number in range(200):
         size = chance.choice((0, 1, 63, 64, 65, 1000, 1024, 1025, 9000))
         payload = chance.choice((b"x", b"PLJE", b"PLJE" + bytes(60))) * size
-        entries.append(Entry(PLACE_ID, 0, number, 0, payload[:size]))
+        entries.append(Entry(PLACE_ID, 0, number, 0, 0, payload[:size]))
         chunk = journal.place(entries[-1:])
         assert chunk is not None
         RealFiles().write(journal.file, chunk.data, chunk.position)
         if number % 9 == 0:
             entries.pop()
-            RealFiles().write(journal.file, b"\xff" * 4, chunk.position + 4)
+            RealFiles().write(journal.file, b"\xff" * 4, chunk.position + 16)
     for piece_bytes in (64, 128, 1000, 1024, 4096, 1 << 20):
         monkeypatch.setattr("pentalog.log.journal._PIECE_BYTES", piece_bytes)
         assert Journal(tmp_path / "journal", RealFiles(), 512 << 10).recover() == entries

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger(__name__)
 
 DIRECTORIES_PER_TURN: Final = 8
+RETRY_MS: Final = 1_000
 
 
 @dataclass(slots=True, eq=False)
@@ -37,8 +38,11 @@ class _Site:
 class Sites:
     """Knows the store and no topic but those that are under construction or being torn down."""
 
-    def __init__(self, store: Store, runtime: Runtime) -> None:
+    def __init__(self, store: Store, runtime: Runtime, settle: Callable[[], Later[None]]) -> None:
+        """`settle` says when what was decided so far is on the disk."""
         self._store = store
+        self._runtime = runtime
+        self._settle = settle
         self._turns = Turns(runtime, 1)
         self._building: dict[str, _Site] = {}
         self._doomed: dict[str, deque[Partition]] = {}
@@ -105,11 +109,26 @@ class Sites:
             raise
 
     def remove(self, topic: Topic) -> None:
-        """Remove a topic's partitions, which nobody finds by its name any more."""
+        """Remove a topic's partitions, which nobody finds by its name any more.
+
+        Not before the deletion is on the disk: a topic that a crash brings back has its records.
+        """
         places = (Partition(topic.name, index) for index in range(topic.partitions))
         doomed = deque(places)
         self._doomed[topic.name] = doomed
-        self._remove_some(topic.name, doomed)
+        self._remove_settled(topic.name, doomed)
+
+    def _remove_settled(self, name: str, doomed: deque[Partition]) -> None:
+        def settled(later: Later[None]) -> None:
+            try:
+                _ = later.value
+            except BrokerError:
+                # The deletion is queued still: it reaches the disk when that takes writes again.
+                self._runtime.after(RETRY_MS, lambda: self._remove_settled(name, doomed))
+            else:
+                self._remove_some(name, doomed)
+
+        self._settle().then(settled)
 
     def remove_now(self, at: Partition) -> None:
         """Delete a directory; one that resists is deleted at the next open, by its topic's id."""

@@ -84,7 +84,7 @@ class LocalTopics:
         self._all: tuple[Topic, ...] | None = ()
         self._listed: tuple[Topic, ...] = ()
         self._trimmed = False
-        self._sites = Sites(store, runtime)
+        self._sites = Sites(store, runtime, state.settle)
         self.checks: list[Callable[[Topic], None]] = []
         """Called before a topic is made or changed; may refuse."""
         self._watches: dict[object, Callable[[], None]] = {}
@@ -334,6 +334,7 @@ class LocalTopics:
                 found[at.topic][at.index] = topic_id
         forget_before = self._runtime.now_ms() - DELETED_KEPT_MS
         for topic_id, deleted_ms in deleted.items():
+            # Those whose directories were here just now are kept: a power cut may bring them back.
             if deleted_ms < forget_before:
                 self._state.write("DELETE FROM deleted_topics WHERE topic_id = ?", topic_id.bytes)
         return found
@@ -343,6 +344,7 @@ class LocalTopics:
         ids = [topic_id for topic_id in directories.values() if topic_id is not None]
         # The topic was deleted and made again, and the row of the new one was lost in a crash.
         topic_id = ids[0] if ids and topic.topic_id not in ids else topic.topic_id
+        directories = self._without_strays(topic.name, topic_id, directories)
         partitions = max([topic.partitions, *(index + 1 for index in directories)])
         restored = replace(topic, topic_id=topic_id, partitions=partitions)
         self._place(restored, directories)
@@ -353,10 +355,26 @@ class LocalTopics:
         """Directories without a row: a copied log directory, or a creation that lost its row."""
         ids = [topic_id for topic_id in directories.values() if topic_id is not None]
         topic_id = ids[0] if ids and ids[0] not in self._by_id else uuid.uuid4()
+        if topic_id in ids:
+            directories = self._without_strays(name, topic_id, directories)
         topic = self._known(name, topic_id, max(directories) + 1, INTERNAL.get(name, {}))
         self._place(topic, directories)
         self._write_row(topic)
         self._write_overrides(name, topic.overrides)
+
+    def _without_strays(
+        self, name: str, topic_id: uuid.UUID, directories: Mapping[int, uuid.UUID | None]
+    ) -> dict[int, uuid.UUID | None]:
+        """Set directories aside that are known to be of another topic: no records of it may turn
+        up in this one.
+        """
+        kept: dict[int, uuid.UUID | None] = {}
+        for index, found in directories.items():
+            if found is None or found == topic_id:
+                kept[index] = found
+            else:
+                self._store.set_aside(Partition(name, index))
+        return kept
 
     def _place(self, topic: Topic, directories: Mapping[int, uuid.UUID | None]) -> None:
         for index, topic_id in directories.items():

@@ -36,6 +36,7 @@ from pentalog.cli.output import Refused
 from pentalog.cli.progress import Progress
 from pentalog.cli.segments import SEGMENT_NAME, walked
 from pentalog.log import checkpoints
+from pentalog.log.checkpoints import Checkpointed
 from pentalog.log.files import RealFiles
 from pentalog.log.store import FORMAT
 
@@ -106,10 +107,11 @@ def take(data: Path, into: Path, *, base: Path | None = None, link: bool = False
 def _note_compacted(data: Path, draft: Path) -> None:
     """Offsets may be missing in what was compacted while we copied: the next start must know."""
     path = draft / checkpoints.CLEANED_OFFSETS
-    before = checkpoints.read_spelled(RealFiles(), path)
-    after = checkpoints.read_spelled(RealFiles(), data / checkpoints.CLEANED_OFFSETS)
+    before = checkpoints.read_offsets(RealFiles(), path)
+    after = checkpoints.read_offsets(RealFiles(), data / checkpoints.CLEANED_OFFSETS)
     if after.keys() - before.keys():
-        _write(path, checkpoints.spelled_text(dict.fromkeys(after, 0) | before))
+        unknown = {name: found._replace(offset=0) for name, found in after.items()}
+        _write(path, checkpoints.offsets_text(unknown | before))
 
 
 def _check_source(data: Path) -> None:
@@ -332,7 +334,9 @@ def _finish(draft: Path, copy: _Copy) -> Summary:
             partitions[name] = {"end_offset": next_offset}
             progress.advance(end + tail)
     _write(draft / "pentalog.format", f"{FORMAT}\n")
-    _write(draft / checkpoints.RECOVERY_POINTS, checkpoints.spelled_text(_ends(partitions)))
+    if "journal" not in copy.files:
+        # Where there is one, the files are not known to be whole before it has been replayed.
+        _write(draft / checkpoints.RECOVERY_POINTS, checkpoints.offsets_text(_ends(partitions)))
     for name in (STATE, "pentalog.format", checkpoints.RECOVERY_POINTS, *_SMALL):
         if (draft / name).exists():
             size = (draft / name).stat().st_size
@@ -352,8 +356,8 @@ def _finish(draft: Path, copy: _Copy) -> Summary:
     return Summary(len(partitions), segments, records, size, copy.linked, tuple(damages))
 
 
-def _ends(partitions: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
-    return {name: fields["end_offset"] for name, fields in partitions.items()}
+def _ends(partitions: Mapping[str, Mapping[str, int]]) -> dict[str, Checkpointed]:
+    return {name: Checkpointed(fields["end_offset"], None) for name, fields in partitions.items()}
 
 
 # Checking one, and going back to it

@@ -181,7 +181,8 @@ class Torment:
                 end = found.end
             start = end
             for position, header in reversed(batches):
-                known = header.base_offset < points.get(Partition(_TOPIC, index), 0)
+                point = points.get(directory.name)
+                known = point is not None and header.base_offset < point.offset
                 told = (index, header.base_offset) in self._told
                 if known or (told and (index, header.base_offset) not in kept):
                     break

@@ -4,19 +4,24 @@ A topic's name is spelled as one file name, whatever it is: its bytes quoted as 
 or, where that would be too long or nothing at all, by its digest.  Then the directory of each of
 its partitions has a file `name` that holds the name itself.
 
-Offset checkpoints are Kafka's own: a version line (0), a count line, then one line
-`topic partition offset` each; topic names are spelled as in directory names.
+Offset checkpoints: a version line (1), a line with the count and the CRC-32C (decimal) of what
+follows, then one line `topic partition offset topic-id` each; topic names are spelled as in
+directory names, ids are hexadecimal.  An offset belongs to the topic with that id: a topic made
+later under the same name does not inherit it.  Version 0 is Kafka's own, without checksum and ids;
+it is read, too.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
+from uuid import UUID
 
+from pentalog.kernels import crc32c
 from pentalog.log.files import Files
 from pentalog.log.recovery import CleanStop
 from pentalog.model.types import Partition
@@ -98,49 +103,56 @@ def read_text(files: Files, path: Path) -> str:
         file.close()
 
 
+class Checkpointed(NamedTuple):
+    """An offset of a checkpoint."""
+
+    offset: int
+    topic_id: UUID | None
+    """Of the topic it belongs to; None if the checkpoint does not say."""
+
+    def of(self, topic_id: UUID) -> bool:
+        """Does it belong to this topic?"""
+        return self.topic_id is None or self.topic_id == topic_id
+
+
 def read_offsets(
-    files: Files,
-    path: Path,
-    damaged: Callable[[Path], None] = lambda _: None,
-    names: Names | None = None,
-) -> dict[Partition, int]:
-    """As `read_spelled`, by partition; what is spelled there and has no name is left out."""
-    names = Names(files, path.parent) if names is None else names
-    offsets: dict[Partition, int] = {}
-    for spelled, offset in read_spelled(files, path, damaged).items():
-        topic, _, index = spelled.rpartition("-")
-        name = names.read(topic, int(index))
-        if name is not None:
-            offsets[Partition(name, int(index))] = offset
-    return offsets
-
-
-def read_spelled(
     files: Files, path: Path, damaged: Callable[[Path], None] = lambda _: None
-) -> dict[str, int]:
-    """By directory name.  Nothing of a damaged checkpoint, which is told: it only costs time."""
-    offsets: dict[str, int] = {}
-    lines = read_text(files, path).splitlines()
-    if not lines:
-        return offsets
-    for line in lines[2:]:
-        words = line.split()
-        if len(words) == 3 and words[1].isdecimal() and words[2].isdecimal():
-            offsets[f"{words[0]}-{words[1]}"] = int(words[2])
-    if lines[0].strip() != "0" or [str(len(offsets))] != lines[1:2]:
+) -> dict[str, Checkpointed]:
+    """By directory name; nothing of a damaged checkpoint, which is reported and costs only time."""
+    text = read_text(files, path)
+    if not text:
+        return {}
+    version, _, rest = text.partition("\n")
+    second, _, body = rest.partition("\n")
+    head = second.split()
+    offsets = {
+        f"{words[0]}-{words[1]}": found
+        for line in body.splitlines()
+        if (words := line.split()) and (found := _checkpointed(words)) is not None
+    }
+    expected = {"0": [str(len(offsets))], "1": [str(len(offsets)), str(crc32c(body.encode()))]}
+    if head != expected.get(version.strip()):
         damaged(path)
         return {}
     return offsets
 
 
-def offsets_text(offsets: Mapping[Partition, int]) -> str:
-    return spelled_text({spell(at): offset for at, offset in offsets.items()})
+def _checkpointed(words: Sequence[str]) -> Checkpointed | None:
+    if not 3 <= len(words) <= 4 or not (words[1].isdecimal() and words[2].isdecimal()):
+        return None
+    try:
+        return Checkpointed(int(words[2]), UUID(hex=words[3]) if len(words) == 4 else None)
+    except ValueError:
+        return None
 
 
-def spelled_text(offsets: Mapping[str, int]) -> str:
+def offsets_text(offsets: Mapping[str, Checkpointed]) -> str:
     """The text of a checkpoint, of offsets by directory name."""
-    lines = [f"{' '.join(name.rsplit('-', 1))} {offset}\n" for name, offset in offsets.items()]
-    return f"0\n{len(lines)}\n{''.join(lines)}"
+    body = "".join(
+        f"{' '.join(name.rsplit('-', 1))} {offset}{f' {topic_id.hex}' if topic_id else ''}\n"
+        for name, (offset, topic_id) in offsets.items()
+    )
+    return f"1\n{len(offsets)} {crc32c(body.encode())}\n{body}"
 
 
 def read_clean_stop(files: Files, path: Path) -> dict[str, CleanStop]:

@@ -71,6 +71,8 @@ def plan(partition: PartitionLog, cleaned_offset: int | None, now_ms: int) -> Pl
     for segment in partition.segments:
         if segment.active or segment.next_offset > partition.stable_offset:
             break
+        if partition.syncs and segment.next_offset > partition.synced.offset:
+            break  # the journal may still have to restore it as it is
         if segment.next_offset > first_dirty and not _is_settled(segment, partition, now_ms):
             break
         segments.append(segment)
@@ -198,6 +200,15 @@ class Compaction:
             self._expect_gaps()
         except OSError as failure:
             self._give_up(failure)
+            return
+        # The journal may hold what the new segments replace: no start may put it back there.
+        self._store.write_recovery_points(partial(self._pointed, found))
+
+    def _pointed(self, found: Rewritten, _: None, error: BaseException | None) -> None:
+        if self._cancelled:
+            return
+        if error is not None or not self._still_wanted():
+            self._give_up(error)
             return
         work = partial(self._commit, found.outputs)
         self._offload(work, partial(self._committed, found))

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import re
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -24,9 +25,11 @@ _PARTITION_NAME: Final = re.compile(r"(.+)-(\d+)")
 _KAFKA_INTERNAL: Final = frozenset(
     {"__cluster_metadata", "__consumer_offsets", "__transaction_state", "__share_group_state"}
 )
-_TOPIC_ID: Final = "partition.metadata"
+TOPIC_ID_FILE: Final = "partition.metadata"
 DOOMED: Final = ".doomed"
 """How the names of directories end that are only still to be removed."""
+STRAY: Final = ".stray"
+"""How the names of directories end whose topic is not known any more; they are left alone."""
 
 
 class StoreError(Exception):
@@ -45,7 +48,10 @@ class Directories:
         """Partitions and the names of their directories; what was deleted goes now."""
         for name in self.files.list(self.directory):
             if name.endswith(DOOMED):
-                self.files.remove_directory(self.directory / name)
+                try:
+                    self.files.remove_directory(self.directory / name)
+                except OSError as error:
+                    log.warning("cannot remove %s of a deleted topic: %s", name, error)
                 continue
             match = _PARTITION_NAME.fullmatch(name)
             if match is None or self._is_bare(self.directory / name):
@@ -71,7 +77,7 @@ class Directories:
             files = self.files.list(directory)
         except NotADirectoryError:
             return True
-        return _TOPIC_ID not in files and not any(file.endswith(".log") for file in files)
+        return TOPIC_ID_FILE not in files and not any(file.endswith(".log") for file in files)
 
     def _check_nameless(self, spelled: str, name: str) -> None:
         """A directory whose name was not written yet is as good as none: it is made again."""
@@ -89,7 +95,7 @@ class Directories:
 
     def topic_id(self, directory: Path) -> UUID:
         """As it is written there; nought if it is not."""
-        text = checkpoints.read_text(self.files, directory / _TOPIC_ID)
+        text = checkpoints.read_text(self.files, directory / TOPIC_ID_FILE)
         for line in text.splitlines():
             name, _, value = line.partition(":")
             if name.strip() == "topic_id":
@@ -101,15 +107,36 @@ class Directories:
 
     def write_topic_id(self, directory: Path, topic_id: UUID) -> None:
         spelled = base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
-        file = self.files.open(directory / _TOPIC_ID, create=True)
+        file = self.files.open(directory / TOPIC_ID_FILE, create=True)
         try:
             self.files.write(file, f"version: 0\ntopic_id: {spelled}\n".encode(), 0)
         finally:
             file.close()
 
+    def make_way(self, directory: Path, topic_id: UUID) -> None:
+        """Move a directory away that is in the place of one to be made for a topic.
+
+        It is what a topic deleted earlier has left where the disk resisted; none of its records
+        may turn up in the new topic.
+        """
+        if not self.files.exists(directory) or self._is_bare(directory):
+            return
+        found = self.topic_id(directory)
+        if found != topic_id:
+            self.move_away(directory, found, DOOMED)
+
+    def move_away(self, directory: Path, topic_id: UUID, ending: str) -> Path:
+        """Take a directory of a topic out of the log; gives its new place."""
+        name = f"{topic_id.hex}-{directory.name.rpartition('-')[2]}"
+        names = (f"{name}{f'.{number}' if number else ''}{ending}" for number in count())
+        places = (self.directory / name for name in names)
+        place = next(place for place in places if not self.files.exists(place))
+        self.files.rename(directory, place)
+        return place
+
     def unmake(self, directory: Path) -> None:
         """What is left would be taken for a topic, or for a Kafka's, at the next start."""
-        for path in (directory / _TOPIC_ID, segment_path(directory, 0, ".log")):
+        for path in (directory / TOPIC_ID_FILE, segment_path(directory, 0, ".log")):
             with contextlib.suppress(OSError):
                 self.files.remove(path)
         # May fail where no more files can be opened; a bare directory is as good as none.

@@ -92,6 +92,15 @@ class Files(Protocol):
         """Take the lock file for as long as the handle lives; BlockingIOError if another has it."""
 
 
+def sync_file(files: Files, path: Path) -> None:
+    """Bring the contents of a file that is not open to the disk."""
+    file = files.open(path)
+    try:
+        files.sync(file)
+    finally:
+        file.close()
+
+
 def mapped(fd: int, size: int, path: Path, position: int = 0) -> mmap.mmap:
     """A file as memory, read from `position` on.
 

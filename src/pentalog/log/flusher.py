@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pentalog.log.files import Files, Handle
+from pentalog.log.files import Files, Handle, sync_file
 from pentalog.log.journal import Chunk, Entry, Journal
 from pentalog.metrics import Metrics
 from pentalog.runtime import Runtime, Timer
@@ -31,6 +31,15 @@ SYNC_LANE: Final = "sync"
 
 _JOURNAL_PAYS_AFTER: Final = 32
 """File syncs that somebody waited for, before it is worth writing a journal ahead."""
+
+
+class _NewNames:
+    """Names that were made in a directory since it was last synced; another object for others."""
+
+    __slots__ = ("contents",)
+
+    def __init__(self, contents: tuple[Path, ...]) -> None:
+        self.contents = contents
 
 
 class Flusher:
@@ -56,12 +65,19 @@ class Flusher:
         self._urgent: dict[PartitionLog, None] = {}
         self._dirty: dict[PartitionLog, None] = {}
         self._timer: Timer | None = None
+        self._timer_delay_ms = 0
+        self._timer_due_s = 0.0
         self._kick_due = False
         self._committing = False
         self._creating = False
         self._waited_syncs = 0
-        self._syncing: set[PartitionLog] = set()
-        self._directories: set[Path] = set()
+        self._syncing: dict[PartitionLog, None] = {}
+        self._new_names: dict[Path, _NewNames] = {}
+        """Directories with names that a power cut would take.
+
+        They stay here until a sync has succeeded: two lanes may sync one at the same time, and
+        neither may rely on the other.
+        """
         self._journaled: dict[PartitionLog, int] = {}
         """End of the newest journal entry of each partition that has one."""
         self._committed_sequence = 0
@@ -86,9 +102,15 @@ class Flusher:
             # Not now: the rest of this turn's appends join.
             self._runtime.soon(self._kick)
 
-    def created(self, directory: Path) -> None:
-        """Files were made in a directory: their names must reach the disk as well."""
-        self._directories.add(directory)
+    def created(self, directory: Path, *contents: Path) -> None:
+        """Files were made in a directory: their names must reach the disk as well.
+
+        Those among them whose contents nothing else syncs are given as `contents`.
+        """
+        earlier = self._new_names.get(directory)
+        if earlier is not None:
+            contents = (*earlier.contents, *contents)
+        self._new_names[directory] = _NewNames(contents)
 
     def sealed(self, partition: PartitionLog) -> None:
         """A segment is complete: sync it in the background, so recovery need not read it."""
@@ -96,14 +118,24 @@ class Flusher:
         self._arm(self.interval_ms or 1000)
 
     def forget(self, partition: PartitionLog) -> None:
-        self._directories.discard(partition.directory)
+        self._new_names.pop(partition.directory, None)
         self._urgent.pop(partition, None)
         self._dirty.pop(partition, None)
         self._journaled.pop(partition, None)
 
     def _arm(self, delay_ms: int) -> None:
-        if self._timer is None and not self._closed:
-            self._timer = self._runtime.after(delay_ms, self._interval_over)
+        """Sync what is dirty after a delay at the latest, whatever delay was set before."""
+        if self._timer is not None and delay_ms >= self._timer_delay_ms:
+            return  # with every append, so before anything else
+        if self._closed:
+            return
+        due_s = self._runtime.monotonic() + delay_ms / 1000
+        if self._timer is not None:
+            if due_s >= self._timer_due_s:
+                return
+            self._timer.cancel()
+        self._timer = self._runtime.after(delay_ms, self._interval_over)
+        self._timer_delay_ms, self._timer_due_s = delay_ms, due_s
 
     def _interval_over(self) -> None:
         self._timer = None
@@ -151,8 +183,15 @@ class Flusher:
         size = target.position - start
         if size > self._journal_batch_bytes_max:
             return None
-        payload = self._files.read(partition.active.file, size, start)
-        return Entry(partition.topic_id, partition.at.index, covered.offset, target.base, payload)
+        try:
+            payload = self._files.read(partition.active.file, size, start)
+        except OSError:
+            return None
+        if len(payload) != size or not self._journal.accepts(payload):
+            return None
+        return Entry(
+            partition.topic_id, partition.at.index, covered.offset, target.base, start, payload
+        )
 
     def _commit(self, entries: list[tuple[PartitionLog, Point, Entry]]) -> None:
         chunk = self._journal.place([entry for _, _, entry in entries])
@@ -164,33 +203,32 @@ class Flusher:
         self._committing = True
         self._metrics.syncs += 1
         self._metrics.journal_bytes += len(chunk.data)
-        directories, self._directories = self._directories, set()
         settled = [(partition, target) for partition, target, _ in entries]
+        names = self._names_of([partition for partition, _ in settled])
         self._runtime.offload(
             JOURNAL_LANE,
-            partial(self._write_chunk, chunk, directories),
-            partial(self._committed, settled, directories, chunk.sequence_last),
+            partial(self._write_chunk, chunk, names),
+            partial(self._committed, settled, names, chunk.sequence_last),
         )
 
-    def _write_chunk(self, chunk: Chunk, directories: set[Path]) -> float:
-        """Returns how many seconds the disk took; the caller counts them on his own thread."""
+    def _write_chunk(self, chunk: Chunk, names: dict[Path, _NewNames]) -> float:
+        """Returns how many seconds the disk took; they are counted on the owner's thread."""
         start_s = self._runtime.monotonic()
-        self._sync_directories(directories)
+        self._sync_names(names)
         self._files.write_synced(self._journal.file, chunk.data, chunk.position)
         return self._runtime.monotonic() - start_s
 
     def _committed(
         self,
         settled: list[tuple[PartitionLog, Point]],
-        directories: set[Path],
+        names: dict[Path, _NewNames],
         sequence: int,
         took_s: float | None,
         error: BaseException | None,
     ) -> None:
         self._committing = False
-        if error is not None:
-            self._directories |= directories
-        else:
+        if error is None:
+            self._names_synced(names)
             self._committed_sequence = sequence
             self._metrics.sync_seconds.observe(took_s or 0.0)
         for partition, target in settled:
@@ -205,16 +243,23 @@ class Flusher:
             self._checkpoint_journal()
 
     def _create_journal(self) -> None:
-        if self._creating or self._journal.ready or not self.syncs:
+        if self._creating or self._journal.ready or self._journal.retired or not self.syncs:
             return
         self._creating = True
         self._runtime.offload(JOURNAL_LANE, self._journal.create, self._created)
 
     def _created(self, file: Handle | None, error: BaseException | None) -> None:
-        if error is not None or self._closed:
-            log.warning("no journal: %s; acknowledged writes sync their own files", error)
+        if self._closed:
             return
-        self._journal.start(file)
+        try:
+            if error is not None:
+                raise error
+            self._journal.start(file)
+        except OSError as failure:
+            log.warning("no journal: %s; acknowledged writes sync their own files", failure)
+            # Tried again after as many syncs as were needed before this time.
+            self._creating = False
+            self._waited_syncs = 0
 
     def _checkpoint_journal(self) -> None:
         """Sync the partitions behind the journal's entries, then give up the entries."""
@@ -224,7 +269,7 @@ class Flusher:
         # Not the newest entry: that one may still be on its way to the disk.
         sequence = self._committed_sequence
         waiting = {
-            partition
+            partition: None
             for partition, offset in self._journaled.items()
             if partition.synced.offset < offset
         }
@@ -238,7 +283,7 @@ class Flusher:
             # A partition that failed has its acknowledged records in the journal alone: then
             # nothing is given up any more, and the next start finds them there.
             if not partition.failed:
-                waiting.discard(partition)
+                waiting.pop(partition, None)
             if not waiting:
                 self._give_up(sequence)
 
@@ -281,46 +326,71 @@ class Flusher:
                 self._dirty[partition] = None
                 self._arm(self.interval_ms or 1000)
             return
-        self._syncing.add(partition)
+        self._syncing[partition] = None
         target = partition.end
-        handles = [
-            segment.file
-            for segment in partition.segments
-            if segment.base_offset >= partition.synced.base
-        ]
-        directories = {partition.directory} & self._directories
-        self._directories -= directories
+        segments = partition.unsynced_segments
+        handles = [segment.file for segment in segments]
+        indexes = [path for segment in segments if not segment.active for path in segment.indexes]
+        names = self._names_of([partition])
         self._metrics.syncs += len(handles)
         self._runtime.offload(
             SYNC_LANE,
-            partial(self._sync_files, handles, directories),
-            partial(self._synced, partition, target, then),
+            partial(self._sync_files, handles, indexes, names),
+            partial(self._synced, partition, target, names, then),
         )
 
-    def _sync_files(self, handles: list[Handle], directories: set[Path]) -> float:
+    def _sync_files(
+        self, handles: list[Handle], indexes: list[Path], names: dict[Path, _NewNames]
+    ) -> float:
         start_s = self._runtime.monotonic()
         for handle in handles:
             self._files.sync(handle)
-        self._sync_directories(directories)
+        for path in indexes:
+            with contextlib.suppress(FileNotFoundError):  # dropped or compacted meanwhile
+                sync_file(self._files, path)
+        self._sync_names(names)
         return self._runtime.monotonic() - start_s
 
-    def _sync_directories(self, directories: set[Path]) -> None:
-        for directory in directories:
+    # Names
+
+    def _names_of(self, partitions: list[PartitionLog]) -> dict[Path, _NewNames]:
+        """What must be synced so that the partitions' files can be found after a power cut."""
+        if not self._new_names:
+            return {}
+        directories = [partition.directory for partition in partitions]
+        directories += {directory.parent: None for directory in directories}
+        return {
+            directory: names
+            for directory in directories
+            if (names := self._new_names.get(directory)) is not None
+        }
+
+    def _sync_names(self, names: dict[Path, _NewNames]) -> None:
+        for directory, new in names.items():
             with contextlib.suppress(FileNotFoundError):  # its partition was deleted meanwhile
+                for path in new.contents:
+                    sync_file(self._files, path)
                 self._files.sync_directory(directory)
+
+    def _names_synced(self, names: dict[Path, _NewNames]) -> None:
+        for directory, new in names.items():
+            if self._new_names.get(directory) is new:
+                del self._new_names[directory]
 
     def _synced(
         self,
         partition: PartitionLog,
         target: Point,
+        names: dict[Path, _NewNames],
         then: Callable[[PartitionLog], None] | None,
         took_s: float | None,
         error: BaseException | None,
     ) -> None:
-        self._syncing.discard(partition)
+        self._syncing.pop(partition, None)
         if error is not None:
             partition.fail(error)
         else:
+            self._names_synced(names)
             self._metrics.sync_seconds.observe(took_s or 0.0)
             partition.synced = max(partition.synced, target)
             partition.records_since_sync = 0
@@ -342,6 +412,7 @@ class Flusher:
             if partition.failed or partition.deleted:
                 continue
             try:
+                self._sync_names(self._names_of([partition]))
                 partition.sync_all()
             except OSError as error:
                 partition.fail(error)

@@ -2,12 +2,17 @@
 
 A checksum covers a batch from its attributes on; base offset, length and magic lie before it.
 So a batch counts as sound only if its checksum holds *and* its offsets fit between those of its
-neighbours.  Damage costs the batch it hit: behind it the next sound batch is searched for.
+neighbours.  Damage costs the batch it hit: the next sound batch behind it is served again.
+
+Values come from clients and may hold whole batches with right checksums.  So the next batch is
+never searched for byte by byte: only positions where a batch is known to begin are considered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Final, NamedTuple
 
 from pentalog import kernels
@@ -16,6 +21,9 @@ from pentalog.kernels import Scan
 OFFSET_MAX: Final = (1 << 63) - 2
 """No end is known."""
 _HEADER_BYTES: Final = 61
+_CHECKSUMMED_FROM: Final = 21
+_REPAIRS_MAX: Final = 64
+"""Lengths that are tried for a batch whose own length is damaged."""
 
 
 class Damage(NamedTuple):
@@ -55,17 +63,22 @@ def inspect(
     timestamp_entered: int = -1,
     producers: bool = False,
     gaps: bool = False,
+    boundaries: Sequence[int] = (),
+    at_rest: bool = True,
 ) -> Inspection:
     """Walk `data`, which lies at `file_position` and starts with a batch.
 
     Offsets must stay in `next_offset..offset_max`.  `gaps` says that offsets may be missing
-    between neighbours, as they are after compaction.
+    between neighbours, as they are after compaction.  `boundaries` are file positions, ascending,
+    where batches are known to begin.  Unless it is `at_rest`, the data may end in a batch that
+    was never written whole.
     """
     scans: list[Scan] = []
     damages: list[Damage] = []
     size = len(data)
     start = 0
     resumed_at = -1
+    known = [position - file_position for position in boundaries]
     while start < size:
         scan = kernels.scan_batches(
             data,
@@ -96,7 +109,8 @@ def inspect(
             break
         # A checksum may hold where the rest does not: never go on twice from the same place.
         search_from = start + 1 if start == resumed_at else start
-        resumed = _resume(data, start, search_from, next_offset, offset_max)
+        following = _positions_behind(data, start, next_offset, offset_max, known, at_rest=at_rest)
+        resumed = _resume(data, start, search_from, next_offset, offset_max, following)
         if resumed is None:
             break
         position, offset = resumed
@@ -111,38 +125,101 @@ def inspect(
 
 
 def _resume(
-    data: bytes | memoryview, start: int, search_from: int, next_offset: int, offset_max: int
+    data: bytes | memoryview,
+    start: int,
+    search_from: int,
+    next_offset: int,
+    offset_max: int,
+    positions: Iterator[int],
 ) -> tuple[int, int] | None:
     """Where sound batches go on after the one at `start` did not fit, and with which offset."""
-    position = search_from
-    while True:
-        position = kernels.find_batch(
-            data, position, len(data), offset_min=next_offset, offset_max=offset_max
-        )
-        if position < 0:
-            return None
+    if search_from == start:
+        positions = chain((start,), positions)
+    for position in positions:
+        if not _is_sound(data, position, next_offset, offset_max):
+            continue
         header = kernels.batch_header(data, position)
         following = header.base_offset + header.last_offset_delta + 1
-        if following - 1 <= offset_max:
-            witness = _base_offset_behind(data, position + header.size, offset_max)
-            if witness is not None:
-                believed = witness >= following
-            else:
-                missing = header.base_offset - next_offset
-                believed = offset_max != OFFSET_MAX or missing <= _lost(data, start, position)
-            if believed:
-                return position, header.base_offset
-        position += 1
+        if following - 1 > offset_max:
+            continue
+        # No checksum covers a base offset.  If a damaged one were believed, the batch behind it
+        # would seem to go back.
+        behind = position + header.size
+        if _is_sound(data, behind, 0, offset_max):
+            believed = kernels.batch_header(data, behind).base_offset >= following
+        else:
+            missing = header.base_offset - next_offset
+            believed = offset_max != OFFSET_MAX or missing <= _lost(data, start, position)
+        if believed:
+            return position, header.base_offset
+    return None
 
 
-def _base_offset_behind(data: bytes | memoryview, position: int, offset_max: int) -> int | None:
-    """Base offset of the next sound batch: the witness for the one before it.
+def _is_sound(data: bytes | memoryview, position: int, offset_min: int, offset_max: int) -> bool:
+    """Does a whole, right-summed batch with such a base offset begin exactly there?"""
+    if len(data) - position < _HEADER_BYTES:
+        return False
+    end = position + kernels.batch_header(data, position).size
+    if not position + _HEADER_BYTES <= end <= len(data):
+        return False
+    found = kernels.find_batch(data, position, end, offset_min=offset_min, offset_max=offset_max)
+    return found == position
 
-    No checksum covers a base offset.  If a damaged one were believed, every batch behind it
-    would seem to go back.
+
+def _positions_behind(
+    data: bytes | memoryview,
+    start: int,
+    next_offset: int,
+    offset_max: int,
+    known: Sequence[int],
+    *,
+    at_rest: bool,
+) -> Iterator[int]:
+    """Where a batch may begin behind the damaged one at `start`, the likeliest first."""
+    yield from _by_lengths(data, start, next_offset, offset_max)
+    if at_rest:
+        yield from _by_repair(data, start, next_offset, offset_max)
+    for position in known[bisect_right(known, start) :]:
+        if position < len(data):
+            yield position
+
+
+def _by_lengths(
+    data: bytes | memoryview, start: int, next_offset: int, offset_max: int
+) -> Iterator[int]:
+    """Behind the damaged batch by its own length; if what is there is damaged too, behind that."""
+    position = start
+    while len(data) - position >= _HEADER_BYTES:
+        header = kernels.batch_header(data, position)
+        plausible = header.magic == 2 and next_offset <= header.base_offset <= offset_max
+        if header.size < _HEADER_BYTES or (position > start and not plausible):
+            return
+        position += header.size
+        if position < len(data):
+            yield position
+
+
+def _by_repair(
+    data: bytes | memoryview, start: int, next_offset: int, offset_max: int
+) -> Iterator[int]:
+    """Behind the damaged batch if only its length is wrong: with the right one its checksum holds.
+
+    Not where a batch may be torn: a value can be made so that a part of its batch has the
+    checksum of the whole.
     """
-    found = kernels.find_batch(data, position, len(data), offset_min=0, offset_max=offset_max)
-    return None if found < 0 else kernels.batch_header(data, found).base_offset
+    if len(data) - start < _HEADER_BYTES:
+        return
+    crc = kernels.batch_header(data, start).crc
+    position = start
+    for _ in range(_REPAIRS_MAX):
+        position = kernels.find_batch(
+            data, position + 1, len(data), offset_min=next_offset, offset_max=offset_max
+        )
+        if position < 0:
+            return
+        if kernels.crc32c(data[start + _CHECKSUMMED_FROM : position]) == crc:
+            yield position
+            return
 
 
 def _lost(data: bytes | memoryview, start: int, position: int) -> int:

@@ -2,36 +2,43 @@
 
 Syncing one file that never grows is many times cheaper than syncing every partition's own.  The
 journal is written ahead (all its blocks exist) and overwritten in a circle; the partition files
-follow in the background, and space is reused only when they have.  After a crash every entry
-that lies beyond the sound end of its partition is appended there again.
+follow in the background, and space is reused only when they have.  After a crash every entry is
+written again to the place in its segment where it was written first (`replay.py`).
+
+Records come from clients, so no record may pass for an entry.  Each life of the journal draws a
+random token that opens all of its entries; a payload that holds the token is not accepted, so the
+token stands in the file nowhere but at the head of an entry of this life.
 
 File `journal`, little-endian.  Two header slots of 4096 bytes, the newer sound one holds:
 
-    0   magic     4 bytes  "PLJH"
-    4   crc       u32      CRC-32C of bytes 8..48
-    8   version   u32      1
+    0   magic     4 bytes   "PLJH"
+    4   crc       u32       CRC-32C of bytes 8..48
+    8   version   u32       2
     12  unused    u32
-    16  number    u64      grows with each header written
-    24  epoch     u64      life of the journal; entries of other lives are void
-    32  sequence  u64      first entry that counts
-    40  position  u64      where that entry lies, or will lie
+    16  number    u64       grows with each header written
+    24  token     16 bytes  of the journal's life; entries of other lives are void
+    40  sequence  u64       first entry that counts
 
 Entries from byte 8192 on, each starting at a multiple of 64:
 
-    0   magic         4 bytes  "PLJE"
-    4   crc           u32      CRC-32C of bytes 8..64 and the payload
-    8   epoch         u64
-    16  sequence      u64      grows by one with each entry
-    24  topic id      16 bytes
-    40  partition     i32
-    44  length        u32      of the payload
-    48  base offset   i64      of the payload's first batch
-    56  segment base  i64      base offset of the segment it was written to
-    64  payload                whole record batches
+    0   token         16 bytes
+    16  crc           u32      CRC-32C of bytes 20..80 and the payload
+    20  length        u32      of the payload
+    24  sequence      u64      grows by one with each entry
+    32  topic id      16 bytes
+    48  partition     i32
+    52  unused        u32
+    56  base offset   i64      of the payload's first batch
+    64  segment base  i64      base offset of the segment it was written to
+    72  position      u64      in that segment's file
+    80  payload                whole record batches
+
+Version 1 had no token (`journal_v1.py`).
 """
 
 from __future__ import annotations
 
+import secrets
 import struct
 from collections import deque
 from collections.abc import Sequence
@@ -40,20 +47,23 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from pentalog import kernels
+from pentalog.log import journal_v1
 from pentalog.log.files import Files, Handle
 
-_HEADER: Final = struct.Struct("<4sIIIQQQQ")
-_HEADER_BODY: Final = struct.Struct("<IIQQQQ")
-_ENTRY: Final = struct.Struct("<4sIQQ16siIqq")
-_ENTRY_BODY: Final = struct.Struct("<QQ16siIqq")
+_HEADER: Final = struct.Struct("<4sIIIQ16sQ")
+_HEADER_BODY: Final = struct.Struct("<IIQ16sQ")
+_ENTRY: Final = struct.Struct("<16sIIQ16siIqqQ")
+_ENTRY_BODY: Final = struct.Struct("<IQ16siIqqQ")
+_ENTRY_BODY_AT: Final = 20
 _HEADER_MAGIC: Final = b"PLJH"
-_ENTRY_MAGIC: Final = b"PLJE"
-_VERSION: Final = 1
+_VERSION: Final = 2
 _SLOT_BYTES: Final = 4096
 _START: Final = 2 * _SLOT_BYTES
 _ALIGNMENT: Final = 64
 _FILL_BYTES: Final = 1 << 20
 _PIECE_BYTES: Final = 1 << 20
+_TOKEN_END: Final = b"J"
+"""Not a zero: a token that ended in zeros could be made of a payload's end and the padding."""
 
 SIZE_MIN: Final = 64 << 10
 
@@ -65,6 +75,8 @@ class Entry(NamedTuple):
     partition: int
     base_offset: int
     segment_base: int
+    position: int
+    """Where in the segment's file they were written; -1 if a journal of version 1 has it."""
     payload: bytes | bytearray | memoryview
 
 
@@ -82,9 +94,12 @@ class Journal:
     def __init__(self, path: Path, files: Files, size_bytes: int) -> None:
         self.path = path
         self.size_bytes = max(size_bytes, SIZE_MIN) // _SLOT_BYTES * _SLOT_BYTES
+        self.retired = False
+        """The entries found at the start are still needed: nothing may be written over them."""
         self._files = files
         self._file: Handle | None = None
-        self._epoch = 0
+        self._found: Handle | None = None
+        self._token = b""
         self._sequence = 1
         self._number = 0
         self._head = _START
@@ -104,7 +119,10 @@ class Journal:
     # Opening
 
     def recover(self) -> list[Entry]:
-        """Every entry that still counts, oldest first; nothing if there is no journal."""
+        """Every entry that still counts, oldest first; nothing if there is no journal.
+
+        Not usable for writing before `start`.
+        """
         if not self._files.exists(self.path):
             return []
         file = self._files.open(self.path)
@@ -112,48 +130,75 @@ class Journal:
         headers = [
             header for slot in (0, _SLOT_BYTES) if (header := _read_header(slots, slot)) is not None
         ]
-        if not headers:
-            file.close()
-            return []
-        number, epoch, sequence, _ = max(headers)
-        self._number, self._epoch = number, epoch
-        found = _read_entries(self._files, file, epoch, sequence)
+        old = journal_v1.newest_header(slots)
+        self._number = max([0, old.number if old else 0, *(header[0] for header in headers)])
         if self._files.size(file) == self.size_bytes:
-            self._file = file
-        return [entry for _, entry in found]
+            self._found = file
+        if headers and (old is None or max(headers)[0] > old.number):
+            _, sequence, token = max(headers)
+            return [entry for _, entry in _read_entries(self._files, file, token, sequence)]
+        if old is None:
+            return []
+        return [
+            Entry(
+                UUID(bytes=found.topic_id),
+                found.partition,
+                found.base_offset,
+                found.segment_base,
+                -1,
+                found.payload,
+            )
+            for found in journal_v1.read_entries(self._files, file, old)
+        ]
 
     def create(self) -> Handle:
         """Write the whole file ahead; slow, for a thread.  `start` makes it the journal."""
-        file = self._files.open(self.path, create=True)
-        self._files.truncate(file, self.size_bytes)
-        zeros = bytes(_FILL_BYTES)
-        for position in range(0, self.size_bytes, _FILL_BYTES):
-            self._files.write(file, zeros[: self.size_bytes - position], position)
-        self._files.sync(file)
-        self._files.sync_directory(self.path.parent)
+        try:
+            file = self._files.open(self.path, create=True)
+            self._files.truncate(file, self.size_bytes)
+            zeros = bytes(_FILL_BYTES)
+            for position in range(0, self.size_bytes, _FILL_BYTES):
+                self._files.write(file, zeros[: self.size_bytes - position], position)
+            self._files.sync(file)
+            self._files.sync_directory(self.path.parent)
+        except OSError:
+            # A disk without room for the journal needs these blocks for records.
+            self._files.remove(self.path)
+            raise
         return file
 
     def start(self, file: Handle | None = None) -> None:
         """Begin a new life with nothing in it: what the old one held is in the partitions now."""
-        if file is not None:
-            self._file = file
-        self._epoch += 1
+        file = file or self._found
+        self._found = None
+        self._token = secrets.token_bytes(15) + _TOKEN_END
         self._sequence = 1
         self._head = _START
         self._chunks.clear()
         self.used_bytes = 0
-        if self._file is None:
+        if file is None:
             if self._files.exists(self.path):
-                # Of another size, or without a sound header: made anew when it is needed.
+                # Of another size, or without a sound header: made again when it is needed.
                 self._files.remove(self.path)
             return
-        data, position = self.header()
-        self._files.write_synced(self.file, data, position)
+        data, position = self.header_after(0)
+        self._files.write_synced(file, data, position)
+        self._file = file
+
+    def retire(self) -> None:
+        """Keep the entries that were found for the next start; writes sync their own files."""
+        self.retired = True
+        self._found = None
 
     def close(self) -> None:
         self._file = None
+        self._found = None
 
     # Writing
+
+    def accepts(self, payload: bytes) -> bool:
+        """False if the payload could be taken for an entry."""
+        return self._token not in payload
 
     def place(self, entries: Sequence[Entry]) -> Chunk | None:
         """Lay out entries to be written in one go; None if there is no room now."""
@@ -168,18 +213,19 @@ class Journal:
             end = at + _ENTRY.size + len(entry.payload)
             _ENTRY_BODY.pack_into(
                 data,
-                at + 8,
-                self._epoch,
+                at + _ENTRY_BODY_AT,
+                len(entry.payload),
                 self._sequence,
                 entry.topic_id.bytes,
                 entry.partition,
-                len(entry.payload),
+                0,
                 entry.base_offset,
                 entry.segment_base,
+                entry.position,
             )
             data[at + _ENTRY.size : end] = entry.payload
-            crc = kernels.crc32c(memoryview(data)[at + 8 : end])
-            struct.pack_into("<4sI", data, at, _ENTRY_MAGIC, crc)
+            crc = kernels.crc32c(memoryview(data)[at + _ENTRY_BODY_AT : end])
+            struct.pack_into("<16sI", data, at, self._token, crc)
             self._sequence += 1
             at += entry_bytes
         self._chunks.append((position, position + size, self._sequence - 1))
@@ -199,12 +245,10 @@ class Journal:
 
     def header_after(self, sequence: int) -> tuple[bytes, int]:
         """The header, and where to write it, that gives up all entries up to `sequence`."""
-        position = self._head
-        for start, _, last in self._chunks:
-            if last > sequence:
-                position = start
-                break
-        return self._pack_header(sequence + 1, position)
+        self._number += 1
+        body = _HEADER_BODY.pack(_VERSION, 0, self._number, self._token, sequence + 1)
+        crc = struct.pack("<I", kernels.crc32c(body))
+        return _HEADER_MAGIC + crc + body, self._number % 2 * _SLOT_BYTES
 
     def release(self, sequence: int) -> None:
         """The header that gives up all entries up to `sequence` is on the disk."""
@@ -212,32 +256,25 @@ class Journal:
             start, end, _ = self._chunks.popleft()
             self.used_bytes -= end - start
 
-    def header(self) -> tuple[bytes, int]:
-        return self._pack_header(self._sequence, self._head)
-
-    def _pack_header(self, sequence: int, position: int) -> tuple[bytes, int]:
-        self._number += 1
-        body = _HEADER_BODY.pack(_VERSION, 0, self._number, self._epoch, sequence, position)
-        crc = struct.pack("<I", kernels.crc32c(body))
-        return _HEADER_MAGIC + crc + body, self._number % 2 * _SLOT_BYTES
-
 
 def _padded(size: int) -> int:
     return (size + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT
 
 
-def _read_header(data: bytes, position: int) -> tuple[int, int, int, int] | None:
-    """(number, epoch, sequence, position), or None if the slot is not sound."""
+def _read_header(data: bytes, position: int) -> tuple[int, int, bytes] | None:
+    """(number, sequence, token), or None if the slot is not sound."""
     if len(data) < position + _HEADER.size:
         return None
-    magic, crc, version, _, number, epoch, sequence, at = _HEADER.unpack_from(data, position)
+    magic, crc, version, _, number, token, sequence = _HEADER.unpack_from(data, position)
     body = data[position + 8 : position + _HEADER.size]
     if magic != _HEADER_MAGIC or kernels.crc32c(body) != crc or version != _VERSION:
         return None
-    return number, epoch, sequence, at
+    return number, sequence, token
 
 
-def _read_entries(files: Files, file: Handle, epoch: int, sequence: int) -> list[tuple[int, Entry]]:
+def _read_entries(
+    files: Files, file: Handle, token: bytes, sequence: int
+) -> list[tuple[int, Entry]]:
     """All sound entries of a life from a sequence on, in order.
 
     The whole file is searched rather than followed from entry to entry, so a damaged entry
@@ -248,37 +285,30 @@ def _read_entries(files: Files, file: Handle, epoch: int, sequence: int) -> list
     size = files.size(file)
     start = _START
     while piece := files.read(file, _PIECE_BYTES, start):
-        # Only whole units of the alignment, so no entry's header lies in two pieces.
+        # Only whole units of the alignment, so no token lies in two pieces.
         whole_bytes = len(piece) // _ALIGNMENT * _ALIGNMENT
-        position = start
-        while (at := piece.find(_ENTRY_MAGIC, position - start, whole_bytes)) >= 0:
-            position = start + at + len(_ENTRY_MAGIC)
-            length = _payload_bytes(piece, at, epoch, sequence)
-            end = at + _ENTRY.size + length
-            if length < 0 or start + end > size:
-                continue
-            data = piece[at:end] if end <= len(piece) else files.read(file, end - at, start + at)
-            entry = _read_entry(data)
-            if entry is not None:
+        at = piece.find(token, 0, whole_bytes)
+        while at >= 0:
+            entry = _read_entry(files, file, start + at, size) if at % _ALIGNMENT == 0 else None
+            if entry is not None and entry[0] >= sequence:
                 found.append(entry)
-                position = start + at + _padded(len(data))
+            at = piece.find(token, at + 1, whole_bytes)
         if not whole_bytes:
             break
-        start = max(start + whole_bytes, position)
+        start += whole_bytes
     return sorted(found, key=lambda numbered: numbered[0])
 
 
-def _payload_bytes(piece: bytes, at: int, epoch: int, sequence: int) -> int:
-    """How long the payload of an entry claims to be; -1 if there is no entry that counts."""
-    if at % _ALIGNMENT:
-        return -1
-    _, _, life, number, _, _, length, _, _ = _ENTRY.unpack_from(piece, at)
-    return length if life == epoch and number >= sequence else -1
-
-
-def _read_entry(data: bytes) -> tuple[int, Entry] | None:
-    _, crc, _, number, topic_id, partition, _, base, segment_base = _ENTRY.unpack_from(data)
-    if kernels.crc32c(memoryview(data)[8:]) != crc:
+def _read_entry(files: Files, file: Handle, at: int, size: int) -> tuple[int, Entry] | None:
+    head = files.read(file, _ENTRY.size, at)
+    if len(head) < _ENTRY.size:
         return None
-    payload = data[_ENTRY.size :]
-    return number, Entry(UUID(bytes=topic_id), partition, base, segment_base, payload)
+    _, crc, length, number, topic_id, partition, _, base, segment_base, position = _ENTRY.unpack(
+        head
+    )
+    if at + _ENTRY.size + length > size:
+        return None
+    payload = files.read(file, length, at + _ENTRY.size)
+    if kernels.crc32c(head[_ENTRY_BODY_AT:] + payload) != crc:
+        return None
+    return number, Entry(UUID(bytes=topic_id), partition, base, segment_base, position, payload)

@@ -18,13 +18,14 @@ from pentalog import kernels
 from pentalog.kernels import Facts
 from pentalog.log import transactions
 from pentalog.log.admission import admit
-from pentalog.log.files import Files, Handle
-from pentalog.log.flusher import SYNC_LANE, Flusher
+from pentalog.log.files import Files, Handle, sync_file
+from pentalog.log.flusher import Flusher
 from pentalog.log.inspection import Damage
 from pentalog.log.producers import Producers, Written
 from pentalog.log.reading import Reading
 from pentalog.log.residents import Residents
-from pentalog.log.segment import Point, Segment, segment_path
+from pentalog.log.segment import Point, Segment
+from pentalog.log.snapshots import ProducerSnapshots
 from pentalog.log.transactions import AbortedTransaction, AbortedTransactions
 from pentalog.log.troubles import Troubles
 from pentalog.metrics import Metrics
@@ -95,12 +96,11 @@ class PartitionLog:
         self.records_since_sync = 0
         self.leased_bytes = 0
         """Kept only because somebody has not read them yet."""
-        self._aborts_unsynced: dict[Path, Handle] = {}
+        self.aborts_unsynced: dict[Path, Handle] = {}
         """Indexes of aborted transactions that a power cut would take."""
         self.aborts_unwritten = False
         """The files do not tell yet what was aborted; the next checkpoint makes up for it."""
-        self.snapshot_offset = -1
-        """The offset of the newest snapshot of the producers; -1 if there is none."""
+        self.snapshots = ProducerSnapshots(self)
         self.appended_bytes = 0
         """Since this was opened."""
         self.bases: list[int] = []
@@ -130,6 +130,11 @@ class PartitionLog:
     @property
     def marks(self) -> Marks:
         return Marks(self.start_offset, self.stable_offset, self.durable.offset, self.end_offset)
+
+    @property
+    def unsynced_segments(self) -> list[Segment]:
+        """Segments with something that a power cut could take."""
+        return [segment for segment in self.segments if segment.base_offset >= self.synced.base]
 
     @property
     def size_bytes(self) -> int:
@@ -188,15 +193,36 @@ class PartitionLog:
             self.advance(self.end)
 
     def roll(self) -> None:
-        """Seal the active segment and go on in a new one."""
+        """Seal the active segment and start a new one; raises OSError and changes nothing."""
         active = self.active
         if not active.size:
             return
-        # In this order the old one is still the active one if the disk refuses anything.
         following = self._new_segment(active.next_offset)
-        active.seal()
+        try:
+            active.seal()
+        except OSError:
+            # The old one stays active and grows beyond the base of the new one, whose file would
+            # hide those records from the next start.
+            following.discard()
+            raise
         self._add_segment(following)
         self.flusher.sealed(self)
+
+    def skip_to(self, offset: int) -> None:
+        """Go on in a new segment at an offset behind the end; those in between are lost.
+
+        Inside a segment a missing offset would be taken for damage.
+        """
+        active = self.active
+        assert offset > active.base_offset
+        following = self._new_segment(offset)
+        if active.size:
+            active.seal()
+        else:
+            del self.segments[-1], self.bases[-1]
+            active.close()
+            active.remove_files()
+        self._add_segment(following)
 
     def _roll_if_due(self, size: int, facts: Facts) -> None:
         active, settings = self.segments[-1], self.settings
@@ -342,7 +368,8 @@ class PartitionLog:
             self.troubles.tell(logging.ERROR, "aborted", what, error)
             self.aborts_unwritten = True
 
-    def _make_up_for_aborts(self) -> None:
+    def make_up_for_aborts(self) -> None:
+        """Write what the indexes of aborted transactions lack; raises OSError."""
         if not self.aborts_unwritten:
             return
         for segment in self.segments:
@@ -355,9 +382,9 @@ class PartitionLog:
         self, segment: Segment, entries: list[AbortedTransaction], index: int
     ) -> None:
         path = segment.path(".txnindex")
-        file = self._aborts_unsynced.get(path)
+        file = self.aborts_unsynced.get(path)
         if file is None:
-            file = self._aborts_unsynced[path] = self.files.open(path, create=True)
+            file = self.aborts_unsynced[path] = self.files.open(path, create=True)
             self.flusher.created(self.directory)
         self.files.write(file, transactions.pack(entries), index * transactions.ENTRY_BYTES)
 
@@ -400,15 +427,10 @@ class PartitionLog:
         self.durable = durable
         waiters = self.waiters
         if waiters:
-            # Appends are settled in order, so the waiting offsets ascend.
-            count = 0
-            for offset, _ in waiters:
-                if offset > durable.offset:
-                    break
-                count += 1
-            self.waiters = waiters[count:]
-            for _, then in waiters[:count]:
-                then(None)
+            self.waiters = [waiter for waiter in waiters if waiter[0] > durable.offset]
+            for offset, then in waiters:
+                if offset <= durable.offset:
+                    self._call(partial(then, None))
         if self.watchers:
             self.notify()
 
@@ -422,11 +444,18 @@ class PartitionLog:
             log.error(self.failed)
         waiters, self.waiters = self.waiters, []
         for _, then in waiters:
-            then(StorageFailed(self.failed))
+            self._call(partial(then, StorageFailed(self.failed)))
 
     def notify(self) -> None:
         for watcher in list(self.watchers):
-            watcher()
+            self._call(watcher)
+
+    def _call(self, run: Callable[[], object]) -> None:
+        """Report to one waiter; its mistake must not keep the news from all the others."""
+        try:
+            run()
+        except Exception:
+            log.exception("%s: a waiter failed when it was told of new records", self.name)
 
     # Finding
 
@@ -450,6 +479,8 @@ class PartitionLog:
 
     def drop_segments(self, doomed: list[Segment]) -> None:
         """Remove segments from the front, their files after the topic's delay."""
+        if doomed:
+            self.snapshots.keep(doomed[-1].next_offset)
         for segment in doomed:
             assert segment is self.segments[0]
             assert len(self.segments) > 1
@@ -464,8 +495,21 @@ class PartitionLog:
             self.notify()
 
     def retire(self, segment: Segment) -> None:
-        segment.mark_deleted()
-        self.runtime.after(self.settings.file_delete_delay_ms, segment.remove)
+        """Take the files of a segment out of the log; they go after the topic's delay."""
+        try:
+            segment.mark_deleted()
+        except OSError as error:
+            # What keeps its name lies before the start: the next open removes it.
+            what = f"rename the files of a dropped segment of {self.name}"
+            self.troubles.tell(logging.WARNING, "retire", what, error)
+        self.runtime.after(self.settings.file_delete_delay_ms, partial(self._remove, segment))
+
+    def _remove(self, segment: Segment) -> None:
+        try:
+            segment.remove()
+        except OSError as error:
+            what = f"remove the files of a dropped segment of {self.name}"
+            self.troubles.tell(logging.WARNING, "remove", what, error)
 
     def replace_segments(self, old: list[Segment], new: Segment) -> None:
         """Put a compacted segment, whose files are in place, where its sources were."""
@@ -489,48 +533,17 @@ class PartitionLog:
 
     # Opening and leaving
 
-    def restore(self, batches: memoryview, segment_base: int) -> None:
-        """Write stamped batches the log lacks: where a sealed segment's tail is missing, or at its
-        end.  What is there already is left alone.  To be followed by `open_producers`.
-        """
-        for segment in self.segments:
-            if segment.base_offset == segment_base:
-                segment.refill(batches)
-        position = 0
-        end_offset = self.end_offset
-        while position < len(batches):
-            header = kernels.batch_header(batches, position)
-            if header.base_offset >= end_offset:
-                break
-            position += header.size
-        rest = batches[position:]
-        if not rest:
-            return
-        if header.base_offset != end_offset:
-            log.error(
-                "%s: cannot restore from offset %d, the log ends at %d",
-                self.name,
-                header.base_offset,
-                end_offset,
-            )
-            return
-        facts = kernels.check_batches(rest, 0, len(rest))
-        assert facts.flaw == 0, "the journal's own checksum held"
-        if segment_base == end_offset:
-            self.roll()
-        self.active.append(rest, facts, end_offset + facts.offsets)
-        log.warning("%s: restored up to offset %d", self.name, self.end_offset)
-
     def sync_all(self) -> None:
         """Bring the files to the disk here and now; raises OSError."""
         target = self.end
-        for segment in self.segments:
-            if segment.base_offset >= self.synced.base:
-                self.files.sync(segment.file)
-        self._make_up_for_aborts()
-        for file in self._aborts_unsynced.values():
+        for segment in self.unsynced_segments:
+            self.files.sync(segment.file)
+            for path in () if segment.active else segment.indexes:
+                sync_file(self.files, path)
+        self.make_up_for_aborts()
+        for file in self.aborts_unsynced.values():
             self.files.sync(file)
-        self._aborts_unsynced = {}
+        self.aborts_unsynced = {}
         self.files.sync_directory(self.directory)
         self.synced = target
         self.advance(target)
@@ -543,48 +556,6 @@ class PartitionLog:
             then(refusal)
         self.notify()
         self.close()
-
-    def write_producer_snapshot(self) -> None:
-        """So that opening need not walk the log to learn what producers did.
-
-        It also will not meet the markers again, so what is known of them is synced before.
-        """
-        self._make_up_for_aborts()
-        snapshot = self.producers.packed()
-        offset = self.end_offset
-        if not self._aborts_unsynced:
-            self._write_snapshot(snapshot, offset)
-            return
-        unsynced, self._aborts_unsynced = self._aborts_unsynced, {}
-
-        def done(_: None, error: BaseException | None) -> None:
-            if error is not None:
-                log.warning("cannot write checkpoints of %s: %s", self.name, error)
-                self._aborts_unsynced = unsynced | self._aborts_unsynced
-            elif not self.deleted:
-                self._write_snapshot(snapshot, offset)
-
-        self.runtime.offload(SYNC_LANE, partial(self._sync_aborts, unsynced), done)
-
-    def _sync_aborts(self, unsynced: dict[Path, Handle]) -> None:
-        for file in unsynced.values():
-            self.files.sync(file)
-        self.files.sync_directory(self.directory)
-
-    def _write_snapshot(self, snapshot: bytes, offset: int) -> None:
-        if offset <= self.snapshot_offset:
-            return
-        older = self.snapshot_offset
-        path = segment_path(self.directory, offset, ".producers")
-        file = self.files.open(path, create=True)
-        try:
-            self.files.truncate(file, 0)
-            self.files.write(file, snapshot, 0)
-        finally:
-            file.close()
-        self.snapshot_offset = offset
-        if older >= 0:
-            self.files.remove(segment_path(self.directory, older, ".producers"))
 
     def close(self) -> None:
         for segment in self.segments:

@@ -1,8 +1,9 @@
 """Open a partition's directory: quickly after a clean stop, carefully after anything else.
 
-After a crash only what was not known to be on the disk is read: from the recovery point on every
-checksum is verified, the log is cut behind its last whole batch, and damage in its middle is
-reported and stepped over.  Offsets that were ever known to be taken are never given again.
+After a crash the journal's entries are put back in their places first.  Then only what was not
+known to be on the disk is read: from the recovery point on every checksum is verified, the log is
+cut behind its last whole batch, and damage in its middle is reported and stepped over.  Offsets
+that were ever known to be taken are never given again.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import logging
 import re
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -18,8 +19,10 @@ from pentalog import kernels
 from pentalog.log import swap, transactions
 from pentalog.log.index import OffsetIndex, TimeIndex
 from pentalog.log.inspection import OFFSET_MAX, Damage
+from pentalog.log.journal import Entry
 from pentalog.log.partition import PartitionLog
 from pentalog.log.producers import Producers, Written
+from pentalog.log.replay import Replayed, replay
 from pentalog.log.segment import Point, Segment, segment_path
 
 log = logging.getLogger("pentalog.log")
@@ -40,32 +43,83 @@ class CleanStop(NamedTuple):
 
 
 def open_partition(
-    partition: PartitionLog, stop: CleanStop | None, *, recovery_point: int, start_offset: int
-) -> Iterator[None]:
+    partition: PartitionLog,
+    stop: CleanStop | None,
+    *,
+    recovery_point: int,
+    start_offset: int,
+    entries: Sequence[Entry] = (),
+) -> Generator[None, None, list[Entry]]:
     """Attach what lies in the partition's directory; `open_producers` is the second half.
 
-    Yields after every segment that had to be read.
+    `entries` are what the journal has of it.  Yields after every segment that had to be read;
+    returns the entries that cannot be applied.
     """
-    names = swap.tidy(partition.files, partition.directory)
+    files, directory = partition.files, partition.directory
+    names = swap.tidy(files, directory)
     bases = [int(match[1]) for name in names if (match := _SEGMENT_NAME.fullmatch(name))]
-    segments = [_segment(partition, base) for base in bases]
-    if len(segments) > 1 and not segments[-1].size and not _was_active(segments[-1], stop):
-        # Begun, but nothing was written to it: the roll may have been given up again.
-        segments.pop().remove_files()
+    replayed = replay(
+        files,
+        directory,
+        entries,
+        bases,
+        start_offset=start_offset,
+        synced_offset=recovery_point,
+    )
+    segments = _without_empty([_segment(partition, base) for base in bases], stop)
     for segment, following in pairwise(segments):
         segment.next_offset = following.base_offset
     if segments:
         segments[-1].active = True
-    partition.start_offset = max(start_offset, bases[0] if bases else 0)
+    partition.start_offset = max(start_offset, segments[0].base_offset if segments else 0)
     partition.attach(segments)
     if segments:
-        yield from _open_active(partition, stop, recovery_point)
+        yield from _open_segments(partition, stop, recovery_point, replayed)
+    _drop_before_start(partition)
     end = partition.end
     partition.durable = end
     if stop is not None or not segments:
         partition.synced = end
     else:
         partition.synced = _point_at_most(partition, recovery_point)
+    return replayed.rejected
+
+
+def _without_empty(segments: list[Segment], stop: CleanStop | None) -> list[Segment]:
+    """Remove segments that were begun and never written to: the roll was given up.
+
+    The segment before such a one may hold its offsets.
+    """
+    kept: list[Segment] = []
+    for segment in segments:
+        last = segment is segments[-1]
+        if (
+            not segment.size
+            and segments[0] is not segment
+            and not (last and _was_active(segment, stop))
+        ):
+            segment.remove_files()
+        else:
+            kept.append(segment)
+    return kept
+
+
+def _drop_before_start(partition: PartitionLog) -> None:
+    """Remove what lies before the start: dropped already, and back after a power cut.
+
+    A log that lost its tail may end before its start.  It goes on at the start: the offsets
+    before it were given to records that have been deleted.
+    """
+    start = partition.start_offset
+    if partition.end_offset < start:
+        log.warning(
+            "%s: ends at offset %d, before its start %d; it goes on there",
+            partition.name,
+            partition.end_offset,
+            start,
+        )
+        partition.skip_to(start)
+    partition.drop_segments([s for s in partition.segments[:-1] if s.next_offset <= start])
 
 
 def _was_active(segment: Segment, stop: CleanStop | None) -> bool:
@@ -77,8 +131,8 @@ def _segment(partition: PartitionLog, base: int) -> Segment:
     return Segment(partition.files, partition.directory, base, partition.residents, size=size)
 
 
-def _open_active(
-    partition: PartitionLog, stop: CleanStop | None, recovery_point: int
+def _open_segments(
+    partition: PartitionLog, stop: CleanStop | None, recovery_point: int, replayed: Replayed
 ) -> Iterator[None]:
     active = partition.active
     if stop is not None and (stop.active_base, stop.active_size) == (
@@ -90,17 +144,26 @@ def _open_active(
         active.timestamp_max_offset = stop.timestamp_max_offset
         active.note_first_timestamp()
         return
-    known_end = recovery_point if stop is None else stop.end_offset
-    for segment in partition.segments:
+    known_end = max(recovery_point if stop is None else stop.end_offset, replayed.end_offset)
+    for segment in list(partition.segments):
         if segment.active or segment.next_offset > recovery_point:
-            _recover(partition, segment, recovery_point, known_end)
+            boundaries = replayed.boundaries.get(segment.base_offset, [])
+            _recover(
+                partition, segment, recovery_point, known_end, boundaries, at_rest=stop is not None
+            )
             yield
 
 
 def _recover(
-    partition: PartitionLog, segment: Segment, recovery_point: int, known_end: int
+    partition: PartitionLog,
+    segment: Segment,
+    recovery_point: int,
+    known_end: int,
+    boundaries: Sequence[int],
+    *,
+    at_rest: bool,
 ) -> None:
-    index, time_index, position, next_offset = _resume_point(segment, recovery_point)
+    index, time_index, position, next_offset, indexed = _resume_point(segment, recovery_point)
     found = segment.inspect_from(
         position,
         next_offset,
@@ -108,18 +171,25 @@ def _recover(
         timestamp_max=time_index.newest,
         timestamp_max_offset=time_index.newest_offset(segment.base_offset),
         bytes_since_entry=segment.index_interval + 1 if position else 0,
+        boundaries=sorted({*indexed, *boundaries}),
+        at_rest=at_rest,
     )
     sealed_end = segment.next_offset
     segment.adopt(index, time_index, found, from_position=position)
     segment.note_first_timestamp()
     if not segment.active:
         segment.next_offset = sealed_end
-        if found.end < segment.size:
+        # A compacted segment may end before the next one begins; any other has lost its tail.
+        if found.end < segment.size or (found.next_offset < sealed_end and not segment.gaps):
             segment.damages.append(Damage(found.end, segment.size, found.next_offset, sealed_end))
     elif found.next_offset < known_end:
         # What is missing had been on the disk: it was damaged, not torn.  Its offsets stay taken.
-        segment.damages.append(Damage(found.end, segment.size, found.next_offset, known_end))
+        lost = Damage(found.end, segment.size, found.next_offset, known_end)
+        segment.damages.append(lost)
         segment.next_offset = known_end
+        if not segment.size:
+            partition.report(lost)  # the segment itself goes
+        partition.skip_to(known_end)
     elif found.end < segment.size:
         log.warning(
             "%s: cut %d bytes behind offset %d that were not a whole batch",
@@ -130,11 +200,17 @@ def _recover(
         segment.cut(found.end)
 
 
-def _resume_point(segment: Segment, recovery_point: int) -> tuple[OffsetIndex, TimeIndex, int, int]:
-    """Indexes that can be believed, and the boundary from which everything must be read."""
+def _resume_point(
+    segment: Segment, recovery_point: int
+) -> tuple[OffsetIndex, TimeIndex, int, int, list[int]]:
+    """Indexes that can be believed, and the boundary from which everything must be read.
+
+    Last come the positions that the index file has behind that boundary.
+    """
     index, time_index = segment.read_index_files()
     if index is None or time_index is None:
-        return OffsetIndex(), TimeIndex(), 0, segment.base_offset
+        return OffsetIndex(), TimeIndex(), 0, segment.base_offset, []
+    positions = list(index.positions)
     entry = bisect_left(index.offsets, max(0, recovery_point - segment.base_offset)) - 1
     while entry >= 0:
         position = index.positions[entry]
@@ -144,9 +220,9 @@ def _resume_point(segment: Segment, recovery_point: int) -> tuple[OffsetIndex, T
             if header.magic == 2 and last == index.offsets[entry] and header.last_offset_delta >= 0:
                 index.truncate(position)
                 time_index.truncate(last + 1)
-                return index, time_index, position, header.base_offset
+                return index, time_index, position, header.base_offset, positions
         entry -= 1
-    return OffsetIndex(), TimeIndex(), 0, segment.base_offset
+    return OffsetIndex(), TimeIndex(), 0, segment.base_offset, positions
 
 
 def _point_at_most(partition: PartitionLog, recovery_point: int) -> Point:
@@ -186,9 +262,9 @@ def open_producers(partition: PartitionLog) -> None:
         data = files.read(file, files.size(file), 0)
         file.close()
         states = Producers.unpack(data) if candidate <= end else None
-        if states is not None and partition.snapshot_offset < 0:
+        if states is not None and partition.snapshots.offset < 0:
             partition.producers = states
-            partition.snapshot_offset = offset = candidate
+            partition.snapshots.offset = offset = candidate
         else:
             files.remove(path)
     for segment in partition.segments:

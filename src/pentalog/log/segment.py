@@ -8,8 +8,9 @@ Not thread-safe: one owner.
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -88,9 +89,20 @@ class Segment:
         """What lies behind was written, or inspected, by this process."""
         self._windows: list[int] | None = None
         self._windows_inspected: set[int] = set()
+        self._ragged = False
+        """A failed write left bytes behind the end that could not be cut off yet."""
 
     def path(self, suffix: str) -> Path:
         return segment_path(self.directory, self.base_offset, suffix)
+
+    @property
+    def indexes(self) -> tuple[Path, Path]:
+        """Files that a sealed segment has beside its batches.
+
+        They are synced with it: a start does not look at what was synced, and retention goes by
+        the newest time that they tell.
+        """
+        return self.path(".index"), self.path(".timeindex")
 
     @property
     def file(self) -> Handle:
@@ -122,13 +134,32 @@ class Segment:
             self._time_index = None
 
     def start_new(self) -> None:
-        """Become the (empty) active segment."""
+        """Become the (empty) active segment; raises OSError and leaves no files if that fails."""
         self.active = True
         self._index = OffsetIndex()
         self._time_index = TimeIndex()
-        self.files.truncate(self.file, 0)
-        for suffix in (".index", ".timeindex"):
-            self.files.open(self.path(suffix), create=True).close()
+        try:
+            self.files.truncate(self.file, 0)
+            for suffix in (".index", ".timeindex"):
+                file = self.files.open(self.path(suffix), create=True)
+                try:
+                    # There may be one of a segment with this base that was given up.
+                    self.files.truncate(file, 0)
+                finally:
+                    file.close()
+        except OSError:
+            self.discard()
+            raise
+
+    def discard(self) -> None:
+        """Remove the files of a segment that was begun in vain, as far as the disk lets us.
+
+        A file that stays is empty: the next start removes it.
+        """
+        self._file = None
+        for suffix in SUFFIXES:
+            with contextlib.suppress(OSError):
+                self.files.remove(self.path(suffix))
 
     # Writing
 
@@ -137,10 +168,23 @@ class Segment:
         position = self.size
         size = len(batches)
         assert self.active
-        self.files.write(self.file, batches, position)
+        if self._ragged:
+            self._trim_rest()
+        try:
+            self.files.write(self.file, batches, position)
+        except OSError:
+            # A shorter batch written here next must not be followed by what this one left.
+            self._ragged = True
+            with contextlib.suppress(OSError):
+                self._trim_rest()
+            raise
         self._note(batches, facts, next_offset, position)
         self.size = position + size
         self.next_offset = next_offset
+
+    def _trim_rest(self) -> None:
+        self.files.truncate(self.file, self.size)
+        self._ragged = False
 
     def _note(self, batches: memoryview, facts: Facts, next_offset: int, position: int) -> None:
         if facts.batches > 1 and len(batches) > self.index_interval:
@@ -205,7 +249,8 @@ class Segment:
 
     def seal(self) -> None:
         """No more batches will come."""
-        self.files.truncate(self.file, self.size)  # a failed write may have left a rest
+        if self._ragged:
+            self._trim_rest()
         if self.timestamp_max >= 0:
             self.time_index.append(self.timestamp_max, self.timestamp_max_offset - self.base_offset)
         self.persist_indexes()
@@ -282,6 +327,8 @@ class Segment:
         timestamp_max: int = -1,
         timestamp_max_offset: int = -1,
         bytes_since_entry: int = 0,
+        boundaries: Sequence[int] = (),
+        at_rest: bool = True,
     ) -> Inspection:
         """Check every batch from a boundary to the end of the file."""
         mapped = self.files.map(self.file, position)
@@ -299,6 +346,8 @@ class Segment:
                 timestamp_entered=timestamp_max,
                 bytes_since_entry=bytes_since_entry,
                 gaps=self.gaps,
+                boundaries=boundaries,
+                at_rest=at_rest,
             )
         finally:
             view.release()
@@ -331,27 +380,6 @@ class Segment:
         self.files.truncate(self.file, position)
         self.files.sync(self.file)
         self.size = position
-
-    def refill(self, batches: memoryview) -> None:
-        """Put stamped batches back where the tail of the segment is missing or damaged."""
-        if not self.damages or self.damages[-1].end < self.size:
-            return
-        _, _, offset, next_offset = tail = self.damages[-1]
-        start = position = tail.start
-        for header, batch in _each_batch(batches):
-            following = header.base_offset + header.last_offset_delta + 1
-            if header.base_offset == offset and following <= next_offset:
-                self.files.write(self.file, batch, position)
-                position += header.size
-                offset = following
-        if position == start:
-            return
-        self.files.truncate(self.file, position)
-        self.size = position
-        self._rebuild()
-        if offset < next_offset:
-            # Still the tail, though no bytes are left of it: more may come to put there.
-            self.damages.append(Damage(position, position, offset, next_offset))
 
     # Finding
 
@@ -400,6 +428,7 @@ class Segment:
             next_offset=low,
             offset_max=high,
             gaps=self.gaps,
+            boundaries=index.positions,
         )
         fresh = list(found.damages)
         if found.end < end:
@@ -502,8 +531,12 @@ class Segment:
         return self.timestamp_max
 
     def _newest_on_disk(self) -> int:
-        """A sealed segment's last time index entry, read without loading the index."""
+        """A sealed segment's last time index entry, read without loading the index.
+
+        Retention goes by it, so it must not be older than what the segment begins with.
+        """
         path = self.path(".timeindex")
+        newest = -1
         if self._time_index is None and self.files.exists(path):
             file = self.files.open(path, writable=False)
             try:
@@ -511,10 +544,14 @@ class Segment:
                 if size and size % TimeIndex.entry_bytes == 0:
                     last = TimeIndex()
                     last.extend(self.files.read(file, TimeIndex.entry_bytes, size - 12))
-                    return last.newest
+                    newest = last.newest
             finally:
                 file.close()
-        return self.time_index.newest
+        else:
+            newest = self.time_index.newest
+        if newest < self.header_at(0).max_timestamp:
+            newest = self._rebuild()[1].newest
+        return newest
 
     def find_time(self, timestamp: int, *, patient: bool) -> Found | None:
         """The first batch whose largest timestamp is at or after `timestamp`."""
@@ -574,11 +611,3 @@ class Segment:
 
 
 def _unreported(_: Damage) -> None: ...
-
-
-def _each_batch(batches: memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
-    position = 0
-    while position < len(batches):
-        header = kernels.batch_header(batches, position)
-        yield header, batches[position : position + header.size]
-        position += header.size

@@ -4,6 +4,7 @@
 pentalog.format                    version of everything below, one number
 pentalog.clean                     written by a clean stop, removed by the next start
 journal                            see journal.py
+journal.rejected                   entries of the journal that could not be applied
 recovery-point-offset-checkpoint   what is known to be on the disk, by partition
 log-start-offset-checkpoint        where partitions start that do not start at a segment
 pentalog.marks                     see marks.py
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -25,11 +26,11 @@ from uuid import UUID
 
 from pentalog.config import Config
 from pentalog.log import checkpoints
-from pentalog.log.checkpoints import spell
-from pentalog.log.directories import DOOMED, Directories, StoreError
+from pentalog.log.checkpoints import Checkpointed, spell
+from pentalog.log.directories import DOOMED, STRAY, TOPIC_ID_FILE, Directories, StoreError
 from pentalog.log.files import Files, Handle
 from pentalog.log.flusher import SYNC_LANE, Flusher
-from pentalog.log.journal import Journal
+from pentalog.log.journal import Entry, Journal
 from pentalog.log.marks import MarksFile
 from pentalog.log.partition import PartitionLog
 from pentalog.log.recovery import CleanStop, open_partition, open_producers
@@ -43,7 +44,10 @@ from pentalog.runtime import Runtime, Timer
 
 log = logging.getLogger("pentalog.log")
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+_FORMATS_READ: Final = ("1", "2")
+"""Format 1 had another journal and checkpoints without topic ids; both are read."""
+_SET_ASIDE_BYTES_MAX: Final = 64 << 20
 
 _CHECKPOINT_INTERVAL_MS: Final = 5_000
 _CHECKPOINTS_PER_TURN: Final = 8
@@ -92,7 +96,8 @@ class Store:
         self._residents = Residents()
         self._partitions: dict[Partition, PartitionLog] = {}
         self._lock: Handle | None = None
-        self._starts: dict[Partition, int] = {}
+        self._starts: dict[str, Checkpointed] = {}
+        """What the checkpoint of starts holds, by directory name."""
         self._checkpoint_timer: Timer | None = None
         self._checkpointed: dict[Partition, tuple[int, int]] = {}
         self._opened = False
@@ -113,8 +118,8 @@ class Store:
         yield Opening(0, 0)
         stops = checkpoints.read_clean_stop(files, directory / checkpoints.CLEAN_STOP)
         points = self._read_offsets(checkpoints.RECOVERY_POINTS)
+        cleaned = self._read_offsets(checkpoints.CLEANED_OFFSETS)
         self._starts = self._read_offsets(checkpoints.LOG_STARTS)
-        self.cleaned_offsets = self._read_offsets(checkpoints.CLEANED_OFFSETS)
         if stops:
             files.remove(directory / checkpoints.CLEAN_STOP)
             files.sync_directory(directory)
@@ -125,27 +130,52 @@ class Store:
                 f"{directory} holds {len(found)} partitions, each needs an open file, and there "
                 f"may be {self.files_max}; let this process open more (ulimit -Hn)"
             )
+        entries = self._read_journal()
         for done, (at, name) in enumerate(found):
-            for _ in self._open_partition(at, name, stops.get(name), points.get(at, 0)):
+            topic_id = self._directories.topic_id(directory / name)
+            compacted = _offset_of(cleaned, name, topic_id)
+            if compacted is not None:
+                self.cleaned_offsets[at] = compacted
+            for _ in self._open_partition(
+                at,
+                topic_id,
+                stops.get(name),
+                recovery_point=_offset_of(points, name, topic_id) or 0,
+                start_offset=_offset_of(self._starts, name, topic_id) or 0,
+                entries=entries.pop((topic_id, at.index), []),
+            ):
                 yield Opening(done, len(found))
             yield Opening(done + 1, len(found))
-        self._replay()
+        if entries:
+            count = sum(map(len, entries.values()))
+            log.info("%d entries of the journal are of partitions that were deleted", count)
         for partition in self._partitions.values():
             open_producers(partition)
             yield Opening(len(found), len(found))
         for at, partition in self._partitions.items():
             self._sync_recovered(partition, clean=spell(at) in stops)
             yield Opening(len(found), len(found))
-        if not any(partition.failed for partition in self._partitions.values()):
+        if any(partition.failed for partition in self._partitions.values()):
+            # What could not be synced may be nowhere else: the next start needs it.
+            self.journal.retire()
+        else:
             self.journal.start()
         self._opened = True
         self._checkpoint_timer = self.runtime.after(_CHECKPOINT_INTERVAL_MS, self._checkpoint_due)
         self._publish_due()
 
+    def _read_journal(self) -> dict[tuple[UUID, int], list[Entry]]:
+        entries: dict[tuple[UUID, int], list[Entry]] = {}
+        for entry in self.journal.recover():
+            entries.setdefault((entry.topic_id, entry.partition), []).append(entry)
+        return entries
+
     def _lock_directory(self) -> None:
         files, directory = self.files, self.directory
         try:
-            files.make_directory(directory)
+            if not files.exists(directory):
+                files.make_directory(directory)
+                files.sync_directory(directory.parent)
             self._lock = files.lock(directory / ".lock")
         except BlockingIOError as error:
             raise Locked(
@@ -157,9 +187,8 @@ class Store:
             ) from error
         self._check_format()
 
-    def _read_offsets(self, name: str) -> dict[Partition, int]:
-        path = self.directory / name
-        return checkpoints.read_offsets(self.files, path, self._note_damage, self._names)
+    def _read_offsets(self, name: str) -> dict[str, Checkpointed]:
+        return checkpoints.read_offsets(self.files, self.directory / name, self._note_damage)
 
     def _note_damage(self, checkpoint: Path) -> None:
         self.metrics.damaged_checkpoints += 1
@@ -168,7 +197,7 @@ class Store:
     def _check_format(self) -> None:
         path = self.directory / "pentalog.format"
         text = checkpoints.read_text(self.files, path).strip()
-        if not text:
+        if not text or (text in _FORMATS_READ and text != str(FORMAT)):
             self.files.replace_text(path, f"{FORMAT}\n")
         elif text != str(FORMAT):
             raise StoreError(
@@ -177,20 +206,51 @@ class Store:
             )
 
     def _open_partition(
-        self, at: Partition, name: str, stop: CleanStop | None, recovery_point: int
+        self,
+        at: Partition,
+        topic_id: UUID,
+        stop: CleanStop | None,
+        *,
+        recovery_point: int,
+        start_offset: int,
+        entries: list[Entry],
     ) -> Iterator[None]:
-        directory = self.directory / name
-        partition = self._partition(
-            at, self._directories.topic_id(directory), directory, LogSettings()
-        )
+        partition = self._partition(at, topic_id, self.directory / spell(at), LogSettings())
         partition.gaps = at in self.cleaned_offsets
-        yield from open_partition(
+        rejected = yield from open_partition(
             partition,
             stop,
             recovery_point=recovery_point,
-            start_offset=self._starts.get(at, 0),
+            start_offset=start_offset,
+            entries=entries,
         )
+        if rejected:
+            self._set_aside(partition, rejected)
         self._partitions[at] = partition
+
+    def _set_aside(self, partition: PartitionLog, rejected: list[Entry]) -> None:
+        """Keep what the journal holds and no segment can take, for those who want to look."""
+        path = self.directory / "journal.rejected"
+        self.metrics.journal_entries_rejected += len(rejected)
+        for entry in rejected:
+            log.error(
+                "%s: the journal has %d bytes at offset %d that cannot be applied; they are in %s",
+                partition.name,
+                len(entry.payload),
+                entry.base_offset,
+                path,
+            )
+        try:
+            file = self.files.open(path, create=True)
+            try:
+                for entry in rejected:
+                    end = self.files.size(file)
+                    if end + len(entry.payload) <= _SET_ASIDE_BYTES_MAX:
+                        self.files.write(file, entry.payload, end)
+            finally:
+                file.close()
+        except OSError as error:
+            log.error("cannot write %s: %s", path, error)
 
     def _partition(
         self, at: Partition, topic_id: UUID, directory: Path, settings: LogSettings
@@ -207,14 +267,6 @@ class Store:
             troubles=self.troubles,
             settings=settings,
         )
-
-    def _replay(self) -> None:
-        """Give partitions back what a crash kept from their own files."""
-        by_id = {(p.topic_id, p.at.index): p for p in self._partitions.values()}
-        for entry in self.journal.recover():
-            partition = by_id.get((entry.topic_id, entry.partition))
-            if partition is not None:
-                partition.restore(memoryview(bytearray(entry.payload)), entry.segment_base)
 
     def _sync_recovered(self, partition: PartitionLog, *, clean: bool) -> None:
         """What was found may be in the page cache only; readers take it for durable."""
@@ -243,7 +295,8 @@ class Store:
         for partition in partitions:
             if not partition.failed:
                 partition.active.persist_indexes()
-                partition.write_producer_snapshot()
+                partition.snapshots.write()
+                partition.snapshots.sync()
                 stops[spell(partition.at)] = _clean_stop(partition)
         self._write_checkpoints(self._recovery_points())
         if len(stops) == len(partitions):
@@ -297,7 +350,7 @@ class Store:
         self._checkpointed[partition.at] = state
         try:
             partition.active.persist_indexes()
-            partition.write_producer_snapshot()
+            partition.snapshots.write()
         except OSError as error:
             what = f"write checkpoints of {partition.name}"
             self.troubles.tell(logging.WARNING, "checkpoint", what, error)
@@ -328,19 +381,27 @@ class Store:
             what = "publish the marks for readers of the files"
             self.troubles.tell(logging.WARNING, "marks", what, error)
 
-    def _recovery_points(self) -> dict[Partition, int]:
-        return {at: partition.synced.offset for at, partition in self._partitions.items()}
+    def _recovery_points(self) -> dict[str, Checkpointed]:
+        return {
+            partition.directory.name: Checkpointed(partition.synced.offset, partition.topic_id)
+            for partition in self._partitions.values()
+        }
 
-    def _write_checkpoints(self, points: dict[Partition, int]) -> None:
+    def _write_checkpoints(self, points: dict[str, Checkpointed]) -> None:
         path = self.directory / checkpoints.RECOVERY_POINTS
         self.files.replace_text(path, checkpoints.offsets_text(points))
+
+    def write_recovery_points(self, then: Callable[[None, BaseException | None], None]) -> None:
+        """Make it last what is synced: nothing before these points is replayed any more."""
+        work = partial(self._write_checkpoints, self._recovery_points())
+        self.runtime.offload(SYNC_LANE, work, then)
 
     def write_starts(self) -> None:
         """Make it last where partitions start."""
         starts = {
-            at: partition.start_offset
-            for at, partition in self._partitions.items()
-            if partition.start_offset > partition.segments[0].base_offset
+            partition.directory.name: Checkpointed(partition.start_offset, partition.topic_id)
+            for partition in self._partitions.values()
+            if partition.start_offset
         }
         if starts != self._starts:
             path = self.directory / checkpoints.LOG_STARTS
@@ -349,7 +410,11 @@ class Store:
 
     def write_cleaned_offsets(self) -> None:
         path = self.directory / checkpoints.CLEANED_OFFSETS
-        self.files.replace_text(path, checkpoints.offsets_text(self.cleaned_offsets))
+        cleaned = {
+            spell(at): Checkpointed(offset, self._partitions[at].topic_id)
+            for at, offset in self.cleaned_offsets.items()
+        }
+        self.files.replace_text(path, checkpoints.offsets_text(cleaned))
 
     # Partitions
 
@@ -379,6 +444,7 @@ class Store:
     def create(self, at: Partition, topic_id: UUID, settings: LogSettings) -> None:
         assert at not in self._partitions
         directory = self.directory / spell(at)
+        self._directories.make_way(directory, topic_id)
         new = not self.files.exists(directory)
         try:
             partition = self._make(at, directory, topic_id, settings)
@@ -396,22 +462,48 @@ class Store:
         if checkpoints.needs_name_file(directory.name):
             # Synced, and before the first segment: no record may lie where nobody finds it.
             self.files.replace_text(directory / checkpoints.NAME_FILE, at.topic)
-        self._directories.write_topic_id(directory, topic_id)
+        self._write_topic_id(directory, topic_id)
         partition = self._partition(at, topic_id, directory, settings)
         partition.attach([])
         return partition
+
+    def _write_topic_id(self, directory: Path, topic_id: UUID) -> None:
+        self._directories.write_topic_id(directory, topic_id)
+        # Without it the journal's entries are nobody's.
+        self.flusher.created(directory, directory / TOPIC_ID_FILE)
 
     def identify(self, at: Partition, topic_id: UUID) -> None:
         """Give a partition found without its topic's id the one its topic has."""
         partition = self.get(at)
         partition.topic_id = topic_id
-        self._directories.write_topic_id(partition.directory, topic_id)
+        self._write_topic_id(partition.directory, topic_id)
+
+    def set_aside(self, at: Partition) -> None:
+        """Take a partition of an unknown topic out of the log; its files get another name."""
+        partition = self._forget(at)
+        aside = self._directories.move_away(partition.directory, partition.topic_id, STRAY)
+        log.error(
+            "%s is of a topic with another id than the one of this name, and was moved to %s",
+            partition.name,
+            aside,
+        )
 
     def configure(self, at: Partition, settings: LogSettings) -> None:
         self.get(at).configure(settings)
 
     def delete(self, at: Partition) -> None:
-        """Gone at once for everybody; the files follow on another thread."""
+        """Gone at once for everybody; the files follow on another thread.
+
+        Raises OSError if the directory keeps its name: it is known by its topic's id, at the next
+        start and if a topic of the same name is made.
+        """
+        partition = self._forget(at)
+        doomed = self._directories.move_away(partition.directory, partition.topic_id, DOOMED)
+        self.runtime.offload(
+            SYNC_LANE, partial(self.files.remove_directory, doomed), _ignore_outcome
+        )
+
+    def _forget(self, at: Partition) -> PartitionLog:
         partition = self._partitions.pop(at)
         partition.deleted = True
         self.metrics.retention_held_bytes -= partition.leased_bytes
@@ -419,16 +511,14 @@ class Store:
         partition.abandon()
         self._checkpointed.pop(at, None)
         self._marks.forget(at)
-        # Before the files go: a topic of the same name must not inherit these.
-        if self.cleaned_offsets.pop(at, None) is not None:
-            self.write_cleaned_offsets()
-        if at in self._starts:
-            self.write_starts()
-        doomed = self.directory / f"{partition.topic_id.hex}-{at.index}{DOOMED}"
-        self.files.rename(partition.directory, doomed)
-        self.runtime.offload(
-            SYNC_LANE, partial(self.files.remove_directory, doomed), _ignore_outcome
-        )
+        self.cleaned_offsets.pop(at, None)
+        return partition
+
+
+def _offset_of(offsets: dict[str, Checkpointed], name: str, topic_id: UUID) -> int | None:
+    """What a checkpoint says of a partition, unless it is of another topic of that name."""
+    found = offsets.get(name)
+    return found.offset if found is not None and found.of(topic_id) else None
 
 
 def _ignore_outcome(_: None, error: BaseException | None) -> None:

@@ -220,13 +220,28 @@ def test_growth_is_prepared_and_given_up_with_the_topic(
 
 
 def test_a_large_topic_is_removed_some_directories_per_turn(
-    live: OpenLife, runtime: StepRuntime, tmp_path: Path
+    live: OpenLife, runtime: StepRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topics = live().topics
+    life = live()
+    topics = life.topics
+    topics.create(TopicSpec(name="a", partitions=100))
+    runtime.run()
+    left: list[int] = []
+    delete = life.store.delete
+
+    def watch(at: Partition) -> None:
+        delete(at)
+        if len(directories(tmp_path)) % DIRECTORIES_PER_TURN == 4:
+            runtime.soon(lambda: left.append(len(directories(tmp_path))))
+
+    monkeypatch.setattr(life.store, "delete", watch)
+    topics.delete("a")
+    assert len(directories(tmp_path)) == 100, "the deletion is not on the disk yet"
+    runtime.run()
+    assert left == list(range(92, 0, -DIRECTORIES_PER_TURN))
     topics.create(TopicSpec(name="a", partitions=100))
     runtime.run()
     topics.delete("a")
-    assert len(directories(tmp_path)) == 100 - DIRECTORIES_PER_TURN
     # One of the same name finds nothing of it in its way.
     topics.create(TopicSpec(name="a", partitions=5))
     assert len(directories(tmp_path)) == 5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from tests.support.logs import AT, LogBench
@@ -12,6 +13,7 @@ from tests.support.logs import AT, LogBench
 from pentalog.log.housekeeping import Housekeeping
 from pentalog.log.retention import Lease, apply_retention
 from pentalog.model.errors import OffsetOutOfRange
+from pentalog.model.settings import LogSettings
 from pentalog.model.types import Partition
 
 HOUR_MS = 3600 * 1000
@@ -238,7 +240,7 @@ def test_a_new_topic_of_the_same_name_inherits_nothing(tmp_path: Path) -> None:
     bench.store.cleaned_offsets[AT] = 5
     bench.store.write_cleaned_offsets()
     bench.store.delete(AT)
-    bench.partition()
+    bench.store.create(AT, uuid4(), LogSettings())
     bench.append(b"fresh")
     bench.crash()
     again = LogBench(tmp_path)

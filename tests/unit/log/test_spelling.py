@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from hypothesis import example, given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from tests.support.logs import LogBench
 
 from pentalog.log import checkpoints
-from pentalog.log.checkpoints import Names, spell, spell_topic
+from pentalog.log.checkpoints import Checkpointed, Names, spell, spell_topic
 from pentalog.log.directories import StoreError
 from pentalog.log.files import RealFiles
 from pentalog.log.reader import DirectoryReader
@@ -90,15 +91,27 @@ def test_records_under_any_name_outlive_the_broker(tmp_path: Path, topic: str, c
 
 
 def test_checkpoints_tell_offsets_of_long_names(tmp_path: Path) -> None:
-    bench = LogBench(tmp_path)
-    offsets = {Partition(LONG, 0): 5, Partition("", 1): 6, Partition("a b", 2): 7}
-    for at in offsets:
-        bench.partition(at)
+    places = {Partition(LONG, 0): 5, Partition("", 1): 6, Partition("a b", 2): 7}
+    offsets = {
+        spell(at): Checkpointed(offset, LogBench.topic_id(at.topic))
+        for at, offset in places.items()
+    }
     path = tmp_path / checkpoints.LOG_STARTS
     path.write_text(checkpoints.offsets_text(offsets))
     assert checkpoints.read_offsets(RealFiles(), path) == offsets
     assert all(len(line) < 300 for line in path.read_text().splitlines())
-    bench.store.close()
+
+
+def test_a_checkpoint_with_a_flipped_bit_says_nothing(tmp_path: Path) -> None:
+    path = tmp_path / checkpoints.RECOVERY_POINTS
+    whole = checkpoints.offsets_text(
+        {"orders-0": Checkpointed(1234, UUID(int=5)), "orders-1": Checkpointed(990, None)}
+    ).encode()
+    for bit in range(8 * len(whole)):
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        assert checkpoints.read_offsets(RealFiles(), path) == {}
 
 
 def test_records_whose_topic_cannot_be_told_stop_the_start(tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ def _counters() -> dict[str, Family]:
         "segments_not_compacted": "Segments a compaction left as they were.",
         "records_compacted": "Records dropped because a newer one has their key.",
         "damaged_checkpoints": "Checkpoints found damaged at a start.",
+        "journal_entries_rejected": "Entries of the journal that could not be applied at a start.",
         "throttles": "Times a client was held back by a quota.",
         "subscriptions_opened": "Subscriptions made.",
         "subscriptions_expired": "Subscriptions closed because nobody used them.",

@@ -1,0 +1,143 @@
+"""Write what the journal holds of a partition to its segment files again, before they are read.
+
+The journal is the disk's word for every acknowledged record whose segment was not synced yet: a
+power cut may have left such a segment short, with zeros in its middle, or as it should be.  Each
+entry says where its batches were written, so they are put there again.  That can be repeated: a
+cut during recovery harms nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from pentalog import kernels
+from pentalog.log.files import Files
+from pentalog.log.inspection import OFFSET_MAX
+from pentalog.log.journal import Entry
+from pentalog.log.segment import segment_path
+
+log = logging.getLogger("pentalog.log")
+
+_SEGMENT_BYTES_MAX: Final = (1 << 32) - 1
+"""What an index entry can point at."""
+
+
+class Replayed(NamedTuple):
+    end_offset: int
+    """Every offset before it was acknowledged; 0 if the journal has nothing of the partition."""
+    boundaries: dict[int, list[int]]
+    """Positions in segments, by base offset, where batches begin."""
+    rejected: list[Entry]
+    """Entries that cannot be applied."""
+    restored: list[Entry]
+    """Entries that the files lacked, wholly or in part."""
+
+
+def replay(
+    files: Files,
+    directory: Path,
+    entries: Iterable[Entry],
+    bases: list[int],
+    *,
+    start_offset: int,
+    synced_offset: int,
+) -> Replayed:
+    """Apply the entries of one partition, oldest first; `bases` are its segments.
+
+    What lies before `synced_offset` is in the files for good, and maybe compacted since.
+    Segments that the entries begin are made and added to `bases`.
+    """
+    replayed = Replayed(0, {}, [], [])
+    for entry in entries:
+        end_offset = _end_offset(entry)
+        if end_offset < 0:
+            replayed.rejected.append(entry)
+            continue
+        replayed = replayed._replace(end_offset=max(replayed.end_offset, end_offset))
+        if end_offset <= max(start_offset, synced_offset) or not _segment_exists(entry, bases):
+            continue  # given up, or replaced by a compaction, since it was written
+        position = _apply(files, directory, entry, replayed.restored)
+        if position < 0:
+            replayed.rejected.append(entry)
+        else:
+            replayed.boundaries.setdefault(entry.segment_base, []).append(position)
+    for positions in replayed.boundaries.values():
+        positions.sort()
+    if replayed.restored:
+        log.warning(
+            "%s: restored %d writes from the journal, from offset %d on",
+            directory.name,
+            len(replayed.restored),
+            replayed.restored[0].base_offset,
+        )
+    return replayed
+
+
+def _end_offset(entry: Entry) -> int:
+    """The offset behind an entry's last batch; -1 if it is not what an entry must be."""
+    payload = entry.payload
+    if not payload or not -1 <= entry.position <= _SEGMENT_BYTES_MAX - len(payload):
+        return -1
+    if not 0 <= entry.segment_base <= entry.base_offset:
+        return -1
+    scan = _scan(payload, entry.segment_base, entry.base_offset)
+    return -1 if scan.flaw else scan.next_offset
+
+
+def _segment_exists(entry: Entry, bases: list[int]) -> bool:
+    """Is there a segment to write to?  One that the entry begins may have lost its name."""
+    if entry.segment_base in bases:
+        return True
+    if entry.segment_base == entry.base_offset and (not bases or entry.base_offset > bases[-1]):
+        bases.append(entry.segment_base)
+        return True
+    return False
+
+
+def _apply(files: Files, directory: Path, entry: Entry, restored: list[Entry]) -> int:
+    """Write an entry to its place unless it is there; gives the place, or -1 if none is known."""
+    path = segment_path(directory, entry.segment_base, ".log")
+    file = files.open(path, create=True)
+    try:
+        position = entry.position
+        if position < 0:
+            position = _position_of(files.read(file, files.size(file), 0), entry)
+        if position < 0:
+            return -1
+        if files.read(file, len(entry.payload), position) != entry.payload:
+            files.write(file, entry.payload, position)
+            restored.append(entry)
+        return position
+    finally:
+        file.close()
+
+
+def _position_of(data: bytes, entry: Entry) -> int:
+    """Where an entry of a journal of version 1 belongs: where the batches before it end."""
+    scan = _scan(data, entry.segment_base, entry.segment_base, offset_max=entry.base_offset - 1)
+    return scan.position if scan.next_offset == entry.base_offset else -1
+
+
+def _scan(
+    data: kernels.Buffer, segment_base: int, next_offset: int, *, offset_max: int = OFFSET_MAX
+) -> kernels.Scan:
+    """Walk whole batches whose offsets follow each other."""
+    return kernels.scan_batches(
+        data,
+        0,
+        len(data),
+        file_position=0,
+        segment_base=segment_base,
+        next_offset=next_offset,
+        index_interval=1 << 30,
+        bytes_since_entry=0,
+        timestamp_max=-1,
+        timestamp_max_offset=-1,
+        verify=True,
+        producers=False,
+        gaps=False,
+        offset_max=offset_max,
+    )
