@@ -13,16 +13,11 @@ from enum import Enum
 from typing import NamedTuple
 
 from tests.simulation.kafka_wire import Read, identity_of, is_marker
+from tests.simulation.violation import Violation
 
 _MARKER = b"a transaction marker"
-
-
-class Violation(Exception):
-    """The broker broke a rule."""
-
-    def __init__(self, rule: str, text: str) -> None:
-        super().__init__(f"{rule}: {text}")
-        self.rule = rule
+ANYWHERE = 1 << 60
+"""A start that may lie at any offset."""
 
 
 class Outcome(Enum):
@@ -285,8 +280,7 @@ class Judge:
                         item.identity for s in model.sents if s.required for item in s.items
                     }
                     model.taken = {o: i for o, i in model.taken.items() if i in kept_items}
-                    model.floor_maybe = max(model.floor_maybe, model.floor)
-                    model.floor = 0
+                    model.floor, model.floor_maybe = 0, ANYWHERE
 
     def sync_failed(self) -> None:
         """A sync failed: what was only written may be gone with the process."""
@@ -447,6 +441,8 @@ class Judge:
         allowed = max(model.floor, model.floor_maybe)
         if start > allowed and not topic.retention and not topic.compact:
             raise Violation("start moved", f"{place} starts at {start}, {allowed} was asked for")
+        if model.floor_maybe == ANYWHERE:
+            model.floor_maybe = start  # nothing is under way: that is where it is now
         required = topic.required_end(index)
         if end < required and topic.doomed:
             raise Violation("half deleted", f"{place} ends at {end}, {required} was promised")
@@ -499,7 +495,7 @@ class Judge:
                 self._reconcile_listed(name, lives, *listed[name])
             elif lives:
                 if lives[-1].being is Being.ALIVE and not self.lossy:
-                    raise Violation("topic lost", f"{name} is not listed")
+                    raise Violation("topic lost", f"{name[:20]} is not listed")
                 lives[-1].being = Being.DELETED
         self.lossy = False
 
@@ -510,14 +506,16 @@ class Judge:
         if not matches:
             matches = [life for life in lives[-1:] if life.topic_id is None or self.lossy]
         if not matches:
-            raise Violation("phantom topic", f"{name} has id {topic_id}, which was never given")
+            raise Violation(
+                "phantom topic", f"{name[:20]} has id {topic_id}, which was never given"
+            )
         life = matches[0]
         if life.being is Being.DELETED and not self.lossy:
-            raise Violation("topic returned", f"{name} with id {topic_id} was deleted")
+            raise Violation("topic returned", f"{name[:20]} with id {topic_id} was deleted")
         while lives[-1] is not life:
             later = lives.pop()
             if later.being is Being.ALIVE and not self.lossy:
-                raise Violation("topic lost", f"{name}: the older id {topic_id} is listed")
+                raise Violation("topic lost", f"{name[:20]}: the older id {topic_id} is listed")
         if not life.partitions <= count <= life.partitions_maybe and not self.lossy:
             raise Violation(
                 "partitions",

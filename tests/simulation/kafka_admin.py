@@ -6,7 +6,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.simulation import kafka_wire
-from tests.simulation.judge import Being, TopicLife
+from tests.simulation.judge import ANYWHERE, Being, TopicLife
 
 from pentalog.clients.kafka.messages import ms
 
@@ -172,7 +172,7 @@ class Administrator:
             return
         offset = random.choice((random.randint(low, promised), promised, -1))
         # -1 is the high watermark, wherever that is.
-        model.floor_maybe = max(model.floor_maybe, 1 << 60 if offset < 0 else offset)
+        model.floor_maybe = max(model.floor_maybe, ANYWHERE if offset < 0 else offset)
         place = {"partition_index": index, "offset": offset}
         topic = {"name": life.name, "partitions": [place]}
         fields = {"topics": [topic], "timeout": _TIMEOUT}
@@ -188,7 +188,7 @@ class Administrator:
             return
         self._world.tell(f"{life.label}-{index} starts at {result.low_watermark}")
         model.floor = max(model.floor, result.low_watermark)
-        if model.floor_maybe == 1 << 60:
+        if model.floor_maybe == ANYWHERE:
             model.floor_maybe = model.floor
         if offset < 0 and result.low_watermark < promised:
             self._world.violate(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.simulation import kafka_wire
-from tests.simulation.judge import Being, Outcome, TopicLife, Violation
+from tests.simulation.judge import Being, Outcome, TopicLife
+from tests.simulation.violation import Violation
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

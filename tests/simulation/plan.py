@@ -161,7 +161,7 @@ def _settings(random: Random) -> Settings:
         flush_interval_ms=random.choice((10, 100, 100, 1000, 0)),
         segment_bytes=random.choice((1024, 2048, 4096, 8192, 16384)),
         index_interval_bytes=random.choice((0, 100, 1000, 4096)),
-        journal_bytes=random.choice((64 << 10, 64 << 10, 128 << 10)),
+        journal_bytes=random.choice((16 << 10, 16 << 10, 24 << 10, 64 << 10)),
         journal_batch_bytes_max=random.choice((1 << 10, 4 << 10, 256 << 10)),
         journal_pays_after=random.choice((0, 1, 4, 1000)),
         slow=random.choice((0.0, 0.0, 0.1, 0.5)),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 
-from tests.simulation.judge import Violation
 from tests.simulation.plan import Plan, plan
+from tests.simulation.violation import Violation
 from tests.simulation.world import World
 
 _CHUNK = 20
@@ -55,6 +56,9 @@ def run_plan(planned: Plan, *, ignore: Iterable[str] = ()) -> Result:
         world.run()
     except Violation as violation:
         rule, text = violation.rule, str(violation)
+    except Exception:
+        # A client could not make sense of an answer, or the simulator itself is wrong.
+        rule, text = "client failed", traceback.format_exc(limit=-6)
     return Result(planned.seed, rule, text, world.counts, world.trace, world.fingerprint)
 
 

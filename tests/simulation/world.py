@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import io
 import logging
+import secrets
 import traceback
 import uuid
 from collections import Counter
@@ -23,18 +24,19 @@ from tests.simulation.database import Connection as DatabaseConnection
 from tests.simulation.database import Database
 from tests.simulation.disk import Directory, Disk
 from tests.simulation.files import Crash, SimulatedFiles
-from tests.simulation.judge import Judge, Violation
+from tests.simulation.judge import Judge
 from tests.simulation.kafka import KafkaClients
 from tests.simulation.kafka_admin import LONG_NAME
 from tests.simulation.plan import Life, Plan, Step
 from tests.simulation.runtime import BrokerMistake, Clock, VirtualRuntime
+from tests.simulation.violation import Violation
 from tests.simulation.wire import Connection, Lost, Reply
 
 from pentalog.app import ENDPOINTS
 from pentalog.broker.local import LocalBroker
 from pentalog.broker.security import Access
 from pentalog.config import Config
-from pentalog.log import flusher
+from pentalog.log import flusher, journal
 from pentalog.log.directories import StoreError
 from pentalog.metrics import Metrics
 from pentalog.model.errors import BrokerError
@@ -42,6 +44,13 @@ from pentalog.model.later import Later
 from pentalog.session import Address, Context
 
 _DATA: Final = Path("/data")
+_COUNTED: Final = {
+    "kill": "kills",
+    "evict": "kills",
+    "cut": "cuts",
+    "clean cut": "cuts",
+    "stop": "stops",
+}
 _PATIENCE_MS: Final = 120_000
 """A request that has no answer after this long has none."""
 
@@ -132,6 +141,8 @@ class World:
 
         with (
             mock.patch.object(uuid, "uuid4", next_id),
+            mock.patch.object(secrets, "token_bytes", ids.randbytes),
+            mock.patch.object(journal, "SIZE_MIN", 16 << 10),
             mock.patch.object(flusher, "_JOURNAL_PAYS_AFTER", self.settings.journal_pays_after),
             _logs_of(self),
         ):
@@ -387,15 +398,17 @@ class World:
         self.tell(f"the life ends by {ending}")
         self._crash_calls = self._crash_steps = 0
         if ending.startswith("stop"):
-            self._stop()
+            clean = self._stop()
             self.dead = True
-            self._crashed("cut" if ending.endswith("cut") else "stop")
+            if clean and ending.endswith("cut"):
+                ending = "clean cut"
+            self._crashed(ending.removeprefix("stop+"))
         else:
             self.dead = True
             self._crashed(ending)
 
-    def _stop(self) -> None:
-        """Stop cleanly, as `App.stop` does."""
+    def _stop(self) -> bool:
+        """Stop as `App.stop` does; False if the disk did not let it be a clean stop."""
         local = self.local
         local.stop_derived()
         local.stop_waiting()
@@ -415,11 +428,14 @@ class World:
         except (BrokerError, OSError) as error:
             if not self.had_fault:
                 raise Violation("stop failed", str(error)) from error
+            return False
+        self.database.checkpoint()
+        return not any(partition.failed for partition in local.store.all())
 
     def _crashed(self, kind: str) -> None:
         """The process is gone: by a kill, a power cut, or a clean stop."""
         self.dead = True
-        self.counts[{"evict": "kills", "kill": "kills", "cut": "cuts"}.get(kind, "stops")] += 1
+        self.counts[_COUNTED[kind]] += 1
         self.runtime.kill()
         for connection in self.connections:
             connection.lose()
@@ -429,10 +445,11 @@ class World:
         self.tasks.clear()
         if self.files.faults.sync_failed:
             self.judge.sync_failed()
-        if kind == "cut":
+        if kind in ("cut", "clean cut"):
             self.disk.cut_power(self.random)
             self.database.cut_power(self.random)
-            self.judge.power_cut()
+            if kind == "cut":
+                self.judge.power_cut()
         else:
             self.database.kill()
         if kind == "evict":
