@@ -439,8 +439,10 @@ class Judge:
                 "trim undone", f"{place} starts at {start}, deleted up to {model.floor}"
             )
         allowed = max(model.floor, model.floor_maybe)
-        if start > allowed and not topic.retention and not topic.compact:
-            raise Violation("start moved", f"{place} starts at {start}, {allowed} was asked for")
+        if not topic.retention and not topic.compact:
+            for sent in model.sents:
+                if sent.required and sent.offset is not None and allowed <= sent.offset < start:
+                    raise Violation("start moved", f"{place} starts at {start}, behind {sent}")
         if model.floor_maybe == ANYWHERE:
             model.floor_maybe = start  # nothing is under way: that is where it is now
         required = topic.required_end(index)

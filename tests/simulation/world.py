@@ -146,11 +146,14 @@ class World:
             mock.patch.object(flusher, "_JOURNAL_PAYS_AFTER", self.settings.journal_pays_after),
             _logs_of(self),
         ):
-            for life in self.plan.lives:
-                self.counts["lives"] += 1
-                self.tell(f"life {life.number}")
-                self._live(life)
-            self._live(Life(-1, [], "stop", [], 0))
+            try:
+                for life in self.plan.lives:
+                    self.counts["lives"] += 1
+                    self.tell(f"life {life.number}")
+                    self._live(life)
+                self._live(Life(-1, [], "stop", [], 0))
+            finally:
+                self._abandon()
 
     def _live(self, life: Life) -> None:
         self.random.seed(life.seed)
@@ -169,6 +172,13 @@ class World:
         self._recovery = list(life.recovery)
 
     _recovery: list[Step]
+
+    def _abandon(self) -> None:
+        """Leave no thread and no coroutine behind."""
+        self.dead = True
+        self.runtime.kill()
+        for task in self.tasks:
+            task.run.close()
 
     def _do(self, step: Step) -> None:
         random = self.random = self.runtime.random = self.files._random = Random(step.seed)
@@ -393,6 +403,9 @@ class World:
         self.relieve()
         self.drain()
         self.runtime.run_for(5_000)
+        if self.files.faults.sync_failed:
+            # What was only written then is not served before the next start.
+            self.judge.sync_failed()
 
     def _end(self, ending: str) -> None:
         self.tell(f"the life ends by {ending}")
