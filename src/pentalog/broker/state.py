@@ -241,12 +241,14 @@ class State:
         cut leaves the file sound, but maybe without the last of them.
         """
         self.path = path
-        self._synced = synced
+        self.synced = synced
         self._connect = connect
         self._near: sqlite3.Connection | None = None
         """For commits that need no lane; never used while the lane commits."""
         self._near_left = NEAR_CHANGES_ALL
         self.cluster_id = ""
+        self.is_new = False
+        """The file was made by this process."""
         self._runtime = runtime
         self._database: sqlite3.Connection | None = None
         self._queued: list[_Change] = []
@@ -265,11 +267,11 @@ class State:
         try:
             database = self._connect(self.path, timeout_s=_TIMEOUT_S)
             database.execute("PRAGMA journal_mode = WAL")
-            database.execute(f"PRAGMA synchronous = {'FULL' if self._synced else 'NORMAL'}")
+            database.execute(f"PRAGMA synchronous = {'FULL' if self.synced else 'NORMAL'}")
             database.execute("PRAGMA foreign_keys = ON")
             self._migrate(database)
             self._identify(database)
-            if not self._synced:
+            if not self.synced:
                 database.execute("PRAGMA wal_autocheckpoint = 0")
                 _tidy(database)
                 self._near = self._connect_near()
@@ -295,6 +297,7 @@ class State:
                 f"{self.path} has state version {version}, this pentalog knows versions up to "
                 f"{len(MIGRATIONS)}: open it with the newer pentalog that wrote it"
             )
+        self.is_new = not version
         for step in range(version, len(MIGRATIONS)):
             database.execute("BEGIN IMMEDIATE")
             MIGRATIONS[step](database)
