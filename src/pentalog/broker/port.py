@@ -95,8 +95,8 @@ class Log(Protocol):
         """Whole batches from the one that contains `offset`, up to `bytes_max` and the horizon.
 
         With `whole_first` the first batch comes whole even if it is larger than `bytes_max`.
-        Never waits for data: an empty slice if there is none yet.  Not ready at once only when
-        the bytes must come from a slow disk.
+        Never waits for data: an empty slice if there is none yet; `wait` before that is answered.
+        Not ready at once only when the bytes must come from a slow disk.
         """
 
     def open(
@@ -117,7 +117,19 @@ class Log(Protocol):
         horizon: Horizon,
         timeout_ms: int,
     ) -> Waiting:
-        """Ready (True) once `bytes_min` lie behind the positions, (False) when time is up."""
+        """Ready (True) once `bytes_min` lie behind the positions, (False) when time is up.
+
+        What was written before this call is durable before it is False, however short the time
+        is.  With `timeout_ms` 0 it waits for that commit only, if there is anything to commit.
+        """
+
+    def ends(self, partitions: Collection[Partition]) -> Later[Mapping[Partition, Offset]]:
+        """Where partitions end, ready once everything before that is durable: one group commit.
+
+        Every answer that contains the end of a partition waits for this first, also if the end
+        is then read from `marks` or `locate`.  Never refused: for a partition that cannot sync it
+        is the durable mark, and a deleted partition is left out.
+        """
 
     def marks(self, at: Partition) -> Marks: ...
 

@@ -32,7 +32,7 @@ from pentalog.config import Config
 from pentalog.kernels import DEAD_OVERFLOW, Delivered
 from pentalog.metrics import Metrics
 from pentalog.model.errors import BrokerError, OffsetOutOfRange, Overloaded, TopicNotFound
-from pentalog.model.later import Later
+from pentalog.model.later import Later, all_of
 from pentalog.model.settings import LogSettings
 from pentalog.model.types import Horizon, Marks, Offset, Partition
 from pentalog.runtime import Runtime, Timer
@@ -410,6 +410,8 @@ class LocalSubscriptions:
             window = Window(at, end, end, bytearray())
             subscription.windows.append(window)
             rows.write_window(self._state, WindowRow(number, index, end, end, window.states))
+        # A power cut must not remove records before its start: others would get their offsets.
+        ends = self.log.ends([window.at for window in subscription.windows])
         self.metrics.subscriptions_opened += 1
         later: Later[int] = Later()
 
@@ -420,7 +422,7 @@ class LocalSubscriptions:
             except BrokerError as refusal:
                 later.refuse(refusal)
 
-        self._state.settle().then(settled)
+        all_of([self._state.settle(), ends]).then(settled)
         return later
 
     def get(self, subscription_id: int) -> Subscription | None:
