@@ -264,6 +264,8 @@ class Committed:
     """When it was committed; -1: now."""
     expire_ms: int = -1
     """When it shall be forgotten, if the one who committed said so; -1: by the broker's rule."""
+    sequence: int = field(default=-1, compare=False)
+    """Set by the broker: larger than that of every commit and staging before it."""
 
 
 class Offsets(Protocol):
