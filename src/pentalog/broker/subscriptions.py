@@ -57,6 +57,9 @@ class LocalSubscription:
         self.row = row
         self.windows: list[Window] = []
         self.used_ms = row.used_ms
+        now_ms, now_s = owner.runtime.now_ms(), owner.runtime.monotonic()
+        self.used_s = now_s - max(0, now_ms - row.used_ms) / 1000
+        """The same moment by the monotonic clock: while the broker runs, idle time follows it."""
         self.closed = False
         self._owner = owner
         self._turn = 0
@@ -99,8 +102,7 @@ class LocalSubscription:
     def stretch(self) -> Stretch | Later[None] | None:
         if self.closed:
             return None
-        owner = self._owner
-        self.used_ms = now_ms = owner.runtime.now_ms()
+        now_ms = self._use()
         try:
             settings = self.settings
             if settings.delivery_backlog_max >= 0 and self.sets_aside:
@@ -112,10 +114,16 @@ class LocalSubscription:
         except TopicNotFound:
             return None
 
+    def _use(self) -> int:
+        """Note that the subscription is in use; returns the time of the wall clock."""
+        runtime = self._owner.runtime
+        self.used_ms, self.used_s = runtime.now_ms(), runtime.monotonic()
+        return self.used_ms
+
     def took(self, stretch: Stretch, delivered: Delivered) -> None:
         owner = self._owner
         window = self.windows[stretch.at.index]
-        settings, now_ms = self.settings, owner.runtime.now_ms()
+        settings, now_ms = self.settings, owner.monotonic_ms()
         base_ms = settings.delivery_lease_ms
         owner.metrics.deliveries += delivered.polls
         if stretch.again:
@@ -141,7 +149,7 @@ class LocalSubscription:
     def acknowledge(self, tags: kernels.Buffer) -> bytes:
         if self.closed:
             return bytes(tags)
-        self.used_ms = self._owner.runtime.now_ms()
+        self._use()
         settled, unknown = kernels.acknowledge(
             tags,
             [
@@ -483,9 +491,12 @@ class LocalSubscriptions:
             unused, _ = openings.popitem(last=False)
             unused.opening = unused.reread = None
 
+    def monotonic_ms(self) -> int:
+        return int(self.runtime.monotonic() * 1000)
+
     def _expire(self) -> None:
         self._expire_timer = None
-        now_ms = self.runtime.now_ms()
+        now_ms = self.monotonic_ms()
         for subscription in list(self._leasing):
             subscription.expire(now_ms)
             if not any(window.leases for window in subscription.windows):
@@ -521,9 +532,9 @@ class LocalSubscriptions:
         return max(1, min(IDLE_LOOK_MS, self._idle_ms_max // 2))
 
     def _look_for_idle(self) -> None:
-        now_ms = self.runtime.now_ms()
+        now_s = self.runtime.monotonic()
         for subscription in list(self._all.values()):
-            idle_ms = now_ms - subscription.used_ms
+            idle_ms = int((now_s - subscription.used_s) * 1000)
             if idle_ms >= self._idle_ms_max:
                 _log.info(
                     "subscription %d to %s is closed: nobody has used it for %d s "
@@ -534,6 +545,6 @@ class LocalSubscriptions:
                 )
                 self.metrics.subscriptions_expired += 1
                 self.close(subscription.subscription_id)
-            elif subscription.used_ms - subscription.row.used_ms > self._idle_ms_max // 10:
+            elif abs(subscription.used_ms - subscription.row.used_ms) > self._idle_ms_max // 10:
                 self.changed(subscription)
         self._idle_timer = self.runtime.after(self._idle_look_ms, self._look_for_idle)

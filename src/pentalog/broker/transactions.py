@@ -305,6 +305,7 @@ class LocalTransactions:
             entry.partitions = {}
             entry.groups = set()
             entry.started_ms = self._runtime.now_ms()
+            entry.started_s = self._runtime.monotonic()
             self._ongoing[entry.name] = entry
             self._arm()
 
@@ -441,9 +442,9 @@ class LocalTransactions:
 
     def _sweep(self) -> None:
         self._sweep_timer = None
-        now_ms = self._runtime.now_ms()
+        now_s = self._runtime.monotonic()
         for entry in list(self._ongoing.values()):
-            if now_ms - entry.started_ms >= entry.timeout_ms and not entry.busy:
+            if (now_s - entry.started_s) * 1000 >= entry.timeout_ms and not entry.busy:
                 self._time_out(entry)
         if self._ongoing:
             self._arm()

@@ -26,6 +26,7 @@ class Lease(NamedTuple):
     """Everything delivered in this range for the `attempt`-th time is due back."""
 
     due_ms: int
+    """By the monotonic clock: a lease does not end early when the wall clock is set."""
     start: Offset
     end: Offset
     attempt: int
