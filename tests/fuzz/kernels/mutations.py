@@ -202,6 +202,7 @@ def try_records(chance: random.Random) -> None:
         ("check_records", (), {}),
         ("decode_records", (base, base, chance.choice((-1, 5))), {}),
         ("keep_newest", (base, base, newest), {"drop_tombstones": chance.random() < 0.5}),
+        ("shift_tombstones", (chance.choice((0, -base, 1 << 40)),), {}),
     ):
         left = outcome(getattr(pure, name), *arguments, *more, **options)
         right = outcome(getattr(compiled, name), *arguments, *more, **options)
