@@ -200,6 +200,12 @@ def _number_offsets(database: sqlite3.Connection) -> None:
         )
 
 
+def _reserve_deliveries(database: sqlite3.Connection) -> None:
+    database.execute(
+        "ALTER TABLE subscription_windows ADD COLUMN reserved_offset INTEGER NOT NULL DEFAULT 0"
+    )
+
+
 MIGRATIONS: Final[tuple[Callable[[sqlite3.Connection], None], ...]] = (
     _create_first_tables,
     _create_group_tables,
@@ -214,6 +220,7 @@ MIGRATIONS: Final[tuple[Callable[[sqlite3.Connection], None], ...]] = (
     _create_group_settings,
     _create_tokens,
     _number_offsets,
+    _reserve_deliveries,
 )
 """Step n brings a file from version n to n + 1.  Steps are never changed once released."""
 

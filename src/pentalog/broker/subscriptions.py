@@ -2,7 +2,8 @@
 
 Nothing is copied.  What was delivered and is not settled is a byte an offset (`windows.py`); it is
 written to the state file in groups, so after a crash a record may be delivered again, but none
-that was not acknowledged is left out.  Only what is durable and stable is delivered.
+that was not acknowledged is left out.  Records of quality 0 are not delivered again
+(`reservations.py`).  Only what is durable and stable is delivered.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pentalog.broker.dead_letters import SUFFIX, DeadLetters
 from pentalog.broker.deliveries import OPEN_BYTES, Stretch, Subscription, SubscriptionView
 from pentalog.broker.needs import Appendable, NamedTopics, Rows
 from pentalog.broker.port import Opened, Topic
+from pentalog.broker.reservations import Reservations
 from pentalog.broker.subscription_rows import SubscriptionRow, WindowRow
 from pentalog.broker.topics import name_flaw
 from pentalog.broker.windows import (
@@ -131,6 +133,8 @@ class LocalSubscription:
             window.took_again(stretch, delivered, now_ms, base_ms)
         else:
             window.took_first(stretch, delivered, now_ms, base_ms)
+            if window.short:
+                owner.reservations.extend(self.subscription_id, window)
             if window.opening is None:
                 self._turn = (stretch.at.index + 1) % len(self.windows)
         if delivered.unreadable:
@@ -222,6 +226,7 @@ class LocalSubscription:
 
     def _choose(self, timestamp_min: int) -> Stretch | Later[None] | None:
         windows, marks_of = self.windows, self._owner.log.marks
+        reserving: Later[None] | None = None
         for window in windows:
             repeat = window.next_repeat()
             if repeat is None:
@@ -236,15 +241,22 @@ class LocalSubscription:
             marks = marks_of(window.at)
             if window.cursor >= marks.stable or len(window.states) >= WINDOW_OFFSETS_MAX:
                 continue
+            if window.cursor >= window.reserved:
+                self._owner.reservations.extend(self.subscription_id, window)
+            if window.cursor >= window.reserved:
+                reserving = reserving or window.reserving
+                continue
             opening = self._open(window, marks)
             if isinstance(opening, Later):
                 return opening
             if opening is not None:
-                stop = min(opening.end, window.floor + WINDOW_OFFSETS_MAX)
+                stop = min(opening.end, window.floor + WINDOW_OFFSETS_MAX, window.reserved)
                 repeat = window.next_repeat()
                 if repeat is not None and window.cursor < repeat.behind:
                     stop = min(stop, repeat.behind)
                 return window.first_time(timestamp_min, stop)
+        if reserving is not None:
+            return reserving  # what is to be delivered again stands behind what waits for this
         for window in windows:
             repeat = window.next_repeat()
             if repeat is not None:
@@ -350,6 +362,7 @@ class LocalSubscriptions:
         self.runtime = runtime
         self.metrics = metrics
         self.dead_letters = DeadLetters(log, topics, runtime, metrics, self.changed)
+        self.reservations = Reservations(state)
         self._state = state
         self._subscriptions_max = config.subscriptions_max
         self._idle_ms_max = config.subscription_idle_ms_max
@@ -397,6 +410,18 @@ class LocalSubscriptions:
         window = Window(at, min(entry.first, end), min(entry.floor, end), entry.states)
         window.restore()
         window.inherited = min(window.cursor, end)
+        window.reserved = window.reserved_end = entry.reserved
+        window.reserved_at = window.cursor
+        window.doubtful_end = min(entry.reserved, end)
+        if window.doubtful_end > window.cursor:
+            _log.info(
+                "subscription %d: of %d records of %s from offset %d on, those of quality 0 may "
+                "have been delivered before the crash and are passed over",
+                subscription.subscription_id,
+                window.doubtful_end - window.cursor,
+                at,
+                window.cursor,
+            )
         return window
 
     def open(self, topic: str, *, leased: bool) -> Later[int]:
@@ -417,7 +442,7 @@ class LocalSubscriptions:
             end = self.log.marks(at).end
             window = Window(at, end, end, bytearray())
             subscription.windows.append(window)
-            rows.write_window(self._state, WindowRow(number, index, end, end, window.states))
+        self.reservations.write(number, subscription.windows)
         self.metrics.subscriptions_opened += 1
         later: Later[int] = Later()
 
@@ -457,10 +482,12 @@ class LocalSubscriptions:
     def stop(self) -> None:
         """Write what has changed; nothing happens by itself any more."""
         self._closed = True
+        self.reservations.close()
         for timer in (self._save_timer, self._expire_timer, self._idle_timer):
             if timer is not None:
                 timer.cancel()
         self.dead_letters.stop()
+        self._dirty = {each: None for each in self._all.values() if not each.closed}
         self._save()
 
     def abandon(self) -> None:
@@ -517,15 +544,21 @@ class LocalSubscriptions:
             return
         dirty, self._dirty = self._dirty, {}
         for subscription in dirty:
-            number = subscription.subscription_id
             subscription.row = subscription.row._replace(used_ms=subscription.used_ms)
             rows.write(self._state, subscription.row)
-            for index, window in enumerate(subscription.windows):
-                if not window.changed:
-                    continue
-                window.changed = False
-                row = WindowRow(number, index, window.first, window.floor, window.states)
-                rows.write_window(self._state, row)
+            self._write_windows(subscription)
+
+    def _write_windows(self, subscription: LocalSubscription) -> None:
+        windows = subscription.windows
+        if self._closed:
+            # Nothing is delivered from here on: what was reserved and not used is given back.
+            left = [each for each in windows if each.changed or each.reserved_end > each.cursor]
+            self.reservations.write(subscription.subscription_id, left, ahead=False)
+            return
+        unwritten = [window for window in windows if window.unwritten]
+        self.reservations.write(subscription.subscription_id, unwritten)
+        if any(window.unwritten for window in unwritten):
+            self.changed(subscription)
 
     @property
     def _idle_look_ms(self) -> int:

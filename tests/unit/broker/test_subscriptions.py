@@ -66,6 +66,7 @@ def take(broker: BlipBroker, subscription: Subscription, count: int) -> dict[int
             again=stretch.again,
             states=stretch.states,
             floor=stretch.floor,
+            doubtful_end=stretch.doubtful_end,
         )
         subscription.took(stretch, delivered)
         position = 0
