@@ -526,8 +526,8 @@ class Transactions(Protocol):
 
     def enlisted(self, name: str, who: Identity, at: Partition) -> bool: ...
 
-    def admit(self, who: Identity, at: Partition, *, enlists: bool) -> None:
-        """May this producer write transactional batches here now?
+    def admit(self, name: str, who: Identity, at: Partition, *, enlists: bool) -> None:
+        """May this producer write transactional batches here now, under this name?
 
         With `enlists` the write itself makes the partition take part.
         """

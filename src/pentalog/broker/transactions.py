@@ -254,13 +254,8 @@ class LocalTransactions:
         entry = self._owned(name, who)
         return entry.phase is Phase.ONGOING and at in entry.partitions
 
-    def admit(self, who: Identity, at: Partition, *, enlists: bool) -> None:
-        entry = self._by_producer.get(who.producer_id)
-        if entry is None:
-            raise TransactionUnknown(
-                f"producer {who.producer_id} has no transactional id: initialize it first"
-            )
-        entry.check_owner(who)
+    def admit(self, name: str, who: Identity, at: Partition, *, enlists: bool) -> None:
+        entry = self._owned(name, who)
         if entry.phase is Phase.ONGOING and at in entry.partitions:
             return
         if not enlists and not entry.uncertain:

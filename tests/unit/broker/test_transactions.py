@@ -293,7 +293,8 @@ def test_strangers_are_refused(lives: Lives) -> None:
         lambda: bench.transactions.enlist("x", stranger, [T0]),
         lambda: bench.end("nobody", who, commit=True),
         lambda: bench.end("x", stranger, commit=True),
-        lambda: bench.transactions.admit(stranger, T0, enlists=True),
+        lambda: bench.transactions.admit("x", stranger, T0, enlists=True),
+        lambda: bench.transactions.admit("nobody", who, T0, enlists=True),
         lambda: bench.transactions.view("nobody"),
     ):
         with pytest.raises(TransactionUnknown):
@@ -307,7 +308,7 @@ def test_while_it_ends_nothing_may_be_added(lives: Lives) -> None:
     bench.runtime.held_lanes = {"journal", "sync", "state"}
     bench.transactions.end("x", who, commit=True, bump=False)
     with pytest.raises(TransactionBusy):
-        bench.transactions.admit(who, T1, enlists=True)
+        bench.transactions.admit("x", who, T1, enlists=True)
     with pytest.raises(TransactionBusy):
         bench.transactions.enlist("x", who, [T1])
     with pytest.raises(TransactionState):
@@ -582,7 +583,7 @@ def test_read_marks_of_a_transaction_whose_begin_is_gone(lives: Lives) -> None:
 def test_acks_of_transactional_writes_need_no_marker(lives: Lives) -> None:
     bench = lives()
     who = bench.identify("x")
-    bench.transactions.admit(who, T0, enlists=True)
+    bench.transactions.admit("x", who, T0, enlists=True)
     appended = bench.append(
         b"a", at=T0, producer_id=who.producer_id, producer_epoch=0, base_sequence=0,
         transactional=True,
