@@ -276,6 +276,8 @@ class Committed:
     """When it was committed; -1: now."""
     expire_ms: int = -1
     """When it shall be forgotten, if the one who committed said so; -1: by the broker's rule."""
+    sequence: int = field(default=-1, compare=False)
+    """Set by the broker: larger than that of every commit and staging before it."""
 
 
 class Offsets(Protocol):
@@ -536,8 +538,8 @@ class Transactions(Protocol):
 
     def enlisted(self, name: str, who: Identity, at: Partition) -> bool: ...
 
-    def admit(self, who: Identity, at: Partition, *, enlists: bool) -> None:
-        """May this producer write transactional batches here now?
+    def admit(self, name: str, who: Identity, at: Partition, *, enlists: bool) -> None:
+        """May this producer write transactional batches here now, under this name?
 
         With `enlists` the write itself makes the partition take part.
         """

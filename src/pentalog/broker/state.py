@@ -199,6 +199,26 @@ def _create_tokens(database: sqlite3.Connection) -> None:
     )
 
 
+def _number_offsets(database: sqlite3.Connection) -> None:
+    """Number commits in their order; rows written so far have only their times to go by."""
+    for table in ("offsets", "staged_offsets"):
+        database.execute(f"ALTER TABLE {table} ADD COLUMN sequence INTEGER NOT NULL DEFAULT 0")
+        before = "(other.committed_ms, other.producer_id) <= (this.committed_ms, this.producer_id)"
+        if table == "offsets":
+            before = "other.committed_ms < this.committed_ms"
+        database.execute(
+            f"UPDATE {table} AS this SET sequence = (SELECT count(*) FROM staged_offsets AS other"
+            " WHERE other.grp = this.grp AND other.topic = this.topic"
+            f" AND other.partition = this.partition AND {before})"
+        )
+
+
+def _reserve_deliveries(database: sqlite3.Connection) -> None:
+    database.execute(
+        "ALTER TABLE subscription_windows ADD COLUMN reserved_offset INTEGER NOT NULL DEFAULT 0"
+    )
+
+
 MIGRATIONS: Final[tuple[Callable[[sqlite3.Connection], None], ...]] = (
     _create_first_tables,
     _create_group_tables,
@@ -212,6 +232,8 @@ MIGRATIONS: Final[tuple[Callable[[sqlite3.Connection], None], ...]] = (
     _create_smart_modules,
     _create_group_settings,
     _create_tokens,
+    _number_offsets,
+    _reserve_deliveries,
 )
 """Step n brings a file from version n to n + 1.  Steps are never changed once released."""
 

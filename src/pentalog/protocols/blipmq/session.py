@@ -446,6 +446,7 @@ class BlipmqSession:
             again=stretch.again,
             states=stretch.states,
             floor=stretch.floor,
+            doubtful_end=stretch.doubtful_end,
         )
         subscription.took(stretch, delivered)
         self._context.metrics.sent_records += delivered.polls
