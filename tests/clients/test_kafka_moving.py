@@ -27,7 +27,7 @@ from pentalog.clients.kafka.moving import (
     overrides,
     trim,
 )
-from pentalog.kernels import batch_header, keep_newest
+from pentalog.kernels import batch_header, keep_newest, shift_tombstones
 from pentalog.model import batch
 from pentalog.model.types import Partition, Record
 
@@ -205,3 +205,19 @@ def test_batches_with_holes(cursor: int) -> None:
             found[first + offset] = record
     expected = {10 + number: records[number] for number in (1, 2, 5, 6, 7, 9)}
     assert found == {offset: record for offset, record in expected.items() if offset >= cursor}
+
+
+def test_a_delete_horizon_stays_behind() -> None:
+    """Tombstones have their full time at the target; the timestamps of records stay the same."""
+    records = [Record(None, b"gone", (), 7), Record(b"v", b"k", (), 9)]
+    whole = batch.build(records, timestamp_ms=0)
+    header = batch_header(whole, 0)
+    shifted = shift_tombstones(memoryview(whole)[61:], 0, len(whole) - 61, 2, 7 - 1_000)
+    assert shifted is not None
+    attributes = header.attributes | batch.DELETE_HORIZON
+    marked = header._replace(base_timestamp=1_000, attributes=attributes)
+    made = batch.rebuild(marked, shifted, count=2, codec=0)
+    ((first, run),) = subject._runs(batch_header(made, 0), memoryview(made), 0)
+    assert batch_header(run, 0).attributes == header.attributes
+    found = batch.records_of(run, 0, bytes_max=1 << 20)
+    assert (first, [record for _, record in found]) == (0, records)

@@ -13,6 +13,8 @@ import pytest
 import subjects
 from kafka_clients import CLIENTS, CODECS, Event, aio
 from kafka_clients.confluent import write
+from tests.support.compactions import COMPACTED, compact
+from tests.support.logs import LogBench
 
 import apache_kafka
 import brokers
@@ -107,6 +109,35 @@ def test_kafkas_tool_accepts_our_indexes(tmp_path: Path, topic: str) -> None:
     assert len(re.findall(r"^timestamp: \d+ offset: \d+", text, re.MULTILINE)) > len(indexes)
     checked = dump([*indexes, *time_indexes], "--index-sanity-check")
     assert checked.count("passed sanity check") == 2 * len(indexes)
+
+
+def test_kafkas_tool_finds_the_delete_horizon_of_tombstones(tmp_path: Path) -> None:
+    bench = LogBench(tmp_path, flush_interval_ms=0)
+    partition = bench.partition(**COMPACTED, delete_retention_ms=60_000)
+    now = bench.runtime.now_ms()
+    written_ms = now - 3_600_000
+    times: dict[int, int] = {}
+    for number in range(len(CODECS)):
+        values = (b"value", None)
+        at = bench.append(
+            *values,
+            keys=[b"%d" % number, b"%d-gone" % number],
+            codec=number,
+            timestamp_ms=written_ms,
+        ).base_offset
+        times |= {at: written_ms, at + 1: written_ms}
+    times[bench.append(b"kept", keys=[b"kept"], timestamp_ms=written_ms + 1).base_offset] = (
+        written_ms + 1
+    )
+    partition.roll()
+    assert compact(bench)
+    bench.store.close()
+
+    text = dump([partition.segments[0].path(".log")], "--deep-iteration")
+    horizons = re.findall(r"deleteHorizonMs: (\S+)", text)
+    assert horizons == [f"OptionalLong[{now + 60_000}]"] * len(CODECS) + ["OptionalLong.empty"]
+    found = re.findall(r"^\| offset: (\d+) CreateTime: (\d+) ", text, re.MULTILINE)
+    assert {int(offset): int(time_ms) for offset, time_ms in found} == times
 
 
 def test_a_directory_written_by_kafka_reads_back_equal(tmp_path: Path, topic: str) -> None:

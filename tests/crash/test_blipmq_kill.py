@@ -1,7 +1,7 @@
 """kill -9 a real broker under BlipMQ load of quality 1, with consumers, again and again.
 
 Every publish that a PONG has fenced is delivered at least once, under the tag it always had, to a
-subscription that was made before all deaths.
+subscription of quality 1 that was made before all deaths, and at most once to one of quality 0.
 """
 
 from __future__ import annotations
@@ -102,6 +102,25 @@ class Consumer(Worker):
             client.acknowledge(self.subscription, *tags)
 
 
+class ForgetfulConsumer(Worker):
+    """Of quality 0: it acknowledges nothing, and sees nothing twice."""
+
+    def __init__(self, port: int, subscription: int) -> None:
+        super().__init__(port)
+        self.subscription = subscription
+        self.seen: set[bytes] = set()
+
+    def work(self, client: RawClient) -> None:
+        for delivery in client.poll(self.subscription, 300):
+            if delivery.type == NACK:
+                self.flaw = f"refused: {delivery}"
+                return
+            message = delivery.message[2].rstrip(b"\0")
+            if message in self.seen:
+                self.flaw = f"{message!r} was delivered twice"
+            self.seen.add(message)
+
+
 def test_kill_under_load_of_quality_1(tmp_path: Path) -> None:
     dice = random.Random(SEED)
     print(f"seed {SEED}")
@@ -113,9 +132,10 @@ def test_kill_under_load_of_quality_1(tmp_path: Path) -> None:
     try:
         with RawClient(victim.port) as client:
             subscription = client.shake_hands().subscribe(TOPIC, 1)
+            forgetful = ForgetfulConsumer(victim.port, client.subscribe(TOPIC, 0))
         consumer = Consumer(victim.port, subscription, SEED)
         publishers = [Publisher(victim.port, name) for name in range(PUBLISHERS)]
-        workers = [*publishers, consumer]
+        workers = [*publishers, consumer, forgetful]
         for worker in workers:
             worker.start()
         for _ in range(CYCLES):
@@ -132,8 +152,11 @@ def test_kill_under_load_of_quality_1(tmp_path: Path) -> None:
             assert consumer.flaw == ""
             time.sleep(0.05)
         consumer.finish()
+        forgetful.finish()
         missing = fenced - set(consumer.tags.values())
         assert not missing, f"{len(missing)} of {len(fenced)} were never delivered"
+        print(f"quality 0: {len(forgetful.seen)} of {len(fenced)} were delivered")
+        assert len(forgetful.seen) > len(fenced) / 2, "a crash costs much more than it should"
     finally:
         for worker in workers:
             worker.stopped.set()

@@ -76,7 +76,7 @@ def active_file(directory: Path, suffix: str) -> Path:
 
 def check_readable(directory: Path, *, lost_max: int) -> int:
     """Open, read everything, write on; returns how many records were lost."""
-    bench = LogBench(directory, flush_interval_ms=0)
+    bench = LogBench(directory, flush_interval_ms=100)
     found = bench.values(horizon=Horizon.DURABLE)
     wrong = {offset: got for offset, got in found.items() if got != value(offset)}
     assert not wrong

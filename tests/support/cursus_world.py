@@ -6,7 +6,7 @@ import json
 import random
 import struct
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -148,6 +148,11 @@ class Line:
         self.hung_up = True
 
     def mute(self, delay_ms: int) -> None: ...
+
+    def hold(self) -> Callable[[], None]:
+        assert not self.full, "held already"
+        self.full = True
+        return self.drain
 
     def when_room(self, run: Any) -> None:
         if self.full:

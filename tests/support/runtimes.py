@@ -29,11 +29,13 @@ class SteppedRuntime:
         self._work: deque[tuple[str, Callable[[], Any], Callable[[Any, Any], None]]] = deque()
         self._timers: list[tuple[float, int, TestTimer]] = []
         self._count = itertools.count()
+        self.wall_step_ms = 0
+        """How far the wall clock has been set forward, or back if negative."""
         self.held_lanes: set[str] = set()
         """Lanes whose threads are stuck until released."""
 
     def now_ms(self) -> int:
-        return int(self._now_ms)
+        return int(self._now_ms) + self.wall_step_ms
 
     def monotonic(self) -> float:
         return (self._now_ms - self._start_ms) / 1000

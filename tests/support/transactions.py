@@ -120,7 +120,9 @@ class TransactionBench(LogBench):
         self, who: Identity, at: Partition, sequence: int, *values: bytes, enlists: bool = True
     ) -> None:
         """A batch in the producer's transaction, on the disk."""
-        self.transactions.admit(who, at, enlists=enlists)
+        owners = {view.who.producer_id: view.name for view in self.transactions.all()}
+        name = owners.get(who.producer_id, "of nobody")
+        self.transactions.admit(name, who, at, enlists=enlists)
         self.settled(
             *values,
             at=at,

@@ -39,6 +39,8 @@ class Stretch(NamedTuple):
     states: bytearray | None = None
     floor: Offset = 0
     """States for that, and the offset of the first."""
+    doubtful_end: Offset = 0
+    """Records of quality 0 before this may have been delivered before a crash: pass over them."""
 
 
 class Subscription(Protocol):

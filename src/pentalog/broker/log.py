@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
@@ -38,6 +39,9 @@ READ_LANE: Final = "read"
 
 _WARM_TRIES: Final = 3
 """After that the read goes ahead whether its bytes are in memory or not."""
+
+COMMIT_WAIT_MS_MAX: Final = 10_000
+"""How long a reader waits for a disk that does not answer; then it gets what is durable."""
 
 
 class LocalLog:
@@ -193,11 +197,42 @@ class LocalLog:
         timeout_ms: int,
     ) -> Waiting:
         watched = {self._store.get(at): offset for at, offset in positions.items()}
-        wait = LocalWait(watched, bytes_min, horizon, self._waits)
+        wait = LocalWait(watched, bytes_min, horizon, self._waits, self._runtime)
         wait.look()
         if not wait.ready:
-            wait.start(self._runtime, 0 if self._stopping else timeout_ms)
+            wait.start(0 if self._stopping else timeout_ms)
         return wait
+
+    def ends(self, partitions: Collection[Partition]) -> Later[Mapping[Partition, Offset]]:
+        asked: list[PartitionLog] = []
+        for at in partitions:
+            with contextlib.suppress(BrokerError):
+                asked.append(self._store.get(at))
+        unsettled = [
+            partition
+            for partition in asked
+            if partition.end_offset > partition.durable.offset and not partition.failed
+        ]
+        if not unsettled:
+            return Later.now(_durable_ends(asked))
+        later: Later[Mapping[Partition, Offset]] = Later()
+        left = len(unsettled)
+
+        def answer() -> None:
+            if not later.ready:
+                stuck.cancel()
+                later.fill(_durable_ends(asked))
+
+        def settled(_: BrokerError | None) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                answer()
+
+        stuck = self._runtime.after(COMMIT_WAIT_MS_MAX, answer)
+        for partition in unsettled:
+            partition.settle(partition.end_offset, settled)
+        return later
 
     def stop_waiting(self) -> None:
         """The broker is about to stop: nobody need wait for more records."""
@@ -237,7 +272,16 @@ class LocalLog:
 class LocalWait(Waiting):
     """Looks again whenever a mark of a watched partition moves."""
 
-    __slots__ = ("_all", "_bytes_min", "_horizon", "_timer", "_watched")
+    __slots__ = (
+        "_all",
+        "_bytes_min",
+        "_horizon",
+        "_late",
+        "_runtime",
+        "_timer",
+        "_uncommitted",
+        "_watched",
+    )
 
     def __init__(
         self,
@@ -245,16 +289,21 @@ class LocalWait(Waiting):
         bytes_min: int,
         horizon: Horizon,
         everyone: set[LocalWait],
+        runtime: Runtime,
     ) -> None:
         super().__init__()
         self._all = everyone
+        self._runtime = runtime
         self._watched = watched
         self._bytes_min = bytes_min
         self._horizon = horizon
         self._timer: Timer | None = None
+        self._uncommitted = 0
+        """Partitions whose end, as it was when this began, is not durable."""
+        self._late = False
+        """Time is up, and this only waits for their commit."""
 
-    def start(self, runtime: Runtime, timeout_ms: int) -> None:
-        self._timer = runtime.after(timeout_ms, self.give_up)
+    def start(self, timeout_ms: int) -> None:
         self._all.add(self)
         look = self.look
         for partition, offset in self._watched.items():
@@ -263,7 +312,28 @@ class LocalWait(Waiting):
                 offset, partition.durable.offset
             ):
                 # A reader is waiting for what is written but not yet durable.
-                partition.flusher.request(partition)
+                self._uncommitted += 1
+                partition.settle(partition.end_offset, self._committed)
+        if timeout_ms > 0:
+            self._timer = self._runtime.after(timeout_ms, self._time_up)
+        else:
+            self._time_up()
+
+    def _time_up(self) -> None:
+        self._timer = None
+        if self._uncommitted:
+            self._late = True
+            self._timer = self._runtime.after(COMMIT_WAIT_MS_MAX, self.give_up)
+        else:
+            self.give_up()
+
+    def _committed(self, refusal: BrokerError | None) -> None:
+        """A partition's end has become durable, or cannot."""
+        self._uncommitted -= 1
+        if self._late and not self._uncommitted:
+            self.look()  # the watchers of the last partition are called after this
+            if not self.ready:
+                self.give_up()
 
     def look(self) -> None:
         if self.ready:
@@ -293,9 +363,16 @@ class LocalWait(Waiting):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._late = False
         self._all.discard(self)
         for partition in self._watched:
             partition.watchers.pop(self.look, None)
+
+
+def _durable_ends(partitions: Collection[PartitionLog]) -> Mapping[Partition, Offset]:
+    return {
+        partition.at: partition.durable.offset for partition in partitions if not partition.deleted
+    }
 
 
 def _ahead(partition: PartitionLog, offset: Offset, horizon: Horizon) -> bool:

@@ -6,6 +6,7 @@ others stand for the state file, the log and the topics.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from pentalog.broker.port import Opened, Topic, TopicSpec
@@ -51,6 +52,8 @@ class Appendable(Readable, Protocol):
     ) -> Appended: ...
 
     def settle(self, appended: Appended, ack: Ack) -> Later[Appended]: ...
+
+    def ends(self, partitions: Collection[Partition]) -> Later[Mapping[Partition, Offset]]: ...
 
 
 class NamedTopics(Protocol):

@@ -13,9 +13,13 @@ from pentalog.model.later import Later
 from pentalog.model.types import Partition
 from pentalog.runtime import Runtime
 
-_UPSERT: Final = "INSERT OR REPLACE INTO offsets VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-_UPSERT_STAGED: Final = "INSERT OR REPLACE INTO staged_offsets VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_UPSERT: Final = "INSERT OR REPLACE INTO offsets VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_UPSERT_STAGED: Final = (
+    "INSERT OR REPLACE INTO staged_offsets VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_VALUES: Final = "next_offset, leader_epoch, metadata, committed_ms, expire_ms, sequence"
 _DELETE: Final = "DELETE FROM offsets WHERE grp = ? AND topic = ? AND partition = ?"
+_DELETE_STAGED: Final = "DELETE FROM staged_offsets WHERE grp = ? AND topic = ? AND partition = ?"
 
 LEASE: Final = "pentalog.lease="
 """How the metadata of an offset begins that asks for records to be kept."""
@@ -33,6 +37,8 @@ class LocalOffsets:
         self._staged: dict[int, dict[str, dict[Partition, Committed]]] = {}
         self._staging: dict[str, Counter[Partition]] = {}
         """How many open transactions hold an offset, by group and partition."""
+        self._sequence = 0
+        """Of the newest commit or staging.  Clocks can be set back; this only grows."""
         self.leaseholders: set[str] = set()
         """Groups that have committed with a lease (`retention_leases.py`), now or earlier."""
         self.topic: OffsetsTopic | None = None
@@ -40,22 +46,22 @@ class LocalOffsets:
 
     def open(self) -> None:
         for group, topic, index, *value in self._state.rows(
-            "SELECT grp, topic, partition, next_offset, leader_epoch, metadata, committed_ms,"
-            " expire_ms FROM offsets"
+            f"SELECT grp, topic, partition, {_VALUES} FROM offsets"
         ):
-            self._set(group, Partition(topic, index), Committed(*value))
+            self._restore_sequence(committed := Committed(*value))
+            self._set(group, Partition(topic, index), committed)
         for producer_id, group, topic, index, *value in self._state.rows(
-            "SELECT producer_id, grp, topic, partition, next_offset, leader_epoch, metadata,"
-            " committed_ms, expire_ms FROM staged_offsets"
+            f"SELECT producer_id, grp, topic, partition, {_VALUES} FROM staged_offsets"
         ):
-            self._set_staged(producer_id, group, Partition(topic, index), Committed(*value))
+            self._restore_sequence(committed := Committed(*value))
+            self._set_staged(producer_id, group, Partition(topic, index), committed)
 
     def commit(self, group: str, offsets: Mapping[Partition, Committed]) -> Later[None]:
         self._state.check()
         now_ms = self._runtime.now_ms()
         rows = []
         for at, given in offsets.items():
-            committed = _dated(given, now_ms)
+            committed = self._numbered(given, now_ms)
             self._set(group, at, committed)
             rows.append((group, at[0], at[1], *_values(committed)))
             if self.topic is not None:
@@ -99,8 +105,10 @@ class LocalOffsets:
 
     def forget(self, group: str, at: Collection[Partition] | None = None) -> Later[None]:
         topics = self._committed.get(group)
-        if topics is not None:
+        if self.holds(group):
             self._state.check()
+            self._forget_staged(group, at)
+        if topics is not None:
             if self.topic is not None:
                 for where in self.committed(group, at):
                     self.topic.note(group, where, None)
@@ -112,6 +120,15 @@ class LocalOffsets:
                 for where in at:
                     self._drop(group, topics, where)
         return self._state.settle()
+
+    def _forget_staged(self, group: str, at: Collection[Partition] | None) -> None:
+        """Drop offsets of open transactions: forgetting is a later decision than staging."""
+        staging = self._staging.get(group, Counter[Partition]())
+        for where in [where for where in staging if at is None or where in at]:
+            for producer_id, groups in list(self._staged.items()):
+                if where in groups.get(group, ()):
+                    self._unstage(producer_id, group, where)
+            self._state.write(_DELETE_STAGED, group, *where)
 
     def forget_topic(self, topic: str) -> None:
         """The topic is deleted: one made anew under its name starts without offsets."""
@@ -149,7 +166,7 @@ class LocalOffsets:
         self._state.check()
         now_ms = self._runtime.now_ms()
         for at, given in offsets.items():
-            committed = _dated(given, now_ms)
+            committed = self._numbered(given, now_ms)
             self._set_staged(producer_id, group, at, committed)
             self._state.write(_UPSERT_STAGED, producer_id, group, *at, *_values(committed))
         return self._state.settle()
@@ -167,15 +184,31 @@ class LocalOffsets:
             for group, held in list(groups.items()):
                 for at, committed in list(held.items()):
                     self._unstage(producer_id, group, at)
-                    # What was committed outside after it was staged is newer.
+                    # As in Kafka, what was committed or staged last wins, whichever ends last.
                     now = self._committed.get(group, {}).get(at.topic, _NONE).get(at.index)
-                    older = now is not None and committed.timestamp_ms < now.timestamp_ms
-                    if commit and not older:
+                    newest = now is None or committed.sequence > now.sequence
+                    if commit and newest:
                         self._write(group, at, committed)
                         if self.topic is not None:
                             self.topic.note(group, at, committed)
             self._state.write("DELETE FROM staged_offsets WHERE producer_id = ?", producer_id)
         return self._state.settle()
+
+    def _numbered(self, given: Committed, now_ms: int) -> Committed:
+        """The offset with its place in the order of commits, and with a time if it has none."""
+        self._sequence += 1
+        timestamp_ms = now_ms if given.timestamp_ms < 0 else given.timestamp_ms
+        return Committed(
+            given.offset,
+            given.leader_epoch,
+            given.metadata,
+            timestamp_ms,
+            given.expire_ms,
+            self._sequence,
+        )
+
+    def _restore_sequence(self, committed: Committed) -> None:
+        self._sequence = max(self._sequence, committed.sequence)
 
     def _write(self, group: str, at: Partition, committed: Committed) -> None:
         self._set(group, at, committed)
@@ -228,17 +261,12 @@ class LocalOffsets:
 _NONE: Final[Mapping[int, Committed]] = {}
 
 
-def _dated(given: Committed, now_ms: int) -> Committed:
-    if given.timestamp_ms >= 0:
-        return given
-    return Committed(given.offset, given.leader_epoch, given.metadata, now_ms, given.expire_ms)
-
-
-def _values(committed: Committed) -> tuple[int, int, str, int, int]:
+def _values(committed: Committed) -> tuple[int, int, str, int, int, int]:
     return (
         committed.offset,
         committed.leader_epoch,
         committed.metadata,
         committed.timestamp_ms,
         committed.expire_ms,
+        committed.sequence,
     )

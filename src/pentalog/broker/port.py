@@ -95,8 +95,8 @@ class Log(Protocol):
         """Whole batches from the one that contains `offset`, up to `bytes_max` and the horizon.
 
         With `whole_first` the first batch comes whole even if it is larger than `bytes_max`.
-        Never waits for data: an empty slice if there is none yet.  Not ready at once only when
-        the bytes must come from a slow disk.
+        Never waits for data: an empty slice if there is none yet; `wait` before that is answered.
+        Not ready at once only when the bytes must come from a slow disk.
         """
 
     def open(
@@ -117,7 +117,19 @@ class Log(Protocol):
         horizon: Horizon,
         timeout_ms: int,
     ) -> Waiting:
-        """Ready (True) once `bytes_min` lie behind the positions, (False) when time is up."""
+        """Ready (True) once `bytes_min` lie behind the positions, (False) when time is up.
+
+        What was written before this call is durable before it is False, however short the time
+        is.  With `timeout_ms` 0 it waits for that commit only, if there is anything to commit.
+        """
+
+    def ends(self, partitions: Collection[Partition]) -> Later[Mapping[Partition, Offset]]:
+        """Where partitions end, ready once everything before that is durable: one group commit.
+
+        Every answer that contains the end of a partition waits for this first, also if the end
+        is then read from `marks` or `locate`.  Never refused: for a partition that cannot sync it
+        is the durable mark, and a deleted partition is left out.
+        """
 
     def marks(self, at: Partition) -> Marks: ...
 
@@ -264,6 +276,8 @@ class Committed:
     """When it was committed; -1: now."""
     expire_ms: int = -1
     """When it shall be forgotten, if the one who committed said so; -1: by the broker's rule."""
+    sequence: int = field(default=-1, compare=False)
+    """Set by the broker: larger than that of every commit and staging before it."""
 
 
 class Offsets(Protocol):
@@ -524,8 +538,8 @@ class Transactions(Protocol):
 
     def enlisted(self, name: str, who: Identity, at: Partition) -> bool: ...
 
-    def admit(self, who: Identity, at: Partition, *, enlists: bool) -> None:
-        """May this producer write transactional batches here now?
+    def admit(self, name: str, who: Identity, at: Partition, *, enlists: bool) -> None:
+        """May this producer write transactional batches here now, under this name?
 
         With `enlists` the write itself makes the partition take part.
         """

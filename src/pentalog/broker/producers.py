@@ -30,11 +30,11 @@ class LocalProducers:
 
     def open(self) -> None:
         found = self._state.rows("SELECT next_id FROM producer_id_blocks WHERE lane = 0")
-        # A copied log directory brings the ids of producers of another broker; a start drawn at
-        # random keeps clear of them.  Below 2**53, for clients that count in floating point.
-        self._next_unreserved = (
-            int(found[0][0]) if found else BLOCK * (1 + uuid.uuid4().int % (1 << 40))
-        )
+        # A copied log directory brings the ids of producers of another broker, and a power cut may
+        # have taken the newest row if the page cache is good enough; a start drawn at random keeps
+        # clear of ids in use.  Below 2**53, for clients that count in floating point.
+        drawn = BLOCK * (1 + uuid.uuid4().int % (1 << 40))
+        self._next_unreserved = int(found[0][0]) if found and self._state.synced else drawn
         self._reserve()
 
     def identify(self) -> Later[Identity]:

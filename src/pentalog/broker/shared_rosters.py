@@ -42,6 +42,8 @@ class _Member:
     member_id: str
     name: str
     seen_ms: int
+    seen_s: float
+    """The same moment by the monotonic clock: timeouts do not follow a clock that is set."""
     partitions: tuple[int, ...] = ()
     stale: bool = False
     """It was told that it missed a change, and has not come back since."""
@@ -118,7 +120,8 @@ class LocalSharedRosters:
             raise Overloaded(f"{MEMBERS_TOTAL_MAX} members are in groups already: use fewer")
         if len(roster.members) >= MEMBERS_MAX:
             raise GroupFull(f"group {group!r} has {MEMBERS_MAX} members of topic {topic!r} already")
-        member = _Member(f"{name}-{uuid.uuid4().hex[:12]}", name, self._runtime.now_ms())
+        now_ms, now_s = self._runtime.now_ms(), self._runtime.monotonic()
+        member = _Member(f"{name}-{uuid.uuid4().hex[:12]}", name, now_ms, now_s)
         roster.members[member.member_id] = member
         self._members += 1
         self._plan(roster)
@@ -229,7 +232,7 @@ class LocalSharedRosters:
         return member
 
     def _seen(self, member: _Member) -> None:
-        member.seen_ms = self._runtime.now_ms()
+        member.seen_ms, member.seen_s = self._runtime.now_ms(), self._runtime.monotonic()
         member.stale = False
 
     def _share(self, roster: _Roster, member: _Member) -> Share:
@@ -270,10 +273,10 @@ class LocalSharedRosters:
     def _sweep(self) -> None:
         """Take those for dead that have been silent for too long."""
         self._timer = None
-        before_ms = self._runtime.now_ms() - self._timeout_ms
+        before_s = self._runtime.monotonic() - self._timeout_ms / 1000
         inhabited = False
         for roster in self._rosters.values():
-            dead = [member for member in roster.members.values() if member.seen_ms <= before_ms]
+            dead = [member for member in roster.members.values() if member.seen_s <= before_s]
             for member in dead:
                 del roster.members[member.member_id]
             self._members -= len(dead)

@@ -199,6 +199,26 @@ def _create_tokens(database: sqlite3.Connection) -> None:
     )
 
 
+def _number_offsets(database: sqlite3.Connection) -> None:
+    """Number commits in their order; rows written so far have only their times to go by."""
+    for table in ("offsets", "staged_offsets"):
+        database.execute(f"ALTER TABLE {table} ADD COLUMN sequence INTEGER NOT NULL DEFAULT 0")
+        before = "(other.committed_ms, other.producer_id) <= (this.committed_ms, this.producer_id)"
+        if table == "offsets":
+            before = "other.committed_ms < this.committed_ms"
+        database.execute(
+            f"UPDATE {table} AS this SET sequence = (SELECT count(*) FROM staged_offsets AS other"
+            " WHERE other.grp = this.grp AND other.topic = this.topic"
+            f" AND other.partition = this.partition AND {before})"
+        )
+
+
+def _reserve_deliveries(database: sqlite3.Connection) -> None:
+    database.execute(
+        "ALTER TABLE subscription_windows ADD COLUMN reserved_offset INTEGER NOT NULL DEFAULT 0"
+    )
+
+
 MIGRATIONS: Final[tuple[Callable[[sqlite3.Connection], None], ...]] = (
     _create_first_tables,
     _create_group_tables,
@@ -212,6 +232,8 @@ MIGRATIONS: Final[tuple[Callable[[sqlite3.Connection], None], ...]] = (
     _create_smart_modules,
     _create_group_settings,
     _create_tokens,
+    _number_offsets,
+    _reserve_deliveries,
 )
 """Step n brings a file from version n to n + 1.  Steps are never changed once released."""
 
@@ -241,12 +263,14 @@ class State:
         cut leaves the file sound, but maybe without the last of them.
         """
         self.path = path
-        self._synced = synced
+        self.synced = synced
         self._connect = connect
         self._near: sqlite3.Connection | None = None
         """For commits that need no lane; never used while the lane commits."""
         self._near_left = NEAR_CHANGES_ALL
         self.cluster_id = ""
+        self.is_new = False
+        """The file was made by this process."""
         self._runtime = runtime
         self._database: sqlite3.Connection | None = None
         self._queued: list[_Change] = []
@@ -265,11 +289,11 @@ class State:
         try:
             database = self._connect(self.path, timeout_s=_TIMEOUT_S)
             database.execute("PRAGMA journal_mode = WAL")
-            database.execute(f"PRAGMA synchronous = {'FULL' if self._synced else 'NORMAL'}")
+            database.execute(f"PRAGMA synchronous = {'FULL' if self.synced else 'NORMAL'}")
             database.execute("PRAGMA foreign_keys = ON")
             self._migrate(database)
             self._identify(database)
-            if not self._synced:
+            if not self.synced:
                 database.execute("PRAGMA wal_autocheckpoint = 0")
                 _tidy(database)
                 self._near = self._connect_near()
@@ -295,6 +319,7 @@ class State:
                 f"{self.path} has state version {version}, this pentalog knows versions up to "
                 f"{len(MIGRATIONS)}: open it with the newer pentalog that wrote it"
             )
+        self.is_new = not version
         for step in range(version, len(MIGRATIONS)):
             database.execute("BEGIN IMMEDIATE")
             MIGRATIONS[step](database)

@@ -29,6 +29,8 @@ class WindowRow(NamedTuple):
     first: int
     floor: int
     states: bytearray
+    reserved: int
+    """Everything before this may have been delivered, whatever the states say."""
 
 
 def read(state: Rows) -> tuple[int, list[SubscriptionRow], list[WindowRow]]:
@@ -41,10 +43,10 @@ def read(state: Rows) -> tuple[int, list[SubscriptionRow], list[WindowRow]]:
         )
     ]
     windows = [
-        WindowRow(number, partition, first, floor, _unpack(number, packed))
-        for number, partition, first, floor, packed in state.rows(
-            "SELECT subscription_id, partition, first_offset, floor_offset, states"
-            " FROM subscription_windows ORDER BY subscription_id, partition"
+        WindowRow(number, partition, first, floor, _unpack(number, packed), reserved)
+        for number, partition, first, floor, packed, reserved in state.rows(
+            "SELECT subscription_id, partition, first_offset, floor_offset, states,"
+            " reserved_offset FROM subscription_windows ORDER BY subscription_id, partition"
         )
     ]
     return (found[0][0] if found else FIRST_ID), subscriptions, windows
@@ -69,12 +71,13 @@ def write(state: Rows, row: SubscriptionRow) -> None:
 def write_window(state: Rows, row: WindowRow) -> None:
     packed = zlib.compress(row.states, _LEVEL) if row.states else b""
     state.write(
-        "INSERT OR REPLACE INTO subscription_windows VALUES (?, ?, ?, ?, ?)",
+        "INSERT OR REPLACE INTO subscription_windows VALUES (?, ?, ?, ?, ?, ?)",
         row.subscription_id,
         row.partition,
         row.first,
         row.floor,
         packed,
+        row.reserved,
     )
 
 

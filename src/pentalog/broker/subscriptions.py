@@ -2,7 +2,8 @@
 
 Nothing is copied.  What was delivered and is not settled is a byte an offset (`windows.py`); it is
 written to the state file in groups, so after a crash a record may be delivered again, but none
-that was not acknowledged is left out.  Only what is durable and stable is delivered.
+that was not acknowledged is left out.  Records of quality 0 are not delivered again
+(`reservations.py`).  Only what is durable and stable is delivered.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pentalog.broker.dead_letters import SUFFIX, DeadLetters
 from pentalog.broker.deliveries import OPEN_BYTES, Stretch, Subscription, SubscriptionView
 from pentalog.broker.needs import Appendable, NamedTopics, Rows
 from pentalog.broker.port import Opened, Topic
+from pentalog.broker.reservations import Reservations
 from pentalog.broker.subscription_rows import SubscriptionRow, WindowRow
 from pentalog.broker.topics import name_flaw
 from pentalog.broker.windows import (
@@ -32,7 +34,7 @@ from pentalog.config import Config
 from pentalog.kernels import DEAD_OVERFLOW, Delivered
 from pentalog.metrics import Metrics
 from pentalog.model.errors import BrokerError, OffsetOutOfRange, Overloaded, TopicNotFound
-from pentalog.model.later import Later
+from pentalog.model.later import Later, all_of
 from pentalog.model.settings import LogSettings
 from pentalog.model.types import Horizon, Marks, Offset, Partition
 from pentalog.runtime import Runtime, Timer
@@ -57,6 +59,9 @@ class LocalSubscription:
         self.row = row
         self.windows: list[Window] = []
         self.used_ms = row.used_ms
+        now_ms, now_s = owner.runtime.now_ms(), owner.runtime.monotonic()
+        self.used_s = now_s - max(0, now_ms - row.used_ms) / 1000
+        """The same moment by the monotonic clock: while the broker runs, idle time follows it."""
         self.closed = False
         self._owner = owner
         self._turn = 0
@@ -99,8 +104,7 @@ class LocalSubscription:
     def stretch(self) -> Stretch | Later[None] | None:
         if self.closed:
             return None
-        owner = self._owner
-        self.used_ms = now_ms = owner.runtime.now_ms()
+        now_ms = self._use()
         try:
             settings = self.settings
             if settings.delivery_backlog_max >= 0 and self.sets_aside:
@@ -112,10 +116,16 @@ class LocalSubscription:
         except TopicNotFound:
             return None
 
+    def _use(self) -> int:
+        """Note that the subscription is in use; returns the time of the wall clock."""
+        runtime = self._owner.runtime
+        self.used_ms, self.used_s = runtime.now_ms(), runtime.monotonic()
+        return self.used_ms
+
     def took(self, stretch: Stretch, delivered: Delivered) -> None:
         owner = self._owner
         window = self.windows[stretch.at.index]
-        settings, now_ms = self.settings, owner.runtime.now_ms()
+        settings, now_ms = self.settings, owner.monotonic_ms()
         base_ms = settings.delivery_lease_ms
         owner.metrics.deliveries += delivered.polls
         if stretch.again:
@@ -123,6 +133,8 @@ class LocalSubscription:
             window.took_again(stretch, delivered, now_ms, base_ms)
         else:
             window.took_first(stretch, delivered, now_ms, base_ms)
+            if window.short:
+                owner.reservations.extend(self.subscription_id, window)
             if window.opening is None:
                 self._turn = (stretch.at.index + 1) % len(self.windows)
         if delivered.unreadable:
@@ -141,7 +153,7 @@ class LocalSubscription:
     def acknowledge(self, tags: kernels.Buffer) -> bytes:
         if self.closed:
             return bytes(tags)
-        self.used_ms = self._owner.runtime.now_ms()
+        self._use()
         settled, unknown = kernels.acknowledge(
             tags,
             [
@@ -214,6 +226,7 @@ class LocalSubscription:
 
     def _choose(self, timestamp_min: int) -> Stretch | Later[None] | None:
         windows, marks_of = self.windows, self._owner.log.marks
+        reserving: Later[None] | None = None
         for window in windows:
             repeat = window.next_repeat()
             if repeat is None:
@@ -228,15 +241,22 @@ class LocalSubscription:
             marks = marks_of(window.at)
             if window.cursor >= marks.stable or len(window.states) >= WINDOW_OFFSETS_MAX:
                 continue
+            if window.cursor >= window.reserved:
+                self._owner.reservations.extend(self.subscription_id, window)
+            if window.cursor >= window.reserved:
+                reserving = reserving or window.reserving
+                continue
             opening = self._open(window, marks)
             if isinstance(opening, Later):
                 return opening
             if opening is not None:
-                stop = min(opening.end, window.floor + WINDOW_OFFSETS_MAX)
+                stop = min(opening.end, window.floor + WINDOW_OFFSETS_MAX, window.reserved)
                 repeat = window.next_repeat()
                 if repeat is not None and window.cursor < repeat.behind:
                     stop = min(stop, repeat.behind)
                 return window.first_time(timestamp_min, stop)
+        if reserving is not None:
+            return reserving  # what is to be delivered again stands behind what waits for this
         for window in windows:
             repeat = window.next_repeat()
             if repeat is not None:
@@ -342,6 +362,7 @@ class LocalSubscriptions:
         self.runtime = runtime
         self.metrics = metrics
         self.dead_letters = DeadLetters(log, topics, runtime, metrics, self.changed)
+        self.reservations = Reservations(state)
         self._state = state
         self._subscriptions_max = config.subscriptions_max
         self._idle_ms_max = config.subscription_idle_ms_max
@@ -389,6 +410,18 @@ class LocalSubscriptions:
         window = Window(at, min(entry.first, end), min(entry.floor, end), entry.states)
         window.restore()
         window.inherited = min(window.cursor, end)
+        window.reserved = window.reserved_end = entry.reserved
+        window.reserved_at = window.cursor
+        window.doubtful_end = min(entry.reserved, end)
+        if window.doubtful_end > window.cursor:
+            _log.info(
+                "subscription %d: of %d records of %s from offset %d on, those of quality 0 may "
+                "have been delivered before the crash and are passed over",
+                subscription.subscription_id,
+                window.doubtful_end - window.cursor,
+                at,
+                window.cursor,
+            )
         return window
 
     def open(self, topic: str, *, leased: bool) -> Later[int]:
@@ -409,7 +442,9 @@ class LocalSubscriptions:
             end = self.log.marks(at).end
             window = Window(at, end, end, bytearray())
             subscription.windows.append(window)
-            rows.write_window(self._state, WindowRow(number, index, end, end, window.states))
+        self.reservations.write(number, subscription.windows)
+        # A power cut must not remove records before its start: others would get their offsets.
+        ends = self.log.ends([window.at for window in subscription.windows])
         self.metrics.subscriptions_opened += 1
         later: Later[int] = Later()
 
@@ -420,7 +455,7 @@ class LocalSubscriptions:
             except BrokerError as refusal:
                 later.refuse(refusal)
 
-        self._state.settle().then(settled)
+        all_of([self._state.settle(), ends]).then(settled)
         return later
 
     def get(self, subscription_id: int) -> Subscription | None:
@@ -449,10 +484,12 @@ class LocalSubscriptions:
     def stop(self) -> None:
         """Write what has changed; nothing happens by itself any more."""
         self._closed = True
+        self.reservations.close()
         for timer in (self._save_timer, self._expire_timer, self._idle_timer):
             if timer is not None:
                 timer.cancel()
         self.dead_letters.stop()
+        self._dirty = {each: None for each in self._all.values() if not each.closed}
         self._save()
 
     def abandon(self) -> None:
@@ -483,9 +520,12 @@ class LocalSubscriptions:
             unused, _ = openings.popitem(last=False)
             unused.opening = unused.reread = None
 
+    def monotonic_ms(self) -> int:
+        return int(self.runtime.monotonic() * 1000)
+
     def _expire(self) -> None:
         self._expire_timer = None
-        now_ms = self.runtime.now_ms()
+        now_ms = self.monotonic_ms()
         for subscription in list(self._leasing):
             subscription.expire(now_ms)
             if not any(window.leases for window in subscription.windows):
@@ -506,24 +546,30 @@ class LocalSubscriptions:
             return
         dirty, self._dirty = self._dirty, {}
         for subscription in dirty:
-            number = subscription.subscription_id
             subscription.row = subscription.row._replace(used_ms=subscription.used_ms)
             rows.write(self._state, subscription.row)
-            for index, window in enumerate(subscription.windows):
-                if not window.changed:
-                    continue
-                window.changed = False
-                row = WindowRow(number, index, window.first, window.floor, window.states)
-                rows.write_window(self._state, row)
+            self._write_windows(subscription)
+
+    def _write_windows(self, subscription: LocalSubscription) -> None:
+        windows = subscription.windows
+        if self._closed:
+            # Nothing is delivered from here on: what was reserved and not used is given back.
+            left = [each for each in windows if each.changed or each.reserved_end > each.cursor]
+            self.reservations.write(subscription.subscription_id, left, ahead=False)
+            return
+        unwritten = [window for window in windows if window.unwritten]
+        self.reservations.write(subscription.subscription_id, unwritten)
+        if any(window.unwritten for window in unwritten):
+            self.changed(subscription)
 
     @property
     def _idle_look_ms(self) -> int:
         return max(1, min(IDLE_LOOK_MS, self._idle_ms_max // 2))
 
     def _look_for_idle(self) -> None:
-        now_ms = self.runtime.now_ms()
+        now_s = self.runtime.monotonic()
         for subscription in list(self._all.values()):
-            idle_ms = now_ms - subscription.used_ms
+            idle_ms = int((now_s - subscription.used_s) * 1000)
             if idle_ms >= self._idle_ms_max:
                 _log.info(
                     "subscription %d to %s is closed: nobody has used it for %d s "
@@ -534,6 +580,6 @@ class LocalSubscriptions:
                 )
                 self.metrics.subscriptions_expired += 1
                 self.close(subscription.subscription_id)
-            elif subscription.used_ms - subscription.row.used_ms > self._idle_ms_max // 10:
+            elif abs(subscription.used_ms - subscription.row.used_ms) > self._idle_ms_max // 10:
                 self.changed(subscription)
         self._idle_timer = self.runtime.after(self._idle_look_ms, self._look_for_idle)

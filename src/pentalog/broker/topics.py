@@ -103,8 +103,11 @@ class LocalTopics:
         for name, topic_id, partitions in rows:
             known = self._known(name, uuid.UUID(bytes=topic_id), partitions, overrides[name])
             self._restore(known, found.pop(name, {}))
-        for name, directories in found.items():
-            self._adopt(name, directories)
+        for name, directories in list(found.items()):
+            if self._without_unused(name, directories, 0):
+                self._adopt(name, directories)
+            else:
+                del found[name]
         if strangers := sorted(found.keys() - INTERNAL.keys()):
             _log.warning(
                 "%d topics taken over whose directories are here and whose settings are not known: "
@@ -345,6 +348,7 @@ class LocalTopics:
         # The topic was deleted and made again, and the row of the new one was lost in a crash.
         topic_id = ids[0] if ids and topic.topic_id not in ids else topic.topic_id
         directories = self._without_strays(topic.name, topic_id, directories)
+        directories = self._without_unused(topic.name, directories, topic.partitions)
         partitions = max([topic.partitions, *(index + 1 for index in directories)])
         restored = replace(topic, topic_id=topic_id, partitions=partitions)
         self._place(restored, directories)
@@ -361,6 +365,25 @@ class LocalTopics:
         self._place(topic, directories)
         self._write_row(topic)
         self._write_overrides(name, topic.overrides)
+
+    def _without_unused(
+        self, name: str, directories: Mapping[int, uuid.UUID | None], partitions: int
+    ) -> dict[int, uuid.UUID | None]:
+        """Remove directories that an interrupted creation or growth left behind.
+
+        They lie beyond the partitions that the topic is known to have, and none holds anything.
+        A state that is new knows of no topic; then the directories alone say which there are.
+        """
+        beyond = [Partition(name, index) for index in directories if index >= partitions]
+        if (
+            self._state.is_new
+            or name in INTERNAL
+            or not all(self._store.unused(at) for at in beyond)
+        ):
+            return dict(directories)
+        for at in beyond:
+            self._sites.remove_now(at)
+        return {index: found for index, found in directories.items() if index < partitions}
 
     def _without_strays(
         self, name: str, topic_id: uuid.UUID, directories: Mapping[int, uuid.UUID | None]

@@ -66,6 +66,7 @@ class Transaction:
         "producer_id",
         "staged",
         "started_ms",
+        "started_s",
         "timeout_ms",
         "uncertain",
         "undecided",
@@ -91,6 +92,8 @@ class Transaction:
         self.partitions: dict[Partition, None] = {}
         self.groups: set[str] = set()
         self.started_ms = -1
+        self.started_s = 0.0
+        """When it began by the monotonic clock: timeouts do not follow a clock that is set."""
         self.updated_ms = 0
         self.extents: dict[Partition, Extent] = {}
         self.unmarked: set[Partition] = set()

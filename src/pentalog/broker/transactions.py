@@ -254,13 +254,8 @@ class LocalTransactions:
         entry = self._owned(name, who)
         return entry.phase is Phase.ONGOING and at in entry.partitions
 
-    def admit(self, who: Identity, at: Partition, *, enlists: bool) -> None:
-        entry = self._by_producer.get(who.producer_id)
-        if entry is None:
-            raise TransactionUnknown(
-                f"producer {who.producer_id} has no transactional id: initialize it first"
-            )
-        entry.check_owner(who)
+    def admit(self, name: str, who: Identity, at: Partition, *, enlists: bool) -> None:
+        entry = self._owned(name, who)
         if entry.phase is Phase.ONGOING and at in entry.partitions:
             return
         if not enlists and not entry.uncertain:
@@ -305,6 +300,7 @@ class LocalTransactions:
             entry.partitions = {}
             entry.groups = set()
             entry.started_ms = self._runtime.now_ms()
+            entry.started_s = self._runtime.monotonic()
             self._ongoing[entry.name] = entry
             self._arm()
 
@@ -441,9 +437,9 @@ class LocalTransactions:
 
     def _sweep(self) -> None:
         self._sweep_timer = None
-        now_ms = self._runtime.now_ms()
+        now_s = self._runtime.monotonic()
         for entry in list(self._ongoing.values()):
-            if now_ms - entry.started_ms >= entry.timeout_ms and not entry.busy:
+            if (now_s - entry.started_s) * 1000 >= entry.timeout_ms and not entry.busy:
                 self._time_out(entry)
         if self._ongoing:
             self._arm()

@@ -13,11 +13,15 @@ from typing import Final, NamedTuple
 from pentalog import kernels
 from pentalog.broker.deliveries import Stretch
 from pentalog.kernels import AGAIN, ATTEMPT_MAX, DEAD_ATTEMPTS, DEAD_TOO_LARGE, Delivered
+from pentalog.model.later import Later
 from pentalog.model.types import Offset, Partition
 
 WINDOW_OFFSETS_MAX: Final = 65_536
 """Offsets a subscription keeps states of in one partition; beyond that it waits for answers."""
 TAG_PARTITION_SHIFT: Final = 48
+RESERVED_MIN: Final = 16
+RESERVED_MAX: Final = 8_192
+"""Offsets reserved at a time, by how fast they are used; a crash may cost as many of quality 0."""
 _LEASE_MS_MAX: Final = 24 * 3600 * 1000
 _DEAD: Final = bytes(range(DEAD_ATTEMPTS, DEAD_TOO_LARGE + 1))
 
@@ -26,6 +30,7 @@ class Lease(NamedTuple):
     """Everything delivered in this range for the `attempt`-th time is due back."""
 
     due_ms: int
+    """By the monotonic clock: a lease does not end early when the wall clock is set."""
     start: Offset
     end: Offset
     attempt: int
@@ -58,8 +63,10 @@ class Opening:
 class Window:
     __slots__ = (
         "at",
+        "block",
         "changed",
         "dead",
+        "doubtful_end",
         "first",
         "floor",
         "inherited",
@@ -68,6 +75,10 @@ class Window:
         "repeated",
         "repeats",
         "reread",
+        "reserved",
+        "reserved_at",
+        "reserved_end",
+        "reserving",
         "states",
     )
 
@@ -90,6 +101,18 @@ class Window:
         """States of the range that is being delivered again, as they were before."""
         self.changed = False
         """Since it was written to the state file."""
+        self.reserved: Offset = 0
+        """Up to here the state file says that deliveries may have been made: none beyond it."""
+        self.reserved_at: Offset = floor
+        """The cursor when the newest reservation was asked for."""
+        self.reserved_end: Offset = 0
+        """Where that one ends, in the state file or on its way there."""
+        self.block = RESERVED_MIN
+        """Offsets in the newest reservation."""
+        self.reserving: Later[None] | None = None
+        """Ready when the newest reservation is in the state file, or cannot be."""
+        self.doubtful_end: Offset = 0
+        """Before this an earlier life may have delivered more than its states tell."""
 
     @property
     def cursor(self) -> Offset:
@@ -107,6 +130,31 @@ class Window:
     @property
     def tag_shift(self) -> int:
         return (self.at.index << TAG_PARTITION_SHIFT) + 1 - self.first
+
+    def reserve(self, *, ahead: bool = True) -> Offset:
+        """Where the next reservation ends: the more were used of the newest one, the further on.
+
+        Nothing is delivered from there on until another one is in the state file.  So after a crash
+        the file covers every delivery, without a commit for each.
+        """
+        used = self.cursor - self.reserved_at
+        self.block = min(max(4 * used, self.block // 2, RESERVED_MIN), RESERVED_MAX)
+        self.reserved_at = self.cursor
+        end = max(self.cursor + (self.block if ahead else 0), self.doubtful_end)
+        self.reserved_end = end
+        # Less than before takes effect at once: the state file has the one or the other.
+        self.reserved = min(self.reserved, end)
+        return end
+
+    @property
+    def unwritten(self) -> bool:
+        """Is there something to write, or a large reservation to be made smaller?"""
+        return self.changed or self.block > RESERVED_MIN
+
+    @property
+    def short(self) -> bool:
+        """Is it time for another reservation, so that deliveries need not wait for it?"""
+        return self.reserving is None and self.reserved - self.cursor < self.block // 2
 
     def restore(self) -> None:
         """After a restart nothing is on lease: what was waits to be delivered again."""
@@ -169,6 +217,7 @@ class Window:
             stop,
             self.tag_shift,
             timestamp_min,
+            doubtful_end=self.doubtful_end,
         )
 
     def next_repeat(self) -> Repeat | None:

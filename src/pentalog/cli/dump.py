@@ -131,6 +131,8 @@ def _fields(position: int, header: BatchHeader) -> dict[str, Any]:
         )
         if attributes & bit
     ]
+    horizon = attributes & batch.DELETE_HORIZON
+    name_of_base = "delete_horizon" if horizon else "first_timestamp"
     fields: dict[str, Any] = {
         "position": position,
         "offset": header.base_offset,
@@ -139,7 +141,7 @@ def _fields(position: int, header: BatchHeader) -> dict[str, Any]:
         "bytes": header.size,
         "codec": _CODECS[codec] if codec < len(_CODECS) else codec,
         "door": batch.DOORS[door] if door < len(batch.DOORS) else door,
-        "first_timestamp": header.base_timestamp,
+        name_of_base: header.base_timestamp,
         "max_timestamp": header.max_timestamp,
         "crc": f"{header.crc:08x}",
     }

@@ -89,7 +89,7 @@ class ClusterAggregates:
         self._transactions = transactions
         self._runtime = runtime
         self._who: Identity | None = None
-        self._identified_ms = 0
+        self._identified_s = 0.0
         self._sequences: dict[Partition, int] = {}
         """Of the next event under this identity."""
         self._fenced: dict[Partition, UUID] = {}
@@ -210,13 +210,13 @@ class ClusterAggregates:
     def _identify(self) -> Steps[Identity]:
         who: Identity = yield self._transactions.identify(TRANSACTIONAL_ID, timeout_ms=_TIMEOUT_MS)
         self._who = who
-        self._identified_ms = self._runtime.now_ms()
+        self._identified_s = self._runtime.monotonic()
         self._sequences.clear()
         return who
 
     def _identity(self) -> Steps[Identity]:
-        aged_ms = self._runtime.now_ms() - self._identified_ms
-        if self._who is None or aged_ms >= _IDENTITY_MS:
+        aged_s = self._runtime.monotonic() - self._identified_s
+        if self._who is None or aged_s * 1000 >= _IDENTITY_MS:
             return (yield from self._identify())
         return self._who
 

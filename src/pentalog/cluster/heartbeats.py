@@ -34,7 +34,7 @@ class Member:
     """A member of this gateway's."""
 
     __slots__ = (
-        "beaten_ms",
+        "beaten_s",
         "beating",
         "counted_from",
         "epoch",
@@ -46,6 +46,7 @@ class Member:
         "name",
         "partitions",
         "seen_ms",
+        "seen_s",
         "stale",
         "timer",
         "told",
@@ -53,13 +54,17 @@ class Member:
         "waiting",
     )  # fmt: skip
 
-    def __init__(self, group: str, topic: str, member_id: str, name: str, now_ms: int) -> None:
+    def __init__(
+        self, group: str, topic: str, member_id: str, name: str, now_ms: int, now_s: float
+    ) -> None:
         self.group = group
         self.topic = topic
         self.member_id = member_id
         self.name = name
         self.seen_ms = now_ms
-        self.beaten_ms = 0
+        self.seen_s = now_s
+        """The same moment by the monotonic clock: timeouts do not follow a clock that is set."""
+        self.beaten_s = float("-inf")
         self.epoch = _JOINING
         self.counted_from = 0
         """The group's epoch before its first member read this topic: generations count from it."""
@@ -109,7 +114,7 @@ class Heartbeats:
     def exchange(self, member: Member) -> Steps[None]:
         """Heartbeats until the coordinator knows that what it planned has been taken over."""
         while not member.gone:
-            member.beaten_ms = self._runtime.now_ms()
+            member.beaten_s = self._runtime.monotonic()
             answer = yield from self._ask(member, member.epoch)
             if member.gone:
                 return

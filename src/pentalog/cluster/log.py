@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, NoReturn, TypeAlias
 
 from pentalog import kernels
@@ -52,6 +52,8 @@ _OFFSET_MAX: Final = (1 << 63) - 1
 _BATCH_BYTES_MIN: Final = 61
 _AHEAD_BYTES_MAX: Final = 64 << 20
 _AHEAD_MAX: Final = 1_000
+_COPY_WAIT_MS: Final = 1_000
+"""How long a reader waits until replicas have what a leader acknowledged."""
 
 
 class _Sent(Appended):
@@ -280,7 +282,19 @@ class ClusterLog:
         timeout_ms: int,
     ) -> Waiting:
         """Any record counts as `bytes_min`: others wait by the same request."""
+        if timeout_ms < _COPY_WAIT_MS and self._uncopied(positions):
+            timeout_ms = _COPY_WAIT_MS
         return self._polling.wait(positions, horizon, timeout_ms)
+
+    def _uncopied(self, positions: Mapping[Partition, Offset]) -> bool:
+        """Has a leader acknowledged records after these positions that replicas lack?"""
+        try:
+            marks = {at: self._bounds.marks(at) for at in positions}
+        except BrokerError:
+            return False  # the read that follows is refused
+        return any(
+            max(offset, marks[at].durable) < marks[at].end for at, offset in positions.items()
+        )
 
     def _polled(self, offset: Offset, found: Found) -> None:
         """What came with the end of a wait is what the waiting reader will ask for."""
@@ -294,6 +308,16 @@ class ClusterLog:
     def stop_waiting(self) -> None:
         """The gateway is about to stop: nobody need wait for more records."""
         self._polling.stop()
+
+    def ends(self, partitions: Collection[Partition]) -> Later[Mapping[Partition, Offset]]:
+        """The ends last seen: the cluster decides when an acknowledged record is readable."""
+        found: dict[Partition, Offset] = {}
+        for at in partitions:
+            try:
+                found[at] = self._bounds.marks(at).end
+            except BrokerError:
+                continue
+        return Later.now(found)
 
     def marks(self, at: Partition) -> Marks:
         return self._bounds.marks(at)

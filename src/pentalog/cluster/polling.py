@@ -149,6 +149,9 @@ class Polling:
         self, positions: Mapping[Partition, Offset], horizon: Horizon, timeout_ms: int
     ) -> ClusterWait:
         wait = ClusterWait(self, positions, horizon)
+        if timeout_ms <= 0:
+            wait.fill(False)
+            return wait
         self._waits.add(wait)
         wait.timer = self._runtime.after(timeout_ms, lambda: wait.tell(False))
         self._poll(wait)

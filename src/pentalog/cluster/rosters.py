@@ -133,8 +133,7 @@ class ClusterRosters:
         """Its gateway may be dead, and the cluster waits for it."""
         if not given_out(member_id):
             return Later.now(False)
-        now_ms = self._runtime.now_ms()
-        return begin(self._leave(Member(group, topic, member_id, member_id, now_ms)))
+        return begin(self._leave(self._new_member(group, topic, member_id, member_id)))
 
     def topics(self, group: str) -> Collection[str]:
         found = {topic for name, topic in self._members if name == group}
@@ -260,10 +259,14 @@ class ClusterRosters:
         return member
 
     def _seen(self, member: Member) -> None:
-        member.seen_ms = self._runtime.now_ms()
+        member.seen_ms, member.seen_s = self._runtime.now_ms(), self._runtime.monotonic()
         member.stale = False
-        if member.seen_ms - member.beaten_ms >= _FRESH_MS:
+        if (member.seen_s - member.beaten_s) * 1000 >= _FRESH_MS:
             self._heartbeats.beat(member)
+
+    def _new_member(self, group: str, topic: str, member_id: str, name: str) -> Member:
+        now_ms, now_s = self._runtime.now_ms(), self._runtime.monotonic()
+        return Member(group, topic, member_id, name, now_ms, now_s)
 
     def _returning(self, group: str, topic: str, name: str) -> Member | None:
         """The member that comes back under this name, if it is one: as on a broker of its own."""
@@ -284,7 +287,7 @@ class ClusterRosters:
             yield self._registrations.add(group, topic)
         # Who comes from another gateway with the id it got there is the same member.
         known_as = name if given_out(name) else sealed(name, uuid.uuid4().hex[:12])
-        member = Member(group, topic, known_as, name, self._runtime.now_ms())
+        member = self._new_member(group, topic, known_as, name)
         yield from self._fleet.persist(lambda: self._heartbeats.exchange(member))
         self._members.setdefault((group, topic), {})[known_as] = member
         self._count += 1
@@ -371,7 +374,7 @@ class ClusterRosters:
             member.timer = self._runtime.after(member.interval_ms, lambda: self._due(member))
 
     def _due(self, member: Member) -> None:
-        if self._runtime.now_ms() - member.seen_ms >= self._session_ms:
+        if (self._runtime.monotonic() - member.seen_s) * 1000 >= self._session_ms:
             self._drop(member)
             begin(self._leave(member))
         else:

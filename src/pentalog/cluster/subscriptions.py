@@ -128,6 +128,7 @@ class RememberingLog:
         self._kept: OrderedDict[tuple[Partition, Offset], Later[Opened]] = OrderedDict()
         self._bytes = 0
         self.marks = log.marks
+        self.ends = log.ends
 
     def append(self, at: Partition, batches: memoryview, facts: Facts | None = None) -> Appended:
         return self._log.append(at, batches, facts)

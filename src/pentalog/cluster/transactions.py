@@ -248,7 +248,7 @@ class ClusterTransactions:
     def enlist(self, name: str, who: Identity, at: Collection[Partition]) -> None:
         self._own(name, who)
         for where in at:
-            self.admit(who, where, enlists=False)
+            self.admit(name, who, where, enlists=False)
 
     def enlist_group(self, name: str, who: Identity, group: str) -> None:
         if group not in self._own(name, who).groups:
@@ -257,11 +257,8 @@ class ClusterTransactions:
     def enlisted(self, name: str, who: Identity, at: Partition) -> bool:
         return at in self._own(name, who).partitions
 
-    def admit(self, who: Identity, at: Partition, *, enlists: bool) -> None:
+    def admit(self, name: str, who: Identity, at: Partition, *, enlists: bool) -> None:
         """Those take part that were prepared."""
-        name = self._names.get(who.producer_id)
-        if name is None:
-            raise TransactionUnknown(f"{who} belongs to no transactional id: identify first")
         if at not in self._own(name, who).partitions:
             raise TransactionState(f"{at} takes no part in transaction {name!r}: begin it again")
 

@@ -74,6 +74,7 @@ from pentalog.kernels.pure.records import (
     encode_records,
     keep_newest,
     newest_keys,
+    shift_tombstones,
 )
 from pentalog.kernels.pure.rows import encode_rows, place_rows
 from pentalog.kernels.pure.rustlog import rustlog_batches, rustlog_flaw, rustlog_run
@@ -157,6 +158,7 @@ __all__ = [
     "rustlog_run",
     "scan_batches",
     "settled_prefix",
+    "shift_tombstones",
     "split_blipmq",
     "split_produce",
     "stamp",
@@ -180,7 +182,14 @@ FUNCTIONS: Final[dict[str, tuple[str, ...]]] = {
     "cursus": ("cursus_batches", "read_cursus"),
     "cursus_pages": ("cursus_page",),
     "columns": ("decode_columns",),
-    "records": ("check_records", "decode_records", "encode_records", "keep_newest", "newest_keys"),
+    "records": (
+        "check_records",
+        "decode_records",
+        "encode_records",
+        "keep_newest",
+        "newest_keys",
+        "shift_tombstones",
+    ),
     "rows": ("encode_rows", "place_rows"),
     "fluvio": ("fluvio_end", "fluvio_to_log", "log_to_fluvio"),
     "joining": ("join_batches",),

@@ -49,7 +49,7 @@ class Directories:
         for name in self.files.list(self.directory):
             if name.endswith(DOOMED):
                 try:
-                    self.files.remove_directory(self.directory / name)
+                    self.remove(self.directory / name)
                 except OSError as error:
                     log.warning("cannot remove %s of a deleted topic: %s", name, error)
                 continue
@@ -133,6 +133,14 @@ class Directories:
         place = next(place for place in places if not self.files.exists(place))
         self.files.rename(directory, place)
         return place
+
+    def remove(self, directory: Path) -> None:
+        """Remove a directory that was moved away; slow, for a thread; raises OSError.
+
+        A power cut must not bring its old name back, with only a part of what was in it.
+        """
+        self.files.sync_directory(self.directory)
+        self.files.remove_directory(directory)
 
     def unmake(self, directory: Path) -> None:
         """What is left would be taken for a topic, or for a Kafka's, at the next start."""

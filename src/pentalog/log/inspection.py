@@ -65,6 +65,7 @@ def inspect(
     gaps: bool = False,
     boundaries: Sequence[int] = (),
     at_rest: bool = True,
+    ends_at_damage: bool = False,
 ) -> Inspection:
     """Walk `data`, which lies at `file_position` and starts with a batch.
 
@@ -105,7 +106,7 @@ def inspect(
             timestamp_entered = scan.timestamp_entered
             bytes_since_entry = scan.bytes_since_entry
         start = scan.position
-        if start >= size:
+        if start >= size or ends_at_damage:
             break
         # A checksum may hold where the rest does not: never go on twice from the same place.
         search_from = start + 1 if start == resumed_at else start
@@ -118,6 +119,7 @@ def inspect(
         if position > start:
             damage = Damage(file_position + start, file_position + position, next_offset, offset)
             damages.append(damage)
+            bytes_since_entry = index_interval + 1  # the index must know where this goes on
         next_offset = offset
         start = position
     end = file_position + start

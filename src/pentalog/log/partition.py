@@ -538,8 +538,9 @@ class PartitionLog:
         target = self.end
         for segment in self.unsynced_segments:
             self.files.sync(segment.file)
-            for path in () if segment.active else segment.indexes:
-                sync_file(self.files, path)
+            if segment.damages or not segment.active:
+                for path in segment.indexes:
+                    sync_file(self.files, path)
         self.make_up_for_aborts()
         for file in self.aborts_unsynced.values():
             self.files.sync(file)

@@ -58,14 +58,7 @@ def open_partition(
     files, directory = partition.files, partition.directory
     names = swap.tidy(files, directory)
     bases = [int(match[1]) for name in names if (match := _SEGMENT_NAME.fullmatch(name))]
-    replayed = replay(
-        files,
-        directory,
-        entries,
-        bases,
-        start_offset=start_offset,
-        synced_offset=recovery_point,
-    )
+    replayed = replay(files, directory, entries, bases, synced_offset=recovery_point)
     segments = _without_empty([_segment(partition, base) for base in bases], stop)
     for segment, following in pairwise(segments):
         segment.next_offset = following.base_offset
@@ -147,22 +140,25 @@ def _open_segments(
     known_end = max(recovery_point if stop is None else stop.end_offset, replayed.end_offset)
     for segment in list(partition.segments):
         if segment.active or segment.next_offset > recovery_point:
-            boundaries = replayed.boundaries.get(segment.base_offset, [])
-            _recover(
-                partition, segment, recovery_point, known_end, boundaries, at_rest=stop is not None
-            )
             yield
+            boundaries = replayed.boundaries.get(segment.base_offset, [])
+            at_rest = stop is not None
+            whole = _recover(partition, segment, recovery_point, boundaries, at_rest=at_rest)
+            if not whole and not partition.flusher.syncs and not at_rest:
+                _end_with(partition, segment)
+                break
+    _close_end(partition, known_end)
 
 
 def _recover(
     partition: PartitionLog,
     segment: Segment,
     recovery_point: int,
-    known_end: int,
     boundaries: Sequence[int],
     *,
     at_rest: bool,
-) -> None:
+) -> bool:
+    """Check a segment from the recovery point on; False if it lacks something at its end."""
     index, time_index, position, next_offset, indexed = _resume_point(segment, recovery_point)
     found = segment.inspect_from(
         position,
@@ -173,31 +169,69 @@ def _recover(
         bytes_since_entry=segment.index_interval + 1 if position else 0,
         boundaries=sorted({*indexed, *boundaries}),
         at_rest=at_rest,
+        # Where the page cache is good enough nothing says what was written before what: as Kafka
+        # does, only that is kept before which nothing is missing.
+        ends_at_damage=not (at_rest or partition.flusher.syncs),
     )
     sealed_end = segment.next_offset
     segment.adopt(index, time_index, found, from_position=position)
     segment.note_first_timestamp()
+    whole = found.end == segment.size
     if not segment.active:
         segment.next_offset = sealed_end
         # A compacted segment may end before the next one begins; any other has lost its tail.
-        if found.end < segment.size or (found.next_offset < sealed_end and not segment.gaps):
-            segment.damages.append(Damage(found.end, segment.size, found.next_offset, sealed_end))
-    elif found.next_offset < known_end:
-        # What is missing had been on the disk: it was damaged, not torn.  Its offsets stay taken.
-        lost = Damage(found.end, segment.size, found.next_offset, known_end)
+        whole = whole and (found.next_offset == sealed_end or segment.gaps)
+    if not whole:
+        lost = Damage(found.end, segment.size, found.next_offset, segment.next_offset)
         segment.damages.append(lost)
+    if not at_rest:
+        segment.write_again(position)
+    return whole
+
+
+def _end_with(partition: PartitionLog, last: Segment) -> None:
+    """Drop the segments behind one that lost its tail."""
+    for segment in partition.segments[partition.segments.index(last) + 1 :]:
+        log.warning(
+            "%s: dropped the segment at offset %d: what comes before it is lost",
+            partition.name,
+            segment.base_offset,
+        )
+        segment.close()
+        segment.remove_files()
+    del partition.segments[partition.segments.index(last) + 1 :]
+    partition.bases = [segment.base_offset for segment in partition.segments]
+    last.active = True
+    last.next_offset = last.damages[-1].offset
+
+
+def _close_end(partition: PartitionLog, known_end: int) -> None:
+    """Cut the log behind its last whole batch; what is known to have been there is not given
+    again.
+    """
+    segment = partition.active
+    damages = segment.damages
+    tail = damages[-1] if damages and damages[-1].end == segment.size else None
+    if segment.next_offset < known_end:
+        # What is missing had been on the disk: it was damaged, not torn.  Its offsets stay taken.
+        if tail is not None:
+            damages.pop()
+        start = segment.size if tail is None else tail.start
+        lost = Damage(start, segment.size, segment.next_offset, known_end)
+        damages.append(lost)
         segment.next_offset = known_end
         if not segment.size:
             partition.report(lost)  # the segment itself goes
         partition.skip_to(known_end)
-    elif found.end < segment.size:
+    elif tail is not None:
         log.warning(
             "%s: cut %d bytes behind offset %d that were not a whole batch",
             partition.name,
-            segment.size - found.end,
-            found.next_offset,
+            segment.size - tail.start,
+            tail.offset,
         )
-        segment.cut(found.end)
+        damages.pop()
+        segment.cut(tail.start)
 
 
 def _resume_point(

@@ -42,7 +42,6 @@ def replay(
     entries: Iterable[Entry],
     bases: list[int],
     *,
-    start_offset: int,
     synced_offset: int,
 ) -> Replayed:
     """Apply the entries of one partition, oldest first; `bases` are its segments.
@@ -57,8 +56,8 @@ def replay(
             replayed.rejected.append(entry)
             continue
         replayed = replayed._replace(end_offset=max(replayed.end_offset, end_offset))
-        if end_offset <= max(start_offset, synced_offset) or not _segment_exists(entry, bases):
-            continue  # given up, or replaced by a compaction, since it was written
+        if end_offset <= synced_offset or not _segment_exists(entry, bases):
+            continue  # dropped, or replaced by a compaction, since it was written
         position = _apply(files, directory, entry, replayed.restored)
         if position < 0:
             replayed.rejected.append(entry)

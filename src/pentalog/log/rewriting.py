@@ -24,7 +24,14 @@ from pentalog.log.swap import CLEANED
 from pentalog.log.transactions import AbortedTransaction
 from pentalog.model import batch as batches_of
 from pentalog.model import compression
-from pentalog.model.batch import APPEND_TIME, CODEC_MASK, CONTROL, TRANSACTIONAL
+from pentalog.model.batch import (
+    APPEND_TIME,
+    CODEC_MASK,
+    CONTROL,
+    DELETE_HORIZON,
+    HEADER_BYTES,
+    TRANSACTIONAL,
+)
 from pentalog.model.errors import BrokerError
 
 _WINDOW_BYTES: Final = 64 << 10
@@ -32,10 +39,10 @@ _WINDOW_BYTES: Final = 64 << 10
 _CHUNK_BYTES: Final = 1 << 20
 _KEY_OVERHEAD_BYTES: Final = 160
 """What a key and its offset take in a dictionary besides the key's own bytes."""
-_DELETE_HORIZON: Final = 0x40
-"""Apache Kafka has put the time from which tombstones may go into the base timestamp."""
-_HEADER_BYTES: Final = 61
 _RELATIVE_OFFSET_MAX: Final = (1 << 31) - 1
+_I64_MAX: Final = (1 << 63) - 1
+_SEGMENT_BYTES_MAX: Final = (1 << 31) - 1
+"""What positions in an index can point at."""
 
 
 class Abandoned(Exception):
@@ -106,7 +113,8 @@ def rewrite(job: Job) -> Rewritten:
             draft = _Draft(job, source.base_offset)
         draft.begin(source)
         for header, data, position in _sound_batches(job, source):
-            kept = sieve.kept(header, data, position)
+            draft.unread_bytes -= header.size
+            kept = sieve.kept(header, data, position, draft.room_bytes)
             if kept is not None:
                 draft.add(kept)
     if draft is not None:
@@ -191,9 +199,12 @@ class _Sieve:
         """Records that did not stay."""
 
     def kept(
-        self, header: BatchHeader, data: bytes, position: int
+        self, header: BatchHeader, data: bytes, position: int, bytes_max: int
     ) -> memoryview | bytearray | None:
-        """The batch as it is, or made anew with fewer records; None if nothing of it stays."""
+        """The batch as it is, or made anew with fewer records; None if nothing of it stays.
+
+        `bytes_max` bounds a batch that becomes larger than it was.
+        """
         whole = memoryview(data)[position : position + header.size]
         last_offset = header.base_offset + header.last_offset_delta
         if header.attributes & CONTROL or header.base_offset >= self._clean_offset:
@@ -218,26 +229,44 @@ class _Sieve:
             )
         except (BrokerError, Malformed):
             return whole
-        if records == header.records:
-            return whole
         if not records:
             return self._emptied(header, last_offset, whole)
         self.dropped += header.records - records
-        return batches_of.rebuild(
-            header,
-            kept,
-            count=records,
-            codec=header.attributes & CODEC_MASK,
-            max_timestamp=None if header.attributes & APPEND_TIME else timestamp_max,
-        )
+        made = self._with_horizon(header, kept, records, timestamp_max)
+        if made is not None and len(made) <= max(bytes_max, header.size):
+            return made
+        if records == header.records:
+            return whole
+        return _rebuilt(header, kept, records, timestamp_max)
+
+    def _with_horizon(
+        self, header: BatchHeader, kept: Buffer, records: int, timestamp_max: int
+    ) -> bytearray | None:
+        """The batch with the time from which its tombstones may go.
+
+        None if it has that already, or has no tombstones.  The time counts from the first
+        compaction that meets a tombstone, not from the time its producer gave it: consumers
+        have until then to see it, also if it is backdated.
+        """
+        if header.attributes & DELETE_HORIZON:
+            return None
+        horizon_ms = self._job.now_ms + self._job.delete_retention_ms
+        later = header.base_timestamp - horizon_ms
+        if max(horizon_ms, -later) > _I64_MAX:
+            return None  # tombstones are to stay for longer than there are times
+        shifted = kernels.shift_tombstones(kept, 0, len(kept), records, later)
+        if shifted is None:
+            return None
+        attributes = header.attributes | DELETE_HORIZON
+        header = header._replace(base_timestamp=horizon_ms, attributes=attributes)
+        return _rebuilt(header, shifted, records, timestamp_max)
 
     def _tombstones_are_over(self, header: BatchHeader, last_offset: int) -> bool:
         # What is dirty has not been through a compaction: older values may still be there.
         if last_offset >= self._job.first_dirty:
             return False
-        if header.attributes & _DELETE_HORIZON:
-            return header.base_timestamp < self._job.now_ms
-        return header.max_timestamp + self._job.delete_retention_ms < self._job.now_ms
+        over = header.base_timestamp <= self._job.now_ms
+        return bool(header.attributes & DELETE_HORIZON) and over
 
     def _emptied(
         self, header: BatchHeader, last_offset: int, whole: memoryview
@@ -256,6 +285,16 @@ class _Sieve:
         if not header.records:
             return whole
         return batches_of.rebuild(header, b"", count=0, codec=compression.NONE)
+
+
+def _rebuilt(header: BatchHeader, kept: Buffer, records: int, timestamp_max: int) -> bytearray:
+    return batches_of.rebuild(
+        header,
+        kept,
+        count=records,
+        codec=header.attributes & CODEC_MASK,
+        max_timestamp=None if header.attributes & APPEND_TIME else timestamp_max,
+    )
 
 
 # Reading
@@ -333,7 +372,7 @@ def _batches(data: bytes, end: int) -> Iterator[tuple[BatchHeader, bytes, int]]:
 
 
 def _claimed_size(data: bytes, position: int) -> int:
-    if len(data) - position < _HEADER_BYTES:
+    if len(data) - position < HEADER_BYTES:
         return 0
     return kernels.batch_header(data, position).size
 
@@ -378,6 +417,8 @@ class _Draft:
         self._sources: list[Source] = []
         self._size = 0
         self._copied_bytes = 0
+        self.unread_bytes = 0
+        """Of the source that is being read."""
         self._next_offset = base_offset
         self._pending = bytearray()
         self._index = OffsetIndex()
@@ -394,7 +435,7 @@ class _Draft:
         return file
 
     def has_room(self, source: Source) -> bool:
-        """May a source, at worst as large as it is, join?"""
+        """May a source join?  Only a batch that gets a delete horizon becomes larger."""
         return (
             self._size + len(self._pending) + source.size <= self._segment_bytes
             and source.next_offset - 1 - self._base_offset <= _RELATIVE_OFFSET_MAX
@@ -402,6 +443,12 @@ class _Draft:
 
     def begin(self, source: Source) -> None:
         self._sources.append(source)
+        self.unread_bytes = source.size
+
+    @property
+    def room_bytes(self) -> int:
+        """Bytes left for the batch that was read last, if the rest of its source stays as it is."""
+        return _SEGMENT_BYTES_MAX - self._size - len(self._pending) - self.unread_bytes
 
     def add(self, batch: memoryview | bytearray) -> None:
         if isinstance(batch, memoryview):

@@ -28,6 +28,7 @@ SUFFIXES: Final = (".log", ".index", ".timeindex", ".txnindex")
 DELETED: Final = ".deleted"
 
 _WALK_BYTES: Final = 16 << 10
+_REWRITE_BYTES: Final = 1 << 20
 _HEADER_BYTES: Final = 61
 
 
@@ -329,6 +330,7 @@ class Segment:
         bytes_since_entry: int = 0,
         boundaries: Sequence[int] = (),
         at_rest: bool = True,
+        ends_at_damage: bool = False,
     ) -> Inspection:
         """Check every batch from a boundary to the end of the file."""
         mapped = self.files.map(self.file, position)
@@ -348,6 +350,7 @@ class Segment:
                 gaps=self.gaps,
                 boundaries=boundaries,
                 at_rest=at_rest,
+                ends_at_damage=ends_at_damage,
             )
         finally:
             view.release()
@@ -374,6 +377,21 @@ class Segment:
         """From which on the segment's age counts."""
         if self.size >= _HEADER_BYTES:
             self.timestamp_first = self.header_at(0).max_timestamp
+
+    def write_again(self, position: int) -> None:
+        """Write the bytes from a position on over themselves, so that the next sync brings them
+        to the disk.
+
+        If a sync has failed, the system may hold pages in memory that it never wrote and does not
+        mean to write: they can be read, and the next sync succeeds without them.
+        """
+        file = self.file
+        while position < self.size:
+            data = self.files.read(file, min(_REWRITE_BYTES, self.size - position), position)
+            if not data:
+                break
+            self.files.write(file, data, position)
+            position += len(data)
 
     def cut(self, position: int) -> None:
         """Drop everything from `position` on, for good."""

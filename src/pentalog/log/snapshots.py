@@ -19,8 +19,6 @@ from pentalog.log.segment import segment_path
 if TYPE_CHECKING:
     from pentalog.log.partition import PartitionLog
 
-log = logging.getLogger("pentalog.log")
-
 SUFFIX: Final = ".producers"
 
 
@@ -51,11 +49,15 @@ class ProducerSnapshots:
         unsynced, partition.aborts_unsynced = partition.aborts_unsynced, {}
 
         def done(_: None, error: BaseException | None) -> None:
-            if error is not None:
-                log.warning("cannot write checkpoints of %s: %s", partition.name, error)
-                partition.aborts_unsynced = unsynced | partition.aborts_unsynced
-            elif not partition.deleted:
-                self._write(snapshot, offset)
+            try:
+                if error is not None:
+                    partition.aborts_unsynced = unsynced | partition.aborts_unsynced
+                    raise error
+                if not partition.deleted:
+                    self._write(snapshot, offset)
+            except OSError as failure:
+                what = f"write checkpoints of {partition.name}"
+                partition.troubles.tell(logging.WARNING, "checkpoint", what, failure)
 
         partition.runtime.offload(SYNC_LANE, partial(self._sync_aborts, unsynced), done)
 

@@ -28,7 +28,7 @@ from pentalog.config import Config
 from pentalog.log import checkpoints
 from pentalog.log.checkpoints import Checkpointed, spell
 from pentalog.log.directories import DOOMED, STRAY, TOPIC_ID_FILE, Directories, StoreError
-from pentalog.log.files import Files, Handle
+from pentalog.log.files import Files, Handle, sync_file
 from pentalog.log.flusher import SYNC_LANE, Flusher
 from pentalog.log.journal import Entry, Journal
 from pentalog.log.marks import MarksFile
@@ -152,6 +152,8 @@ class Store:
         for partition in self._partitions.values():
             open_producers(partition)
             yield Opening(len(found), len(found))
+        if not stops:
+            files.sync_directory(directory)
         for at, partition in self._partitions.items():
             self._sync_recovered(partition, clean=spell(at) in stops)
             yield Opening(len(found), len(found))
@@ -275,6 +277,12 @@ class Store:
             partition.report(damage)
         if not clean:
             try:
+                # The names, too: the process that made them may have been killed before it synced.
+                # And not only synced: a sync of that process may have failed, after which another
+                # one proves nothing unless the contents are written again.
+                if partition.topic_id.int:
+                    self._directories.write_topic_id(partition.directory, partition.topic_id)
+                    sync_file(self.files, partition.directory / TOPIC_ID_FILE)
                 partition.sync_all()
             except OSError as error:
                 partition.fail(error)
@@ -478,6 +486,10 @@ class Store:
         partition.topic_id = topic_id
         self._write_topic_id(partition.directory, topic_id)
 
+    def unused(self, at: Partition) -> bool:
+        """Has nothing ever been written to it?"""
+        return not self.get(at).end_offset
+
     def set_aside(self, at: Partition) -> None:
         """Take a partition of an unknown topic out of the log; its files get another name."""
         partition = self._forget(at)
@@ -499,9 +511,7 @@ class Store:
         """
         partition = self._forget(at)
         doomed = self._directories.move_away(partition.directory, partition.topic_id, DOOMED)
-        self.runtime.offload(
-            SYNC_LANE, partial(self.files.remove_directory, doomed), _ignore_outcome
-        )
+        self.runtime.offload(SYNC_LANE, partial(self._directories.remove, doomed), _ignore_outcome)
 
     def _forget(self, at: Partition) -> PartitionLog:
         partition = self._partitions.pop(at)

@@ -24,6 +24,11 @@ CODEC_MASK: Final = 0x07
 APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
+DELETE_HORIZON: Final = 0x40
+"""The base timestamp is the time from which a compaction may drop the batch's tombstones.
+
+Record timestamps are deltas to it as to any other base timestamp.
+"""
 DOOR_SHIFT: Final = 8
 DOOR_MASK: Final = 0x0700
 """Attribute bits that number the door which built a batch; batches of Kafka producers have 0."""

@@ -202,6 +202,7 @@ def try_records(chance: random.Random) -> None:
         ("check_records", (), {}),
         ("decode_records", (base, base, chance.choice((-1, 5))), {}),
         ("keep_newest", (base, base, newest), {"drop_tombstones": chance.random() < 0.5}),
+        ("shift_tombstones", (chance.choice((0, -base, 1 << 40)),), {}),
     ):
         left = outcome(getattr(pure, name), *arguments, *more, **options)
         right = outcome(getattr(compiled, name), *arguments, *more, **options)
@@ -301,6 +302,7 @@ def try_blipmq(chance: random.Random) -> None:
         "timestamp_min": chance.choice((-(1 << 63), 1_000, 1 << 41)),
         "bytes_max": chance.choice((0, 100, 1 << 20)),
         "frame_bytes_max": chance.choice((0, 100, 1 << 20)),
+        "doubtful_end": chance.choice((0, 5, 1 << 40)),
     }
     place = (chance.choice((0, 0, chance.randrange(len(data) + 1))), chance.choice((0, 0, 70)))
     window = (chance.choice((0, 3, 50)), chance.choice((0, 60, 1 << 10)))

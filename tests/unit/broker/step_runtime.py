@@ -22,6 +22,8 @@ class StepRuntime:
 
     def __init__(self) -> None:
         self.time_ms = 1_700_000_000_000
+        self.wall_step_ms = 0
+        """How far the wall clock has been set forward, or back if negative."""
         self.lanes_blocked = False
         self._due: deque[Callable[[], None]] = deque()
         self._work: deque[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]]
@@ -30,7 +32,7 @@ class StepRuntime:
         self._numbers = count()
 
     def now_ms(self) -> int:
-        return self.time_ms
+        return self.time_ms + self.wall_step_ms
 
     def monotonic(self) -> float:
         return self.time_ms / 1000

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
 from group_world import GroupWorld, fence
 from step_runtime import StepRuntime
 
+from pentalog.broker import state as state_module
 from pentalog.broker.groups import SWEEP_INTERVAL_MS
 from pentalog.broker.port import Committed, Fence, Leaving, Proposal, Topic
-from pentalog.broker.state import State
+from pentalog.broker.state import FILE_NAME, MIGRATIONS, State
 from pentalog.model.errors import (
     GroupNotEmpty,
     GroupNotFound,
@@ -153,12 +156,92 @@ def test_staged_offsets_are_seen_when_the_transaction_ends(
     assert not world.groups.offsets.unstable("g", T0)
 
 
-def test_a_commit_after_staging_is_newer(world: GroupWorld) -> None:
+@pytest.mark.parametrize("step_ms", [10, 0, -2000])
+def test_a_commit_after_staging_is_newer(world: GroupWorld, step_ms: int) -> None:
     world.groups.offsets.stage(77, "g", {T0: Committed(5), T1: Committed(5)})
-    world.runtime.advance(10)
+    world.runtime.wall_step_ms += step_ms
     commit(world, T0, 9)
     world.groups.offsets.finish(77, commit=True)
     assert offsets_of(world) == {T0: 9, T1: 5}
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_committed_transactions_follow_each_other_when_the_clock_is_set_back(
+    world: GroupWorld, crash: bool
+) -> None:
+    for offset in (20, 40):
+        world.groups.offsets.stage(77, "g", {T0: Committed(offset)})
+        world.runtime.run()
+        if crash:
+            world = world.again()
+        world.groups.offsets.finish(77, commit=True)
+        world.runtime.run()
+        world.runtime.wall_step_ms -= 2000
+    assert offsets_of(world) == offsets_of(world.again()) == {T0: 40}
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_what_was_staged_last_wins_whichever_transaction_ends_last(
+    world: GroupWorld, crash: bool
+) -> None:
+    for producer_id in (1, 2, 3):
+        world.groups.offsets.stage(producer_id, "g", {T0: Committed(10 * producer_id)})
+        world.runtime.wall_step_ms -= 2000
+    world.runtime.run()
+    for producer_id, expected in ((2, 20), (1, 20), (3, 30)):
+        if crash:
+            world = world.again()
+        world.groups.offsets.finish(producer_id, commit=True)
+        world.runtime.run()
+        assert offsets_of(world) == {T0: expected}
+
+
+def test_a_time_given_by_the_client_does_not_order_commits(world: GroupWorld) -> None:
+    future_ms = world.runtime.now_ms() + MINUTE_MS
+    world.groups.offsets.commit("g", {T0: Committed(1, timestamp_ms=future_ms)})
+    world.groups.offsets.stage(77, "g", {T0: Committed(5)})
+    world.groups.offsets.finish(77, commit=True)
+    assert offsets_of(world) == {T0: 5}
+
+
+@pytest.mark.parametrize("whole_group", [False, True])
+def test_forgetting_an_offset_forgets_what_a_transaction_has_staged(
+    world: GroupWorld, whole_group: bool
+) -> None:
+    commit(world, T0, 1)
+    world.groups.offsets.stage(77, "g", {T0: Committed(5), T1: Committed(6)})
+    world.groups.offsets.stage(77, "h", {T0: Committed(7)})
+    world.groups.offsets.forget("g", None if whole_group else [T0])
+    world.runtime.run()
+    world = world.again()
+    world.groups.offsets.finish(77, commit=True)
+    assert offsets_of(world) == ({} if whole_group else {T1: 6})
+    assert offsets_of(world, "h") == {T0: 7}
+
+
+def test_offsets_of_an_older_file_keep_their_order_by_time(
+    tmp_path: Path, runtime: StepRuntime, open_state: Callable[[], State]
+) -> None:
+    database = sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)
+    version = MIGRATIONS.index(state_module._number_offsets)
+    for migrate in MIGRATIONS[:version]:
+        migrate(database)
+    database.execute(f"PRAGMA user_version = {version}")
+    for at, committed_ms in ((T0, 100), (T1, 300)):
+        database.execute(
+            "INSERT INTO offsets VALUES ('g', ?, ?, 1, -1, '', ?, -1)", (*at, committed_ms)
+        )
+        for producer_id in (8, 7):
+            database.execute(
+                "INSERT INTO staged_offsets VALUES (?, 'g', ?, ?, ?, -1, '', 200, -1)",
+                (producer_id, *at, producer_id),
+            )
+    database.close()
+    world = GroupWorld(open_state, runtime)
+    for producer_id in (7, 8):
+        world.groups.offsets.finish(producer_id, commit=True)
+    commit(world, U0, 3)
+    assert offsets_of(world) == {T0: 8, T1: 1, U0: 3}
 
 
 def test_an_offset_is_unstable_until_the_last_transaction_ends(world: GroupWorld) -> None:

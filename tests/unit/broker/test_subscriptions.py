@@ -66,6 +66,7 @@ def take(broker: BlipBroker, subscription: Subscription, count: int) -> dict[int
             again=stretch.again,
             states=stretch.states,
             floor=stretch.floor,
+            doubtful_end=stretch.doubtful_end,
         )
         subscription.took(stretch, delivered)
         position = 0
@@ -144,6 +145,19 @@ def test_new_partitions_are_seen(broker: BlipBroker) -> None:
     broker.topics.grow("t", 2)
     broker.append(Partition("t", 1), b"new")
     assert list(take(broker, subscription, 2).values()) == [b"new"]
+
+
+@pytest.mark.parametrize("step_ms", [3_600_000, -3_600_000])
+def test_leases_do_not_follow_a_clock_that_is_set(broker: BlipBroker, step_ms: int) -> None:
+    broker.topic("patient", subscription_lease_ms="1000")
+    subscription = subscribe(broker, "patient")
+    broker.append(Partition("patient", 0), b"first")
+    take(broker, subscription, 1)
+    broker.runtime.wall_step_ms += step_ms
+    broker.runtime.advance(800)
+    assert take(broker, subscription, 1) == {}
+    broker.runtime.advance(400)
+    assert take(broker, subscription, 1) == {1: b"first"}
 
 
 def test_leases_double_and_go_behind_what_is_queued(broker: BlipBroker) -> None:
@@ -359,11 +373,16 @@ def test_trimmed_records_are_passed_over(broker: BlipBroker) -> None:
     assert take(broker, subscription, 5) == {4: b"d"}
 
 
-def test_idle_subscriptions_are_closed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("step_ms", [0, 3_600_000, -3_600_000])
+def test_idle_subscriptions_are_closed(tmp_path: Path, step_ms: int) -> None:
     broker = BlipBroker(tmp_path, subscription_idle_ms_max=10_000)
     broker.topic("t")
     used, abandoned = subscribe(broker), subscribe(broker)
-    for _ in range(4):
+    broker.runtime.wall_step_ms += step_ms
+    broker.runtime.advance(8_000)
+    used.stretch()
+    assert broker.subscriptions.get(abandoned.subscription_id) is abandoned
+    for _ in range(2):
         broker.runtime.advance(4_000)
         used.stretch()
     assert broker.subscriptions.get(used.subscription_id) is used

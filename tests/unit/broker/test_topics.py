@@ -8,11 +8,13 @@ from uuid import uuid4
 
 import pytest
 from step_runtime import StepRuntime
-from topic_lives import OpenLife, directories
+from topic_lives import Life, OpenLife, directories
 
+from pentalog import kernels
 from pentalog.broker.port import TopicSpec
 from pentalog.broker.state import FILE_NAME, State
 from pentalog.broker.topics import DELETED_KEPT_MS, PARTITIONS_MAX
+from pentalog.model import batch
 from pentalog.model.errors import (
     InvalidConfig,
     InvalidPartitions,
@@ -22,7 +24,7 @@ from pentalog.model.errors import (
     TopicExists,
     TopicNotFound,
 )
-from pentalog.model.types import Partition
+from pentalog.model.types import Partition, Record
 
 
 def test_a_created_topic_is_there_with_its_directories(live: OpenLife, tmp_path: Path) -> None:
@@ -289,24 +291,44 @@ def lose(state: State) -> None:
     state._queued.clear()
 
 
-def test_a_creation_lost_in_a_crash_leaves_a_topic_that_works(live: OpenLife) -> None:
+def write_one(life: Life, at: Partition) -> None:
+    data = memoryview(batch.build([Record(b"value")], timestamp_ms=1))
+    life.store.get(at).append(data, kernels.check_batches(data, 0, len(data)))
+
+
+def test_a_creation_lost_in_a_crash_leaves_nothing(
+    live: OpenLife, runtime: StepRuntime, tmp_path: Path
+) -> None:
     life = live()
-    topic = life.topics.create(TopicSpec(name="a", partitions=2))
+    life.topics.create(TopicSpec(name="a", partitions=2))
+    lose(life.state)
+    assert live().topics.all() == ()
+    runtime.run()
+    assert directories(tmp_path) == set()
+
+
+def test_a_creation_lost_in_a_crash_leaves_a_topic_that_was_written_to(live: OpenLife) -> None:
+    life = live()
+    topic = life.topics.create(TopicSpec(name="a", partitions=3))
+    write_one(life, Partition("a", 1))
     lose(life.state)
     found = live().topics.get("a")
-    assert (found.topic_id, found.partitions) == (topic.topic_id, 2)
+    assert (found.topic_id, found.partitions) == (topic.topic_id, 3)
 
 
-def test_a_growth_lost_in_a_crash_is_seen_in_the_directories(
-    live: OpenLife, runtime: StepRuntime
+@pytest.mark.parametrize("written", [False, True])
+def test_a_growth_lost_in_a_crash_is_seen_in_directories_that_were_written_to(
+    live: OpenLife, runtime: StepRuntime, written: bool
 ) -> None:
     life = live()
     topic = life.topics.create(TopicSpec(name="a", settings={"retention.ms": "5"}))
     runtime.run()
     life.topics.grow("a", 3)
+    if written:
+        write_one(life, Partition("a", 1))
     lose(life.state)
     found = live().topics.get("a")
-    assert (found.topic_id, found.partitions) == (topic.topic_id, 3)
+    assert (found.topic_id, found.partitions) == (topic.topic_id, 3 if written else 1)
     assert found.overrides == {"retention.ms": "5"}
     runtime.run()
     assert live().topics.get("a") == found

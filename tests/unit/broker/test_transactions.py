@@ -247,10 +247,12 @@ def test_timeouts_have_bounds(lives: Lives, timeout_ms: int) -> None:
         lives().identify("x", timeout_ms=timeout_ms)
 
 
-def test_a_transaction_that_takes_too_long_is_aborted(lives: Lives) -> None:
+@pytest.mark.parametrize("wall_step_ms", [0, 3_600_000, -3_600_000])
+def test_a_transaction_that_takes_too_long_is_aborted(lives: Lives, wall_step_ms: int) -> None:
     bench = lives()
     who = bench.identify("x", timeout_ms=5000)
     bench.write(who, T0, 0, b"slow")
+    bench.runtime.wall_step_ms += wall_step_ms
     bench.stage("x", who, "g", T1, 5)
     bench.runtime.advance(4000)
     assert phase(bench) == "Ongoing"
@@ -291,7 +293,8 @@ def test_strangers_are_refused(lives: Lives) -> None:
         lambda: bench.transactions.enlist("x", stranger, [T0]),
         lambda: bench.end("nobody", who, commit=True),
         lambda: bench.end("x", stranger, commit=True),
-        lambda: bench.transactions.admit(stranger, T0, enlists=True),
+        lambda: bench.transactions.admit("x", stranger, T0, enlists=True),
+        lambda: bench.transactions.admit("nobody", who, T0, enlists=True),
         lambda: bench.transactions.view("nobody"),
     ):
         with pytest.raises(TransactionUnknown):
@@ -305,7 +308,7 @@ def test_while_it_ends_nothing_may_be_added(lives: Lives) -> None:
     bench.runtime.held_lanes = {"journal", "sync", "state"}
     bench.transactions.end("x", who, commit=True, bump=False)
     with pytest.raises(TransactionBusy):
-        bench.transactions.admit(who, T1, enlists=True)
+        bench.transactions.admit("x", who, T1, enlists=True)
     with pytest.raises(TransactionBusy):
         bench.transactions.enlist("x", who, [T1])
     with pytest.raises(TransactionState):
@@ -580,7 +583,7 @@ def test_read_marks_of_a_transaction_whose_begin_is_gone(lives: Lives) -> None:
 def test_acks_of_transactional_writes_need_no_marker(lives: Lives) -> None:
     bench = lives()
     who = bench.identify("x")
-    bench.transactions.admit(who, T0, enlists=True)
+    bench.transactions.admit("x", who, T0, enlists=True)
     appended = bench.append(
         b"a", at=T0, producer_id=who.producer_id, producer_epoch=0, base_sequence=0,
         transactional=True,

@@ -166,6 +166,23 @@ def test_a_new_owner_delivers_again_what_was_not_acknowledged(
     assert subscribe(peer) > number
 
 
+@pytest.mark.parametrize("taken", [4, 40])
+def test_a_new_owner_delivers_nothing_of_quality_0_again(
+    world: ClusterWorld, fleet: list[BlipGateway], taken: int
+) -> None:
+    owner, heir = fleet
+    peer = heir.client()
+    number = subscribe(peer, qos=0)
+    bodies = [b"%d" % each for each in range(taken)]
+    peer.ask(b"".join(map(publish, bodies)) + PING)
+    assert messages(peer.ask(poll(number) * taken + PING)) == bodies
+    owner.kill()
+    assert messages(peer.ask(poll(number) * 9 + PING)) == []
+    assert heir.broker.subscriptions.here
+    peer.ask(publish(b"next") + PING)
+    assert messages(peer.ask(poll(number) * 9 + PING)) == [b"next"]
+
+
 def test_an_owner_that_stops_forgets_nothing(world: ClusterWorld, fleet: list[BlipGateway]) -> None:
     owner, heir = fleet
     peer = heir.client()

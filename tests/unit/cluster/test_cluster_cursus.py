@@ -289,10 +289,12 @@ def test_nobody_is_let_in_who_may_not(
         world.disk.broker.consumers.view("g")
 
 
-def test_a_silent_member_leaves_the_cluster(world: CursusGateway) -> None:
+@pytest.mark.parametrize("step_ms", [0, 3_600_000, -3_600_000])
+def test_a_silent_member_leaves_the_cluster(world: CursusGateway, step_ms: int) -> None:
     here = world.connect()
     joined(here, "a")
     joined(here, "b")
+    world.runtime.wall_step_ms += step_ms
     world.advance(29_000)
     assert len(world.disk.broker.consumers.view("g").members) == 2
     world.advance(8_000)

@@ -10,6 +10,7 @@ from cluster_world import ClusterWorld, HeldLine, SecondGateway, values_of
 
 from pentalog.broker.port import Committed
 from pentalog.cluster import polling
+from pentalog.cluster.log import ClusterLog
 from pentalog.model.errors import InvalidConfig, InvalidPartitions, TopicNotFound
 from pentalog.model.later import Later
 from pentalog.model.types import Edge, Horizon, Partition
@@ -168,6 +169,30 @@ def test_waits_that_end_without_records(world: ClusterWorld) -> None:
     pass_time(world, 1_000)
     assert [wait.value for wait in waits] == [False, False]
     assert not given_up.ready
+
+
+def test_a_wait_without_time_asks_the_cluster_nothing(world: ClusterWorld) -> None:
+    asked: list[bytes] = []
+    world.trouble = lambda frame: asked.append(frame) if frame[4:6] == b"\0\x01" else None
+    for at in (AT, Partition("nothing", 0)):
+        waiting = world.broker.log.wait({at: 0}, bytes_min=1, horizon=Horizon.STABLE, timeout_ms=0)
+        assert waiting.value is False
+    pass_time(world, 1_000)
+    assert not asked
+
+
+def test_what_a_leader_acknowledged_is_waited_for(world: ClusterWorld) -> None:
+    log = world.broker.log
+    assert isinstance(log, ClusterLog)
+    log._bounds.acknowledged(AT, 1)
+    assert log.ends([AT, Partition("nothing", 0)]).value == {AT: 1}
+    waits = [
+        log.wait({AT: offset}, bytes_min=1, horizon=Horizon.STABLE, timeout_ms=0)
+        for offset in (0, 1)
+    ]
+    assert [wait.ready for wait in waits] == [False, True]
+    world.until(world.append(AT, b"a"))
+    assert world.until(waits[0]) is True
 
 
 def test_many_wait_for_the_same_node(world: ClusterWorld) -> None:

@@ -96,6 +96,7 @@ def test_records_agree(data: bytes, count: int, base: int) -> None:
         ("check_records", (), {}),
         ("decode_records", (base, base, -1), {}),
         ("keep_newest", (base, base, newest), {"drop_tombstones": True}),
+        ("shift_tombstones", (base,), {}),
     ]
     for name, arguments, options in calls:
         left = outcome(pure_records, name, *whole, *arguments, **options)

@@ -202,6 +202,18 @@ def test_quality_is_the_lower_of_the_two(twin: SimpleNamespace) -> None:
     assert (got.states, got.leased) == (b"\0\0", 0)
 
 
+def test_quality_0_that_may_have_been_delivered_is_passed_over(twin: SimpleNamespace) -> None:
+    zero = Record(bytes(100), None, (("blipmq.qos", b"0"),), NOW - 10)
+    data = stored([zero, Record(b"one"), zero, Record(b"two", None, (("blipmq.qos", b"0"),))])
+    options = {**DELIVER, "timestamp_min": NOW, "frame_bytes_max": 60, "doubtful_end": 3}
+    got = twin.deliver_blipmq(data, 0, 0, 0, 9, ids(10, 11, 12), **options)
+    assert got.frames == publish(b"one", correlation=2) + publish(b"two", qos=0, correlation=11)
+    assert (got.states, got.polls, got.offset) == (b"\0\1\0\0", 2, 4)
+    unleased = {**DELIVER, "qos": 0, "doubtful_end": 3}
+    got = twin.deliver_blipmq(data, 0, 0, 0, 9, ids(10, 11), **unleased)
+    assert got.frames == publish(b"two", qos=0, correlation=10)
+
+
 def test_gaps_expired_and_too_large_records(twin: SimpleNamespace) -> None:
     old = Record(b"old", timestamp_ms=NOW - 10)
     data = stored([old, Record(bytes(100))], [Record(b"new")], base_offset=5)
@@ -325,6 +337,7 @@ def test_splits_agree(data: bytes, frame_bytes_max: int, batch_bytes_max: int) -
     polls=st.integers(0, 6),
     qos=st.integers(0, 1),
     timestamp_min=st.sampled_from([-(1 << 63), NOW + 1]),
+    doubtful_end=st.integers(0, 9),
     states=st.none() | st.binary(max_size=8),
 )
 def test_deliveries_agree(
@@ -334,12 +347,14 @@ def test_deliveries_agree(
     polls: int,
     qos: int,
     timestamp_min: int,
+    doubtful_end: int,
     states: bytes | None,
 ) -> None:
     outcomes = []
     for module in (pure_answers, compiled("blipmq_answers")):
         known = None if states is None else bytearray(states)
         options = {**DELIVER, "qos": qos, "timestamp_min": timestamp_min, "frame_bytes_max": 30}
+        options["doubtful_end"] = doubtful_end
         if known is not None:
             options |= {"again": 0x81, "states": known, "floor": 1}
         got = module.deliver_blipmq(data, 0, 0, offset, stop, ids(*range(polls)), **options)

@@ -219,6 +219,24 @@ def test_compaction_keeps_the_newest(twin: SimpleNamespace) -> None:
     assert compacted(twin, later, drop_tombstones=False) == []
 
 
+def test_tombstones_move_to_another_base_timestamp(twin: SimpleNamespace) -> None:
+    times = (1_700_000_000_000, 1_699_999_999_999, -1, 0, 1 << 62)
+    events = [
+        (time, b"k%d" % number, None if number == 3 else b"v", [("h", b"x")])
+        for number, time in enumerate(times)
+    ]
+    payload, base, _ = twin.encode_records(events)
+    for horizon in (1_700_086_400_000, 0, base):
+        shifted = twin.shift_tombstones(payload, 0, len(payload), 5, base - horizon)
+        before = twin.decode_records(payload, 0, len(payload), 5, 7, base, -1)
+        assert twin.decode_records(shifted, 0, len(shifted), 5, 7, horizon, -1) == before
+    plain, base, _ = twin.encode_records([(5, b"k", b"", []), (6, None, b"v", [])])
+    assert twin.shift_tombstones(plain, 0, len(plain), 2, 100) is None
+    for count in (4, 6):
+        with pytest.raises(Malformed):
+            twin.shift_tombstones(payload, 0, len(payload), count, 1)
+
+
 def test_compaction_keeps_what_the_map_does_not_cover(twin: SimpleNamespace) -> None:
     assert [offset for offset, _, _ in compacted(twin, {}, drop_tombstones=False)] == [
         100,

@@ -57,6 +57,7 @@ def test_ranges_outside_the_buffer_are_our_mistake(
         lambda: twin.check_records(data, start, end, 0),
         lambda: twin.newest_keys(data, start, end, 0, 0, {}),
         lambda: twin.keep_newest(data, start, end, 0, 0, 0, {}, drop_tombstones=False),
+        lambda: twin.shift_tombstones(data, start, end, 0, 0),
         lambda: twin.split_produce(data, start, end, frame_bytes_max=10),
     ]
     for call in calls:

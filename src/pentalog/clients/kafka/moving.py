@@ -405,7 +405,9 @@ def _runs(
 def _plain(one: bytearray) -> bytearray:
     header = batch_header(one, 0)
     struct.pack_into(">q", one, 0, 0)
-    _I16.pack_into(one, _ATTRIBUTES_AT, header.attributes & ~batch.TRANSACTIONAL)
+    # A delete horizon is the source's: tombstones have their full time at the target.
+    attributes = header.attributes & ~(batch.TRANSACTIONAL | batch.DELETE_HORIZON)
+    _I16.pack_into(one, _ATTRIBUTES_AT, attributes)
     _PRODUCER.pack_into(one, _PRODUCER_AT, -1, -1, -1)
     _CRC.pack_into(one, _CRC_AT, crc32c(memoryview(one)[_ATTRIBUTES_AT:]))
     return one

@@ -18,5 +18,6 @@ def deliver_blipmq(
     again: int = 0,
     states: bytearray | None = None,
     floor: int = 0,
+    doubtful_end: int = 0,
 ) -> Delivered: ...
 def refuse_blipmq(correlations: Buffer, code: int, text: bytes) -> bytes: ...

@@ -119,6 +119,7 @@ cdef class _Answers:
     cdef bytearray states
     cdef int64_t leased
     cdef int64_t timestamp_min
+    cdef int64_t doubtful_end
     cdef int again
     cdef unsigned char* known
     cdef Py_ssize_t known_bytes
@@ -164,6 +165,8 @@ cdef class _Answers:
             if not 0 <= place < self.known_bytes or self.known[place] != self.again:
                 return 0
             self.known[place] = min((self.again & 0x7F) + 1, ATTEMPT_MAX)
+        elif qos == 0 and at < self.doubtful_end:
+            return self.state(0)
         elif time < self.timestamp_min:
             return self.state(DEAD_EXPIRED)
         elif length > self.frame_bytes_max:
@@ -287,6 +290,7 @@ def deliver_blipmq(
     int again=0,
     bytearray states=None,
     int64_t floor=0,
+    int64_t doubtful_end=0,
 ):
     """Answer POLLs with the records from `offset` on, up to `stop`."""
     cdef Py_buffer view, asked
@@ -299,6 +303,7 @@ def deliver_blipmq(
     answers.qos = 1 if qos else 0
     answers.tag_shift = tag_shift
     answers.timestamp_min = timestamp_min
+    answers.doubtful_end = doubtful_end
     answers.bytes_max = bytes_max
     answers.frame_bytes_max = frame_bytes_max
     if states is not None:

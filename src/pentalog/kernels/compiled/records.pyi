@@ -30,3 +30,6 @@ def keep_newest(
     *,
     drop_tombstones: bool,
 ) -> tuple[bytearray, int, int]: ...
+def shift_tombstones(
+    payload: Buffer, start: int, end: int, count: int, later: int
+) -> bytearray | None: ...

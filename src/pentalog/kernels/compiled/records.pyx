@@ -404,3 +404,70 @@ def keep_newest(
     finally:
         PyBuffer_Release(&view)
     return kept, records, timestamp_max
+
+
+cdef Py_ssize_t _shifted_bytes(Bytes at, Bytes end, Py_ssize_t count, int64_t later) noexcept nogil:
+    """Bytes the records take with other timestamps: 0 without a tombstone, -1 if malformed."""
+    cdef Parts parts
+    cdef Bytes rest
+    cdef int64_t body, delta
+    cdef Py_ssize_t index
+    cdef Py_ssize_t size = 0
+    cdef bint tombstones = False
+    for index in range(count):
+        if not _take_record(at, end, &parts):
+            return -1
+        tombstones |= parts.value.null
+        rest = take_varint(take_varint(at, end, &body) + 1, parts.end, &delta)
+        body = 1 + varint_bytes(add_i64(delta, later)) + (parts.end - rest)
+        size += varint_bytes(body) + body
+        at = parts.end
+    if at != end:
+        return -1
+    return size if tombstones else 0
+
+
+cdef void _write_shifted(
+    unsigned char* out, Bytes at, Bytes end, Py_ssize_t count, int64_t later
+) noexcept nogil:
+    """Every record has been taken once before: none is malformed."""
+    cdef Bytes body, rest, record_end
+    cdef int64_t length, delta
+    cdef Py_ssize_t index
+    for index in range(count):
+        body = take_varint(at, end, &length)
+        record_end = body + length
+        rest = take_varint(body + 1, record_end, &delta)
+        delta = add_i64(delta, later)
+        out = put_varint(out, 1 + varint_bytes(delta) + (record_end - rest))
+        out[0] = body[0]
+        out = put_varint(out + 1, delta)
+        memcpy(out, rest, record_end - rest)
+        out += record_end - rest
+        at = record_end
+
+
+def shift_tombstones(
+    payload, Py_ssize_t start, Py_ssize_t end, Py_ssize_t count, int64_t later
+):
+    """The payload with every timestamp delta `later` larger; None if no record is a tombstone."""
+    cdef Py_buffer view
+    cdef Bytes at, stop
+    cdef Py_ssize_t size
+    cdef bytearray shifted
+    _lend(payload, &view, start, end)
+    try:
+        at = <Bytes>view.buf + start
+        stop = <Bytes>view.buf + end
+        size = _shifted_bytes(at, stop, count, later)
+        if size < 0:
+            raise _malformed(start)
+        if size == 0:
+            return None
+        shifted = bytearray()
+        PyByteArray_Resize(shifted, size)
+        _write_shifted(
+            <unsigned char*>PyByteArray_AS_STRING(shifted), at, stop, count, later)
+        return shifted
+    finally:
+        PyBuffer_Release(&view)

@@ -41,16 +41,19 @@ def deliver_blipmq(
     again: int = 0,
     states: bytearray | None = None,
     floor: int = 0,
+    doubtful_end: int = 0,
 ) -> Delivered:
     """Answer POLLs with the records from `offset` on, up to `stop`.
 
     `polls` has their correlation ids; a leased record's is its tag, offset plus `tag_shift`.
     With `again` only records whose state is that are given, and their states are advanced in place.
+    Records of quality 0 before `doubtful_end` may have been delivered: they are passed over.
     """
     view = memoryview(batches)
     answers = _Answers(memoryview(polls), topic, qos, tag_shift, bytes_max, frame_bytes_max)
     answers.offset = offset
     answers.timestamp_min = timestamp_min
+    answers.doubtful_end = doubtful_end
     if states is not None:
         answers.again, answers.known, answers.floor = again, states, floor
     unreadable = 0
@@ -119,6 +122,7 @@ class _Answers:
         self.states = bytearray()
         self.leased = 0
         self.timestamp_min = 0
+        self.doubtful_end = 0
         self.again = 0
         self.known = bytearray()
         self.floor = 0
@@ -176,6 +180,9 @@ class _Answers:
             self.known[index] = min((self.again & 0x7F) + 1, 99)
         else:
             size = 12 + len(self._topic) + len(value)
+            if not qos and at < self.doubtful_end:
+                self.states.append(0)
+                return
             if time < self.timestamp_min:
                 self.states.append(DEAD_EXPIRED)
                 return

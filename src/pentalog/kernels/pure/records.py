@@ -222,3 +222,32 @@ def keep_newest(
     if position != end:
         raise Malformed(_MALFORMED.format(position))
     return kept, records, timestamp_max
+
+
+def shift_tombstones(
+    payload: Buffer, start: int, end: int, count: int, later: int
+) -> bytearray | None:
+    """The payload with every timestamp delta `later` larger; None if no record is a tombstone.
+
+    A tombstone is a record without a value.  Raises `Malformed`.
+    """
+    view = _range(payload, start, end)
+    shifted = bytearray()
+    tombstones = 0
+    position = start
+    for _ in range(count):
+        timestamp_delta, _, after_offset, record_end = _body(view, position, end)
+        _, _, after_key = _chunk(view, after_offset, record_end)
+        value_start, _, _ = _chunk(view, after_key, record_end)
+        tombstones += value_start < 0
+        _, position = read_varint(view, position, end)
+        body = bytearray(view[position : position + 1])
+        put_varint(body, i64(timestamp_delta + later))
+        _, position = read_varint(view, position + 1, record_end)
+        body += view[position:record_end]
+        put_varint(shifted, len(body))
+        shifted += body
+        position = record_end
+    if position != end:
+        raise Malformed(_MALFORMED.format(position))
+    return shifted if tombstones else None

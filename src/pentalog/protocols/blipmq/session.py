@@ -44,8 +44,6 @@ _PARKED_MAX: Final = 64
 """Runs of polls that may wait; further ones find nothing."""
 _UNWRITTEN_BYTES_MAX: Final = 8 << 20
 """Of one connection on their way to a cluster; whoever brings more is not read meanwhile."""
-_SYNC_TIMEOUT_MS: Final = 1_000
-"""How long a poll waits for what is being written; after that there is nothing for it."""
 
 
 class _Parked:
@@ -448,6 +446,7 @@ class BlipmqSession:
             again=stretch.again,
             states=stretch.states,
             floor=stretch.floor,
+            doubtful_end=stretch.doubtful_end,
         )
         subscription.took(stretch, delivered)
         self._context.metrics.sent_records += delivered.polls
@@ -475,7 +474,7 @@ class BlipmqSession:
             {at: log.marks(at).durable for at in parked.targets},
             bytes_min=1,
             horizon=Horizon.DURABLE,
-            timeout_ms=_SYNC_TIMEOUT_MS,
+            timeout_ms=0,
         )
         parked.waiting.then(lambda moved: self._go_on(parked, moved=bool(moved.value)))
 

@@ -89,6 +89,12 @@ class Call:
         if self._place is None:
             self._place = self.session.replies.place()
 
+    def leave_place(self) -> None:
+        """Free a place that was kept, without an answer: none will follow."""
+        if self._place is not None:
+            place, self._place = self._place, None
+            place.fill()
+
     def _go_on(self, later: Later[T], run: Callable[[T], None]) -> None:
         try:
             run(later.value)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from pentalog.broker.port import Broker, Opened
 from pentalog.broker.security import Kind, Operation
 from pentalog.kernels import CursusPage, cursus_page
-from pentalog.model.errors import TopicNotFound
+from pentalog.model.errors import BrokerError, TopicNotFound
+from pentalog.model.later import Later
 from pentalog.model.types import Horizon, Marks, Offset, Partition
 from pentalog.protocols.cursus import records
 from pentalog.protocols.cursus.calls import Call
@@ -25,6 +27,8 @@ GROUP_DEFAULT: Final = "default-group"
 
 _READ_BYTES_MIN: Final = 64 << 10
 _READ_BYTES_PER_MESSAGE: Final = 512
+_LATEST: Final = -1
+"""An offset that is not known yet."""
 _ISOLATIONS: Final = {"read_committed": Horizon.STABLE, "read_uncommitted": Horizon.DURABLE}
 WILD: Final = re.compile(r"[*?]")
 
@@ -73,8 +77,29 @@ def read_bytes_max(messages_max: int) -> int:
     return min(PAGE_BYTES_MAX, _READ_BYTES_MIN + _READ_BYTES_PER_MESSAGE * messages_max)
 
 
-def reading_of(call: Call) -> Reading:
-    """Read a CONSUME or a STREAM; raises refusals."""
+def reading_of(call: Call) -> Later[Reading]:
+    """Read a CONSUME or a STREAM; raises refusals.
+
+    One that begins at the end is ready when that end is durable.
+    """
+    reading = _reading_of(call)
+    if reading.offset != _LATEST:
+        return Later.now(reading)
+    later: Later[Reading] = Later()
+
+    def settled(_: Later[Mapping[Partition, Offset]]) -> None:
+        try:
+            latest = call.broker.log.marks(reading.at).at(reading.horizon)
+        except BrokerError as refusal:
+            later.refuse(refusal)
+        else:
+            later.fill(reading._replace(offset=latest))
+
+    call.broker.log.ends((reading.at,)).then(settled)
+    return later
+
+
+def _reading_of(call: Call) -> Reading:
     command = call.command
     horizon = _horizon(command)
     index = _number(command, "partition", most=(1 << 31) - 1)
@@ -94,7 +119,7 @@ def reading_of(call: Call) -> Reading:
     if "batch" in command.parameters:
         messages_max = max(1, min(MESSAGES_MAX, _number(command, "batch")))
     head = records.head(encoded(command.get("topic")), index, document=command.document)
-    offset = _start(call, at, horizon)
+    offset = _start(call, at)
     return Reading(at, offset, horizon, messages_max, head)
 
 
@@ -167,7 +192,7 @@ def _number(command: Command, name: str, *, least: int = 0, most: int = (1 << 63
     return found
 
 
-def _start(call: Call, at: Partition, horizon: Horizon) -> Offset:
+def _start(call: Call, at: Partition) -> Offset:
     """The offset asked for; else where the group goes on; else as `autoOffsetReset` says."""
     command = call.command
     if command.get("offset"):
@@ -178,5 +203,4 @@ def _start(call: Call, at: Partition, horizon: Horizon) -> Offset:
     committed = call.broker.groups.offsets.committed(group_of(command), (at,)).get(at)
     if committed is not None:
         return committed.offset
-    marks = call.broker.log.marks(at)
-    return marks.start if reset == "earliest" else marks.at(horizon)
+    return call.broker.log.marks(at).start if reset == "earliest" else _LATEST

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from pentalog.broker.port import Opened, Waiting
@@ -35,12 +36,24 @@ def stream(call: Call) -> None:
     if any(not command.get(name) for name in needed):
         raise Refused("invalid_stream_syntax")
     reading = reading_of(call)
-    check_range(reading, call.broker.log.marks(reading.at))
+    if not reading.ready:
+        # Requests after a STREAM are not answered, so none is served before it has begun.
+        release = call.session.replies.hold()
+        reading.then(lambda _: release())
+    call.after(reading, partial(_begin, call))
+
+
+def _begin(call: Call, reading: Reading) -> None:
     session = call.session
+    if session.ended:
+        call.leave_place()
+        return
+    check_range(reading, call.broker.log.marks(reading.at))
+    call.leave_place()
     if session.stream is not None:
         session.stream.drop()
     # Readers of the document's dialect belong to no group, and none replaces another.
-    group = "" if command.document else group_of(command)
+    group = "" if call.command.document else group_of(call.command)
     session.stream = Stream(session, reading, group)
     session.stream.start()
 

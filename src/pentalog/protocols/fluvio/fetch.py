@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
@@ -10,7 +11,7 @@ from pentalog.broker.port import Opened
 from pentalog.broker.security import Kind
 from pentalog.model.errors import BrokerError, OffsetOutOfRange, Unauthorized
 from pentalog.model.later import Later
-from pentalog.model.types import Marks, Offset, Partition
+from pentalog.model.types import Horizon, Marks, Offset, Partition
 from pentalog.protocols.fluvio import errors, lookups, messages, records, rights, streams
 from pentalog.protocols.fluvio.codec import Writer
 from pentalog.protocols.fluvio.errors import WireError
@@ -37,7 +38,7 @@ class Reading:
         self._answer: Answer | None = None
 
     def start(self) -> None:
-        positions = self._behind() if self._wish.wait_ms > 0 else None
+        positions = self._behind()
         if positions is None:
             self._read()
         else:
@@ -45,6 +46,8 @@ class Reading:
 
     def _behind(self) -> dict[Partition, Offset] | None:
         """Where to wait; None if some partition can be answered as it is."""
+        if self._wish.wait_ms <= 0 and self._horizon is Horizon.END:
+            return None
         broker = self._call.context.broker
         positions: dict[Partition, Offset] = {}
         for part in self._parts:
@@ -52,7 +55,8 @@ class Reading:
             try:
                 rights.check(self._call, rights.SPU, part.topic)
                 broker.topics.get(part.topic)
-                if part.offset != broker.log.marks(at).at(self._horizon):
+                marks = broker.log.marks(at)
+                if not marks.at(self._horizon) <= part.offset <= marks.end:
                     return None
             except BrokerError:
                 return None
@@ -65,8 +69,11 @@ class Reading:
             positions,
             bytes_min=max(1, self._wish.bytes_min),
             horizon=self._horizon,
-            timeout_ms=self._wish.wait_ms,
+            timeout_ms=max(0, self._wish.wait_ms),
         )
+        if waiting.ready:
+            self._read()
+            return
         session.waits.add(waiting)
 
         def waited(_: Later[bool]) -> None:
@@ -183,13 +190,25 @@ def serve_offsets(call: Call) -> None:
     call.know(lambda known: lookups.marks(known, by_topic))
     if consumer_id is not None:
         _know_offsets(call, consumer_id, topics)
-    body = call.writer()
-    body.u32(len(topics))
-    for name, indexes in topics:
-        body.text(name).u32(len(indexes))
-        for index in indexes:
-            _write_marks(body, call, Partition(name, index), consumer_id)
-    call.answer(body)
+    every = [Partition(name, index) for name, indexes in topics for index in indexes]
+    shown = {at: _shown(call, at) for at in every}
+    ends = call.context.broker.log.ends([at for at in shown if shown[at] == errors.NONE])
+    answer = None if ends.ready else call.place()
+
+    def settled(found: Later[Mapping[Partition, Offset]]) -> None:
+        body = call.writer()
+        body.u32(len(topics))
+        for name, indexes in topics:
+            body.text(name).u32(len(indexes))
+            for index in indexes:
+                at = Partition(name, index)
+                _write_marks(body, call, at, shown[at], found.value.get(at), consumer_id)
+        if answer is None:
+            call.answer(body)
+        else:
+            answer.fill(body)
+
+    ends.then(settled)
 
 
 def _know_offsets(call: Call, consumer_id: str, topics: list[tuple[str, list[int]]]) -> None:
@@ -197,20 +216,36 @@ def _know_offsets(call: Call, consumer_id: str, topics: list[tuple[str, list[int
     call.know(lambda known: [known.offsets(consumer_id, at)])
 
 
-def _write_marks(body: Writer, call: Call, at: Partition, consumer_id: str | None) -> None:
+def _shown(call: Call, at: Partition) -> int:
+    """The code of what stands against showing this client where a partition ends."""
     broker = call.context.broker
     try:
         rights.check(call, rights.SPU, at.topic)
         broker.topics.get(at.topic)
-        marks = broker.log.marks(at)
+        broker.log.marks(at)
     except Unauthorized:
-        body.i16(errors.PERMISSION_DENIED).u32(at.index).i64(0).i64(0)
-        return
+        return errors.PERMISSION_DENIED
     except BrokerError:
-        body.i16(errors.PARTITION_NOT_LEADER).u32(at.index).i64(0).i64(0)
+        return errors.PARTITION_NOT_LEADER
+    return errors.NONE
+
+
+def _write_marks(
+    body: Writer,
+    call: Call,
+    at: Partition,
+    error: int,
+    end: Offset | None,
+    consumer_id: str | None,
+) -> None:
+    if error == errors.NONE and end is None:
+        error = errors.PARTITION_NOT_LEADER  # deleted since
+    if error != errors.NONE or end is None:
+        body.i16(error).u32(at.index).i64(0).i64(0)
         return
-    start = marks.start
+    broker = call.context.broker
+    start = broker.log.marks(at).start
     if consumer_id is not None and call.context.access.sees(Kind.GROUP, consumer_id):
         kept = broker.groups.offsets.committed(consumer_id, [at]).get(at)
         start = start if kept is None else kept.offset
-    body.i16(errors.NONE).u32(at.index).i64(start).i64(marks.end)
+    body.i16(errors.NONE).u32(at.index).i64(start).i64(end)

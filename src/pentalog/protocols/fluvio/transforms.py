@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from pentalog import kernels
 from pentalog.broker.port import Opened
@@ -104,9 +104,9 @@ def looked_back(
     log, known = context.broker.log, context.broker.knowledge
     ages = [link.lookback_ms for link in links if link.lookback_ms is not None]
     since_ms = context.runtime.now_ms() - max(ages) if ages else None
-    asked = [known.partitions(at.topic, (at.index,))]
+    asked: list[Later[Any]] = [known.partitions(at.topic, (at.index,))]
     if since_ms is not None:
-        asked.append(known.located(at, since_ms))
+        asked += (known.located(at, since_ms), log.ends((at,)))
     looked: Later[None] = Later()
     start = 0
 

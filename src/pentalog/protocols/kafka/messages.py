@@ -113,7 +113,7 @@ class Call:
         self.throttle_ms = max(self.throttle_ms, delay_ms)
         self.line = self.allowance.throttle(self.line, self.key, self.version, self.throttle_ms)
 
-    def when_all(self, laters: Iterable[Later[None]], go_on: Callable[[Call], None]) -> None:
+    def when_all(self, laters: Iterable[Later[Any]], go_on: Callable[[Call], None]) -> None:
         """Go on with this call when all of these are there, with a value or a refusal."""
         left = [later for later in laters if not later.ready]
         if not left:
@@ -122,7 +122,7 @@ class Call:
         kept = replace(self, line=KeptLine(self.line.place(), self.line))
         count = len(left)
 
-        def arrived(_: Later[None]) -> None:
+        def arrived(_: Later[Any]) -> None:
             nonlocal count
             count -= 1
             if not count:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, TypeVar
 
 from pentalog.broker.port import Topic
 from pentalog.model.errors import BrokerError
 from pentalog.model.later import Later
-from pentalog.model.types import Appended, Partition
+from pentalog.model.types import Appended, Offset, Partition
 from pentalog.protocols.rustlog import rights
 from pentalog.protocols.rustlog.door import Door
 from pentalog.protocols.rustlog.messages import Request
@@ -62,6 +62,30 @@ class Line:
             self.say(frame)
         else:
             self.fill(place, frame)
+
+    def answer_with_ends(
+        self,
+        dialect: Dialect,
+        request: Request,
+        partitions: Collection[Partition],
+        encode: Callable[[Mapping[Partition, Offset]], bytes],
+    ) -> None:
+        """Answer once the ends of these partitions are durable; `encode` may refuse."""
+        ends = self.context.broker.log.ends(partitions)
+        place = None if ends.ready else self.replies.place()
+
+        def settled(found: Later[Mapping[Partition, Offset]]) -> None:
+            try:
+                frame = encode(found.value)
+            except BrokerError as refusal:
+                self.refuse(dialect, request, refusal, place)
+                return
+            if place is None:
+                self.say(frame)
+            else:
+                self.fill(place, frame)
+
+        ends.then(settled)
 
     def answer_later(
         self,

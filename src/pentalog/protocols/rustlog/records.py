@@ -1,11 +1,13 @@
 """Records in and out: requests joined to batches, batches turned into replies.
 
-Both directions are one kernel call for many records.  A write is answered when the disk has it; a
-Fetch sees what was produced before it on its own connection, so it waits for that too.
+Both directions are one kernel call for many records.  A write is answered when the disk has it.  A
+Fetch sees what was acknowledged before it, and what was produced before it on its own connection:
+if it finds nothing else, it waits for their commit.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from pentalog import kernels
@@ -16,6 +18,7 @@ from pentalog.model.errors import (
     BatchCorrupt,
     BrokerError,
     OffsetOutOfRange,
+    PartitionNotFound,
     RecordTooLarge,
 )
 from pentalog.model.later import Later
@@ -109,8 +112,7 @@ class Writing:
             self.flush()
         if not request.records:
             self.flush()
-            end = self._line.context.broker.log.marks(route.at).end
-            self._line.send(JSON.produced(bytes(_COUNT_BYTES), end))
+            answer_empty(self._line, JSON, request, route.at)
             return
         self._route = route
         self._gathered.append(request)
@@ -176,6 +178,17 @@ class Writing:
         later.then(settled)
 
 
+def answer_empty(line: Line, dialect: Dialect, request: Produce, at: Partition) -> None:
+    """Answer a Produce without records: with the end of the partition."""
+
+    def produced(ends: Mapping[Partition, Offset]) -> bytes:
+        if at not in ends:
+            raise PartitionNotFound(f"{at} was deleted")
+        return dialect.produced(bytes(_COUNT_BYTES), ends[at])
+
+    line.answer_with_ends(dialect, request, (at,), produced)
+
+
 class Fetching:
     """One Fetch on its way."""
 
@@ -187,6 +200,7 @@ class Fetching:
         "_offset",
         "_place",
         "_request",
+        "_settled",
         "_started_s",
         "_steps",
     )
@@ -202,6 +216,7 @@ class Fetching:
         # What comes after this request is not in its answer, however long that takes.
         self._end_offset = line.context.broker.log.marks(at).end
         self._place: Place | None = None
+        self._settled = False
         self._started_s = line.context.runtime.monotonic()
         self._steps = 0
 
@@ -237,6 +252,9 @@ class Fetching:
             # The original knows no error for this, and repeats what it was asked for.
             self._answer(self._dialect.nothing(offset))
             return True
+        if bytes_max > 0 and marks.stable <= offset < self._end_offset and not self._settled:
+            self._settle()
+            return True
         if offset >= min(marks.stable, self._end_offset) or bytes_max == 0:
             self._answer(self._dialect.nothing(offset))
             return True
@@ -248,6 +266,14 @@ class Fetching:
             self._place = line.replies.place()
         later.then(self._arrived)
         return True
+
+    def _settle(self) -> None:
+        """Look again when everything written before this request is durable."""
+        self._settled = True
+        ends = self._line.context.broker.log.ends((self._at,))
+        if not ends.ready and self._place is None:
+            self._place = self._line.replies.place()
+        ends.then(lambda _: self._read())
 
     def _arrived(self, later: Later[Opened]) -> None:
         try:

@@ -13,7 +13,7 @@ from pentalog.model.errors import (
     TopicNotFound,
 )
 from pentalog.model.later import Later
-from pentalog.model.types import Partition
+from pentalog.model.types import Offset, Partition
 from pentalog.protocols.rustlog import prometheus, rights
 from pentalog.protocols.rustlog.errors import Invalid
 from pentalog.protocols.rustlog.frames import FRAME_BYTES_MAX
@@ -175,19 +175,29 @@ def _list_topics(line: Line, dialect: Dialect, _: ListTopics) -> None:
 
 def _describe_topic(line: Line, dialect: Dialect, request: DescribeTopic) -> None:
     topic = line.context.broker.topics.get(request.topic)
-    bounds = [_bounds(line, Partition(topic.name, index)) for index in range(topic.partitions)]
-    line.say(dialect.topic(topic.name, bounds))
+    every = [Partition(topic.name, index) for index in range(topic.partitions)]
+    line.answer_with_ends(
+        dialect,
+        request,
+        every,
+        lambda ends: dialect.topic(topic.name, [_bounds(line, at, ends) for at in every]),
+    )
 
 
 def _describe_partition(line: Line, dialect: Dialect, request: DescribePartition) -> None:
-    route = line.door.routes.find(request.topic, request.partition)
-    line.say(dialect.partition(request.topic, _bounds(line, route.at)))
+    at = line.door.routes.find(request.topic, request.partition).at
+    line.answer_with_ends(
+        dialect,
+        request,
+        (at,),
+        lambda ends: dialect.partition(request.topic, _bounds(line, at, ends)),
+    )
 
 
-def _bounds(line: Line, at: Partition) -> Bounds:
+def _bounds(line: Line, at: Partition, ends: Mapping[Partition, Offset]) -> Bounds:
     log = line.context.broker.log
-    marks = log.marks(at)
-    return Bounds(at.index, marks.end, marks.start, log.segments(at))
+    start = log.marks(at).start
+    return Bounds(at.index, ends.get(at, start), start, log.segments(at))
 
 
 def _metrics_fetch(line: Line, dialect: Dialect, _: MetricsFetch) -> None:

@@ -20,7 +20,7 @@ from pentalog.protocols.rustlog.frames import (
 from pentalog.protocols.rustlog.line import Line
 from pentalog.protocols.rustlog.lookups import Asking
 from pentalog.protocols.rustlog.messages import Produce, Request
-from pentalog.protocols.rustlog.records import Writing
+from pentalog.protocols.rustlog.records import Writing, answer_empty
 from pentalog.protocols.rustlog.replies import JSON, PACKED, REFUSALS, Dialect
 from pentalog.protocols.rustlog.serving import serve
 from pentalog.session import Context, Replies
@@ -169,13 +169,12 @@ class RustLogSession:
         request, count = frames.decode_produce(payload)
         try:
             rights.check(self._context.access, request)
-            route = self._door.routes.find(request.topic, request.partition)
-            end = self._context.broker.log.marks(route.at).end
+            at = self._door.routes.find(request.topic, request.partition).at
         except REFUSALS as refusal:
             line.refuse(PACKED, request, refusal, None)
             return
         assert count == 0, "what has records and may be written is taken by the fast path"
-        line.say(PACKED.produced(bytes(4), end))
+        answer_empty(line, PACKED, request, at)
 
     def _refuse_frame(self, size: int) -> None:
         self._writing.flush()

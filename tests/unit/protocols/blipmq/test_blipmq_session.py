@@ -12,6 +12,7 @@ from tests.support.blipmq_world import AUTH, HELLO, BlipBroker, Connection
 from tests.support.runtimes import SteppedRuntime
 
 from pentalog.broker.attempts import LocalAttempts
+from pentalog.broker.log import COMMIT_WAIT_MS_MAX
 from pentalog.config import Config, Secrets, load, plain
 from pentalog.log.files import Handle, RealFiles
 from pentalog.model.types import Partition
@@ -386,7 +387,7 @@ def test_a_stuck_disk_does_not_keep_polls_for_ever(tmp_path: Path) -> None:
     number = subscribe(connection)
     runtime.held_lanes.add("held")
     assert connection.ask(publish(b"a", qos=0) + poll(number) + frame(7, 1)) == b""
-    runtime.advance(1_500)
+    runtime.advance(COMMIT_WAIT_MS_MAX)
     assert connection.take() == frame(8, 1)
     runtime.held_lanes.clear()
     runtime.step()

@@ -83,10 +83,12 @@ def test_groups_settle_within_two_heartbeats_and_stay_settled(
     assert status["generation"] == count
 
 
+@pytest.mark.parametrize("step_ms", [0, 3_600_000, -3_600_000])
 def test_a_member_is_silent_for_half_a_minute_before_it_is_dead(
-    broker: CursusBroker, client: Client
+    broker: CursusBroker, client: Client, step_ms: int
 ) -> None:
     Member(client, "a")
+    broker.runtime.wall_step_ms += step_ms
     broker.advance(29_000)
     assert json.loads(client.text("GROUP_STATUS group=g"))["state"] == "Stable"
     broker.advance(10_000)

@@ -301,10 +301,11 @@ def ad_hoc(
     parameters: dict[str, str] | None = None,
     accumulator: bytes | None = None,
     lookback: int = 0,
+    lookback_s: int | None = None,
 ) -> bytes:
     """One link of a chain, at version 24."""
     body = Writer(24).u8(1).bytes_(wasm)
-    return bytes(_link_tail(body, parameters, accumulator, lookback))
+    return bytes(_link_tail(body, parameters, accumulator, lookback, lookback_s))
 
 
 def predefined(name: str, *, parameters: dict[str, str] | None = None) -> bytes:
@@ -312,14 +313,20 @@ def predefined(name: str, *, parameters: dict[str, str] | None = None) -> bytes:
 
 
 def _link_tail(
-    body: Writer, parameters: dict[str, str] | None, accumulator: bytes | None, lookback: int
+    body: Writer,
+    parameters: dict[str, str] | None,
+    accumulator: bytes | None,
+    lookback: int,
+    lookback_s: int | None = None,
 ) -> bytearray:
     if accumulator is None:
         body.u8(7).u8(0)
     else:
         body.u8(7).u8(1).bytes_(accumulator)
     body.texts(parameters or {})
-    if lookback:
+    if lookback_s is not None:
+        body.u8(1).u64(lookback).u8(1).u64(lookback_s).u32(0)
+    elif lookback:
         body.u8(1).u64(lookback).u8(0)
     else:
         body.u8(0)

@@ -188,4 +188,5 @@ def test_deleted_records_stay_deleted(line: AdminLine) -> None:
     fill(line, "a", 10)
     assert delete_records(line, 2, "a", 0, 4) == (0, 4)
     checkpoint = line.config.data / "log-start-offset-checkpoint"
-    assert "a 0 4" in checkpoint.read_text().splitlines()
+    topic_id = line.broker.topics.get("a").topic_id
+    assert f"a 0 4 {topic_id.hex}" in checkpoint.read_text().splitlines()

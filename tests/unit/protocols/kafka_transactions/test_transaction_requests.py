@@ -117,6 +117,45 @@ def test_whether_a_write_enlists_depends_on_the_version(
     assert ended == (0 if version >= 12 else 48)
 
 
+@pytest.mark.parametrize("version", [3, 11, 12])
+def test_a_transactional_id_with_the_producer_id_of_another_is_refused(
+    client: Any, version: int
+) -> None:
+    who, other = client.init("x"), client.init("y")
+    assert client.add(who) == [0]
+    mapping = int(ErrorCode.invalid_producer_id_mapping)
+    assert mapping == 49
+    for _ in range(2):
+        assert client.write(other, version=version) == mapping
+        assert client.write(who, version=version, name="y") == mapping
+        assert client.write(who, version=version, name="unknown") == mapping
+        assert client.add(other) == [mapping]
+        assert client.end(other).error_code == mapping
+        group = {"transactional_id": "x", "group_id": "g", "producer_id": other.producer_id}
+        group["producer_epoch"] = other.producer_epoch
+        assert client.ask(25, 4, **group).error_code == mapping
+        topics = [{"name": "t", "partitions": [_commit(0)]}]
+        staged = client.ask(28, 5, **group, generation_id=-1, member_id="", topics=topics)
+        assert staged.topics[0].partitions[0].error_code == mapping
+        # The second time both have a transaction open.
+        assert client.write(who, version=12) == 0
+        assert client.write(other, version=12, name="y", partition=1) == 0
+    phases = {view.name: view.phase for view in client.broker.transactions.all()}
+    assert phases == {"x": "Ongoing", "y": "Ongoing"}
+    partitions = {view.name: list(view.partitions) for view in client.broker.transactions.all()}
+    assert [at.index for at in partitions["x"]] == [0]
+    assert [at.index for at in partitions["y"]] == [1]
+
+
+def _commit(partition: int) -> dict[str, Any]:
+    return {
+        "partition_index": partition,
+        "committed_offset": 1,
+        "committed_leader_epoch": -1,
+        "committed_metadata": "",
+    }
+
+
 def test_a_write_that_meets_the_end_is_told_to_come_back(client: Any) -> None:
     who = client.init()
     assert client.write(who) == 0

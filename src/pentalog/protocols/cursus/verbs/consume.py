@@ -12,8 +12,6 @@ from pentalog.protocols.cursus.errors import Refused
 from pentalog.protocols.cursus.reading import Reading, check_range, reading_of
 
 _WAIT_MS_MAX: Final = 60_000
-_FLUSH_WAIT_MS: Final = 1_000
-"""What is written and on its way to the disk is worth waiting for, asked or not."""
 
 
 def consume(call: Call) -> None:
@@ -24,7 +22,10 @@ def consume(call: Call) -> None:
     wait_ms = 0
     if "wait_ms" in command.parameters:
         wait_ms = min(command.number("wait_ms", "invalid_wait_ms command=CONSUME"), _WAIT_MS_MAX)
-    reading = reading_of(call)
+    call.after(reading_of(call), partial(_begin, call, wait_ms))
+
+
+def _begin(call: Call, wait_ms: int, reading: Reading) -> None:
     call.session.reads.enter(call)
     _give(call, wait_ms, reading)
 
@@ -37,25 +38,23 @@ def _give(call: Call, wait_ms: int, reading: Reading) -> None:
     if reading.offset < marks.at(reading.horizon):
         call.session.reads.take_turn(call, partial(_open, call, wait_ms, reading))
         return
-    unsettled = marks.durable < marks.end and reading.offset < marks.end
-    wait_ms = max(wait_ms, _FLUSH_WAIT_MS if unsettled else 0)
-    if wait_ms <= 0:
-        call.send(records.empty(reading.head))
-        return
-    call.session.reads.give_way(call)
     waits = call.session.waits
     waiting = log.wait(
-        {reading.at: reading.offset}, bytes_min=1, horizon=reading.horizon, timeout_ms=wait_ms
+        {reading.at: reading.offset},
+        bytes_min=1,
+        horizon=reading.horizon,
+        timeout_ms=0 if call.session.ended else wait_ms,
     )
 
     def waited(found: bool) -> None:
         waits.discard(waiting)
         if found:
-            _give(call, -_FLUSH_WAIT_MS, reading)
+            _give(call, 0, reading)
         else:
             call.send(records.empty(reading.head))
 
     if not waiting.ready:
+        call.session.reads.give_way(call)
         waits.add(waiting)
     call.after(waiting, waited)
 

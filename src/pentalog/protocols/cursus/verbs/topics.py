@@ -206,6 +206,11 @@ def describe(call: Call) -> None:
     if not name:
         raise Refused('missing_topic expected="DESCRIBE topic=<name>"')
     topic = found(call, name)
+    every = [Partition(topic.name, index) for index in range(topic.partitions)]
+    call.after(call.broker.log.ends(every), lambda _: _described(call, topic))
+
+
+def _described(call: Call, topic: Topic) -> None:
     partitions: list[dict[str, Any]] = []
     for index in range(topic.partitions):
         marks = call.broker.log.marks(Partition(topic.name, index))
@@ -253,6 +258,11 @@ def list_offsets(call: Call) -> None:
         if index >= topic.partitions:
             raise Refused(f"partition_not_found partition={index}")
         indexes = range(index, index + 1)
+    asked = [Partition(topic.name, index) for index in indexes]
+    call.after(call.broker.log.ends(asked), lambda _: _listed_offsets(call, topic, indexes))
+
+
+def _listed_offsets(call: Call, topic: Topic, indexes: range) -> None:
     entries = []
     for index in indexes:
         marks = call.broker.log.marks(Partition(topic.name, index))

@@ -102,7 +102,7 @@ def publish(call: Call) -> None:
     )
     check_sizes(route, read, Ack.DURABLE)
     if (route.at, seq) not in open_one.seen:
-        call.broker.transactions.admit(view.who, route.at, enlists=True)
+        call.broker.transactions.admit(view.name, view.who, route.at, enlists=True)
         written = call.broker.sourcing.producers.written(route.at, view.who)
         sequence = (written[-1].sequence_last + 1) % _SEQUENCES if written else 0
         appended = append(call, route, data, read, Sequencing(view.who, sequence), TRANSACTIONAL)

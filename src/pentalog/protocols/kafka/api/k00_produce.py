@@ -308,16 +308,16 @@ def _append(
         demand(call.access, Operation.WRITE, Kind.TRANSACTION, transactional_id)
         if facts.producer_id < 0:
             raise InvalidRecord("a transactional batch without a producer id: ask for one first")
-        _admit(call, Identity(facts.producer_id, facts.producer_epoch), at)
+        _admit(call, transactional_id, Identity(facts.producer_id, facts.producer_epoch), at)
     log = call.context.broker.log
     appended = log.append(at, batches, facts)
     return Later.now(appended) if ack is Ack.NONE else log.settle(appended, ack)
 
 
-def _admit(call: Call, who: Identity, at: Partition) -> None:
+def _admit(call: Call, name: str, who: Identity, at: Partition) -> None:
     """Let the batch into its producer's transaction, or refuse in the words of the version."""
     try:
-        call.context.broker.transactions.admit(who, at, enlists=call.version >= _ENLISTS)
+        call.context.broker.transactions.admit(name, who, at, enlists=call.version >= _ENLISTS)
     except TransactionBusy as refusal:
         if call.version >= _ENLISTS:
             raise

@@ -149,25 +149,33 @@ class Fetching:
         self._outcomes.append(Outcome(cursor, error, None))
 
     def _decide(self) -> None:
-        timeout_ms = self._call.body.wait_ms
-        bytes_min = min(self._call.body.bytes_min, self._bytes_max())
-        done = self._waited or self._failed or self._size >= bytes_min or timeout_ms <= 0
-        if done or not self._positions:
+        # A client without a minimum gets what was acknowledged before, too.
+        wanted = min(self._call.body.bytes_min, self._bytes_max())
+        bytes_min = max(1, wanted)
+        if self._waited or self._size >= bytes_min or not self._positions:
             self._answer()
             return
-        self._waited = True
-        # Nothing found is kept: it is read again, with whatever has come by then.
-        self._outcomes = []
-        if self._place is None:
-            self._place = self._call.line.place()
+        at_once = self._failed or wanted <= 0
         try:
             waiting = self._call.context.broker.log.wait(
-                self._positions, bytes_min=bytes_min, horizon=self._horizon, timeout_ms=timeout_ms
+                self._positions,
+                bytes_min=bytes_min,
+                horizon=self._horizon,
+                timeout_ms=0 if at_once else max(0, self._call.body.wait_ms),
             )
         except BrokerError:
             # A partition left while a slow disk was read: the second reading says so.
+            self._waited = True
             self.read()
             return
+        if waiting.ready and not waiting.value:
+            self._answer()
+            return
+        self._waited = True
+        # Nothing found is kept: everything is read again after the wait.
+        self._outcomes = []
+        if self._place is None:
+            self._place = self._call.line.place()
         self._call.line.waits.add(waiting)
         waiting.then(lambda _: self._woken(waiting))
 

@@ -7,7 +7,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 from pentalog.broker.security import Operation
 from pentalog.model.types import Edge, Horizon, Partition
@@ -27,53 +28,64 @@ _VERSION_MIN: Final = {
     _LATEST_TIERED: 9,
     _EARLIEST_PENDING: 11,
 }
+_BEFORE_END: Final = frozenset({_EARLIEST, _EARLIEST_LOCAL, _LATEST_TIERED, _EARLIEST_PENDING})
+"""Questions whose answer new records do not change."""
 _NOWHERE: Final = (-1, -1)
 
 
 def serve(call: Call) -> None:
+    topics: list[dict[str, Any]] = []
+    found: list[Found] = []
+    for topic in call.body.topics:
+        answers = []
+        for asked in topic.partitions:
+            answer = {
+                "partition_index": asked.partition_index,
+                "error_code": 0,
+                "timestamp": -1,
+                "offset": -1,
+                "leader_epoch": -1,
+            }
+            answers.append(answer)
+            try:
+                found.append(Found(answer, _find(call, topic.name, asked), asked.timestamp))
+            except REFUSALS as refusal:
+                answer["error_code"] = code_of(refusal)
+        topics.append({"name": topic.name, "partitions": answers})
+    # Records acknowledged before this request count, and where they end must not be taken back.
+    asked_for_end = {each.at for each in found if each.when not in _BEFORE_END}
+    ends = call.context.broker.log.ends(asked_for_end)
+    call.when_all([ends], lambda kept: _answer(kept, topics, found))
+
+
+class Found(NamedTuple):
+    """A partition the client may ask about, and its part of the answer."""
+
+    answer: dict[str, Any]
+    at: Partition
+    when: int
+
+
+def _find(call: Call, topic: str, asked: Any) -> Partition:
+    index = asked.partition_index
+    at = find(call.access, call.door, topic.encode(), index, Operation.DESCRIBE, by_id=False)
+    if getattr(asked, "current_leader_epoch", -1) > 0:
+        raise Refused(ErrorCode.unknown_leader_epoch, "the only leader epoch is 0")
+    return at
+
+
+def _answer(call: Call, topics: list[dict[str, Any]], found: Sequence[Found]) -> None:
     horizon = Horizon.STABLE if call.field("isolation_level", 0) == 1 else Horizon.DURABLE
-    call.answer(
-        {
-            "topics": [
-                {
-                    "name": topic.name,
-                    "partitions": [
-                        _partition(call, topic.name, asked, horizon) for asked in topic.partitions
-                    ],
-                }
-                for topic in call.body.topics
-            ]
-        }
-    )
-
-
-def _partition(call: Call, topic: str, asked: Any, horizon: Horizon) -> dict[str, Any]:
-    answer = {
-        "partition_index": asked.partition_index,
-        "error_code": 0,
-        "timestamp": -1,
-        "offset": -1,
-        "leader_epoch": -1,
-    }
-    try:
-        at = find(
-            call.access,
-            call.door,
-            topic.encode(),
-            asked.partition_index,
-            Operation.DESCRIBE,
-            by_id=False,
-        )
-        if getattr(asked, "current_leader_epoch", -1) > 0:
-            raise Refused(ErrorCode.unknown_leader_epoch, "the only leader epoch is 0")
-        offset, timestamp = _locate(call, at, asked.timestamp, horizon)
-    except REFUSALS as refusal:
-        answer["error_code"] = code_of(refusal)
-        return answer
-    answer["offset"], answer["timestamp"] = offset, timestamp
-    if offset >= 0:
-        answer["leader_epoch"] = 0
-    return answer
+    for answer, at, when in found:
+        try:
+            offset, answer["timestamp"] = _locate(call, at, when, horizon)
+        except REFUSALS as refusal:
+            answer["error_code"] = code_of(refusal)
+            continue
+        answer["offset"] = offset
+        if offset >= 0:
+            answer["leader_epoch"] = 0
+    call.answer({"topics": topics})
 
 
 def _locate(call: Call, at: Partition, when: int, horizon: Horizon) -> tuple[int, int]:

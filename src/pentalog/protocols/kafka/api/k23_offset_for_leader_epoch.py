@@ -5,50 +5,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pentalog.broker.security import Operation
+from pentalog.model.types import Offset, Partition
 from pentalog.protocols.kafka.authorization import find
 from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused, code_of
 from pentalog.protocols.kafka.messages import Api, Call
 
 
 def serve(call: Call) -> None:
-    call.answer(
-        {
-            "topics": [
-                {
-                    "topic": topic.topic,
-                    "partitions": [
-                        _partition(call, topic.topic, asked) for asked in topic.partitions
-                    ],
-                }
-                for topic in call.body.topics
-            ]
-        }
-    )
+    topics: list[dict[str, Any]] = []
+    found: list[tuple[dict[str, Any], Partition]] = []
+    for topic in call.body.topics:
+        answers = []
+        for asked in topic.partitions:
+            answer = {
+                "error_code": 0,
+                "partition": asked.partition,
+                "leader_epoch": -1,
+                "end_offset": -1,
+            }
+            answers.append(answer)
+            try:
+                at = _find(call, topic.topic, asked)
+                if asked.leader_epoch == 0:
+                    found.append((answer, at))
+            except REFUSALS as refusal:
+                answer["error_code"] = code_of(refusal)
+        topics.append({"topic": topic.topic, "partitions": answers})
+    # The answer must survive a power cut and include every record a consumer may have read.
+    ends = call.context.broker.log.ends({at for _, at in found})
+    call.when_all([ends], lambda kept: _answer(kept, topics, found, ends.value))
 
 
-def _partition(call: Call, topic: str, asked: Any) -> dict[str, Any]:
-    answer = {
-        "error_code": 0,
-        "partition": asked.partition,
-        "leader_epoch": -1,
-        "end_offset": -1,
-    }
-    try:
-        at = find(
-            call.access, call.door, topic.encode(), asked.partition, Operation.DESCRIBE, by_id=False
-        )
-        if asked.current_leader_epoch > 0:
-            raise Refused(ErrorCode.unknown_leader_epoch, "the only leader epoch is 0")
-        if asked.leader_epoch == 0:
-            answer["leader_epoch"] = 0
-            # Not the end: a consumer must never be told of more than a power cut leaves.
-            answer["end_offset"] = call.context.broker.log.marks(at).durable
-    except REFUSALS as refusal:
-        answer["error_code"] = code_of(refusal)
-    return answer
+def _find(call: Call, topic: str, asked: Any) -> Partition:
+    index = asked.partition
+    at = find(call.access, call.door, topic.encode(), index, Operation.DESCRIBE, by_id=False)
+    if asked.current_leader_epoch > 0:
+        raise Refused(ErrorCode.unknown_leader_epoch, "the only leader epoch is 0")
+    return at
+
+
+def _answer(
+    call: Call,
+    topics: list[dict[str, Any]],
+    found: Sequence[tuple[dict[str, Any], Partition]],
+    ends: Mapping[Partition, Offset],
+) -> None:
+    for answer, at in found:
+        end = ends.get(at)
+        if end is None:
+            answer["error_code"] = int(ErrorCode.unknown_topic_or_partition)
+        else:
+            answer["leader_epoch"], answer["end_offset"] = 0, end
+    call.answer({"topics": topics})
 
 
 API: Final = Api(23, "OffsetForLeaderEpoch", 2, 4, serve)
