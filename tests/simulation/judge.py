@@ -275,6 +275,8 @@ class Judge:
             for register in self.registers.values():
                 register.forget()
             for lives in self.topics.values():
+                # The settings of an earlier topic of the name may be back.
+                lives[-1].retention |= any(life.retention or life.compact for life in lives)
                 for model in (model for life in lives for model in life.models.values()):
                     kept_items = {
                         item.identity for s in model.sents if s.required for item in s.items

@@ -454,13 +454,14 @@ class KafkaClients:
             self.refused("AddOffsetsToTxn", answer.error_code, 51)
             return False
         self._count += 1
+        offset = self._count
         fields = {
             **identity,
             "group_id": group,
             "generation_id": -1,
             "member_id": "",
             "group_instance_id": None,
-            "topics": _committed_topics(topic.name, index, self._count),
+            "topics": _committed_topics(topic.name, index, offset),
         }
         answer = await self.ask(client, kafka_wire.TXN_OFFSET_COMMIT, fields)
         code = answer.topics[0].partitions[0].error_code
@@ -468,7 +469,7 @@ class KafkaClients:
             moved = topic.being is not Being.ALIVE
             self.refused("TxnOffsetCommit", code, *((_UNKNOWN_TOPIC,) if moved else ()))
             return False
-        committed.append((self._register(group, topic, index), self._count))
+        committed.append((self._register(group, topic, index), offset))
         return True
 
     def _register(self, group: str, topic: TopicLife, index: int) -> Any:
@@ -544,14 +545,15 @@ class KafkaClients:
     async def _commit_offset(self, client: str, topic: TopicLife, index: int) -> None:
         group = f"group of {client}"
         self._count += 1
+        offset = self._count
         register = self._register(group, topic, index)
-        number = register.attempt(self._count)
+        number = register.attempt(offset)
         fields = {
             "group_id": group,
             "generation_id_or_member_epoch": -1,
             "member_id": "",
             "group_instance_id": None,
-            "topics": _committed_topics(topic.name, index, self._count),
+            "topics": _committed_topics(topic.name, index, offset),
         }
         answer = await self.ask(client, kafka_wire.OFFSET_COMMIT, fields)
         code = answer.topics[0].partitions[0].error_code
@@ -560,7 +562,7 @@ class KafkaClients:
             self.refused("OffsetCommit", code, *((_UNKNOWN_TOPIC,) if moved else ()))
             return
         register.confirm(number)
-        self.world.tell(f"{register.name} is {self._count}")
+        self.world.tell(f"{register.name} is {offset}")
 
 
 def _committed_topics(name: str, index: int, offset: int) -> list[dict[str, Any]]:

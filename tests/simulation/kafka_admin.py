@@ -181,8 +181,9 @@ class Administrator:
         code = result.error_code
         if code:
             known = (_OUT_OF_RANGE,) if life.retention else ()
-            if code == _OUT_OF_RANGE and not life.retention:
+            if code == _OUT_OF_RANGE and not (life.retention or self._world.had_fault):
                 self._world.violate("not readable", f"{life.label}-{index} ends before {offset}")
+            if self._world.files.faults.sync_failed or code == _OUT_OF_RANGE:
                 known = (_OUT_OF_RANGE,)
             self._clients.refused(f"trim {life.label}-{index} to {offset}", code, *known)
             return
@@ -190,7 +191,8 @@ class Administrator:
         model.floor = max(model.floor, result.low_watermark)
         if model.floor_maybe == ANYWHERE:
             model.floor_maybe = model.floor
-        if offset < 0 and result.low_watermark < promised:
+        failed = self._world.files.faults.sync_failed
+        if offset < 0 and result.low_watermark < promised and not failed:
             self._world.violate(
                 "not readable",
                 f"DeleteRecords took {result.low_watermark} for the end of {life.label}-{index}; "
