@@ -5,20 +5,24 @@ from __future__ import annotations
 from random import Random
 
 from tests.simulation.disk import Disk
+from tests.simulation.plan import Settings
 
 from pentalog.kernels import crc32c
 from pentalog.log import journal
 from pentalog.model import batch
 from pentalog.model.types import Record
 
+_SMALL = (0, 1, 10, 61, 100)
 _SIZES = (0, 1, 10, 61, 100, 500, 511, 512, 513, 1000, 4000, 4095, 4096, 4097)
 
 
-def value(random: Random, identity: bytes, disk: Disk, hostile: float, next_offset: int) -> bytes:
+def value(
+    random: Random, identity: bytes, disk: Disk, settings: Settings, next_offset: int
+) -> bytes:
     """A value that ends with its record's identity, so it is like no other."""
-    if random.random() < hostile:
+    if random.random() < settings.hostile:
         return imitation(random, disk, next_offset) + identity
-    size = random.choice(_SIZES)
+    size = random.choice(_SMALL if settings.small else _SIZES)
     body = (
         bytes([random.getrandbits(8)]) * size if random.random() < 0.5 else random.randbytes(size)
     )
@@ -69,10 +73,9 @@ def _forged_entry(random: Random, content: bytes, at: int) -> bytes:
     token, _, length, number, topic_id, partition, _, base, segment_base, position = head
     start = at + journal._ENTRY.size
     payload = content[start : start + length]
-    if length > 1500:
-        payload = forged_batch(random, base)
     number += random.randint(0, 4)
-    if random.random() < 0.4:
+    # A large one would not pass through the journal.
+    if length > 600 or random.random() < 0.7:
         payload = forged_batch(random, base)
     body = journal._ENTRY_BODY.pack(
         len(payload), number, topic_id, partition, 0, base, segment_base, position

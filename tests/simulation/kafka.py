@@ -162,7 +162,7 @@ class KafkaClients:
                 random,
                 identity,
                 self.world.disk,
-                self.world.settings.hostile,
+                self.world.settings,
                 next_offset + number,
             )
             if topic.compact and random.random() < 0.3:
@@ -176,7 +176,8 @@ class KafkaClients:
         ]
         now = self.world.clock.now_ms()
         timestamp = now - random.choice((0, 0, 0, 1_000, 86_400_000))
-        codec = random.choice((0, 0, 0, 0, 1, 3))
+        # Imitations are to lie in the files as they are.
+        codec = 0 if self.world.settings.hostile else random.choice((0, 0, 0, 1, 3))
         return bytes(batch.build(records, timestamp_ms=timestamp, codec=codec, **producer))
 
     def _produce(self, client: str, random: Random) -> Any:

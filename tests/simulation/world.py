@@ -142,7 +142,7 @@ class World:
         with (
             mock.patch.object(uuid, "uuid4", next_id),
             mock.patch.object(secrets, "token_bytes", ids.randbytes),
-            mock.patch.object(journal, "SIZE_MIN", 16 << 10),
+            mock.patch.object(journal, "SIZE_MIN", 20 << 10),
             mock.patch.object(flusher, "_JOURNAL_PAYS_AFTER", self.settings.journal_pays_after),
             _logs_of(self),
         ):
