@@ -64,7 +64,7 @@ def journal_entries(random: Random, content: bytes) -> bytes:
     entry = _forged_entry(random, content, random.choice(places))
     # In front of the value are an entry's head, a batch's head, and a few bytes of the record;
     # with this filler the forged entry often begins where one may begin.
-    before = journal._ENTRY.size + 61 + random.randint(6, 14)
+    before = journal._ENTRY.size + 61 + random.choice((8, 8, 10))
     return bytes(-before % 64) + entry
 
 

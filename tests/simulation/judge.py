@@ -471,15 +471,19 @@ class Judge:
     def _check_compacted(self, topic: TopicLife, index: int, found: dict[int, bytes]) -> None:
         """The newest record of every key must be there, or a newer one."""
         newest: dict[bytes | None, tuple[int, Item, Sent]] = {}
+        buried: set[bytes | None] = set()
         for sent in topic.model(index).sents:
             if sent.offset is None or not sent.required:
+                if self.wall_ms - sent.sent_ms >= topic.tombstones_ms:
+                    # A tombstone that was never seen may have come and gone.
+                    buried |= {item.key for item in sent.items if item.value is None}
                 continue
             for number, item in enumerate(sent.items):
                 at = sent.offset + number
                 if at >= newest.get(item.key, (-1,))[0]:
                     newest[item.key] = (at, item, sent)
         for at, item, sent in newest.values():
-            if at in found:
+            if at in found or item.key in buried:
                 continue
             if item.value is None and self.wall_ms - sent.sent_ms >= topic.tombstones_ms:
                 continue

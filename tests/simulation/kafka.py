@@ -39,6 +39,8 @@ _LOSSY_CODES: Final = frozenset({1, 45, 47, 48, 49, 53, 59, 87, 90})
 _SEQUENCE_CODES: Final = (45, 59)
 """What a producer is answered whose last batches are not known any more."""
 _UNKNOWN_TOPIC: Final = 3
+_MOVED_CODES: Final = (_UNKNOWN_TOPIC, 45, 48, 59, 87)
+"""What a batch is answered whose topic has been replaced by another one."""
 _OUT_OF_RANGE: Final = 1
 _DUPLICATE: Final = 46
 _CLIENTS: Final = {
@@ -206,7 +208,7 @@ class KafkaClients:
             self.world.judge.acknowledge(sent, answer.base_offset)
         elif answer.code != _DUPLICATE:
             moved = sent.topic.being is not Being.ALIVE or sent.loose
-            allowed = (_UNKNOWN_TOPIC,) if moved else ()
+            allowed = _MOVED_CODES if moved else ()
             if sent.transaction is not None:
                 allowed += (48, 51, 53)
                 allowed += _SEQUENCE_CODES if self._forgotten(sent) else ()
@@ -302,7 +304,7 @@ class KafkaClients:
             producer.sequences[place] = producer.sequences.get(place, 0) + len(sent.items)
             return
         moved = sent.topic.being is not Being.ALIVE or sent.loose
-        self.refused(f"batch {sent.number}", answer.code, *((_UNKNOWN_TOPIC,) if moved else ()))
+        self.refused(f"batch {sent.number}", answer.code, *(_MOVED_CODES if moved else ()))
         if moved:
             producer.pending, producer.producer_id = None, -1
 
