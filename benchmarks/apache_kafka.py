@@ -18,7 +18,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from brokers import Broker, BrokerFailed, free_port, wait_for_metadata
+from brokers import Broker, BrokerFailed, wait_for_metadata
+from pentalog.testing.ports import reserve_port
 
 VERSION = "4.3.1"
 _LOGGER_VERSION = "1.7.36"
@@ -141,8 +142,8 @@ def _write_properties(
     directory: Path, settings: Mapping[str, str], port: int
 ) -> tuple[Path, str, Path]:
     data = directory / "data"
-    address = f"127.0.0.1:{port or free_port()}"
-    controller = f"127.0.0.1:{free_port()}"
+    address = f"127.0.0.1:{port or reserve_port()}"
+    controller = f"127.0.0.1:{reserve_port()}"
     properties = {
         "process.roles": "broker,controller",
         "node.id": "1",

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import brokers
+from pentalog.testing.ports import reserve_port
 
 
 class FleetMember:
@@ -24,7 +25,7 @@ class FleetMember:
             if cluster is None
             else ("--engine", f"kafka://{cluster}")
         )
-        self.addresses = {door: f"127.0.0.1:{brokers.free_port()}" for door in doors}
+        self.addresses = {door: f"127.0.0.1:{reserve_port()}" for door in doors}
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
 

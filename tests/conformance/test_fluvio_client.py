@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from wat_modules import module
 
 import pentalog
 from pentalog.config import Listen
+from pentalog.testing.ports import reserve_port
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(120)]
 
@@ -158,18 +158,9 @@ def test_a_smart_module_that_fails(fluvio_broker: pentalog.Broker, tmp_path: Pat
         assert "nope" in found[f"{way}-error"]
 
 
-def free_ports(count: int) -> list[int]:
-    opened = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in opened]
-    for each in opened:
-        each.close()
-    return ports
-
-
 def test_a_restart_of_the_broker(tmp_path: Path) -> None:
     """A consumer goes on by itself, and what it remembers is there."""
-    ports = free_ports(len(DOORS))
-    listen = tuple(Listen(name, "127.0.0.1", port) for name, port in zip(DOORS, ports, strict=True))
+    listen = tuple(Listen(name, "127.0.0.1", reserve_port()) for name in DOORS)
     broker = pentalog.Broker(tmp_path / "data", listen=listen).start()
     try:
         run(broker, "produce", "kept")

@@ -16,6 +16,7 @@ from tests.history.proxy import Proxy
 
 import apache_kafka
 import brokers
+from pentalog.testing.ports import reserve_port
 
 IS_KAFKA = os.environ.get("PENTALOG_TEST_SUBJECT") == "kafka"
 """Apache Kafka in place of ours: what fails there is the test's mistake."""
@@ -34,7 +35,7 @@ class Victim:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._port = brokers.free_port()
+        self._port = reserve_port()
         self._proxy = Proxy()
         self._proxy.upstream = ("127.0.0.1", self._port)
         self._broker = self._started()
