@@ -87,6 +87,7 @@ def run_tool(
         text=True,
         timeout=timeout_s,
         check=False,
+        env=os.environ,
     )
 
 
@@ -128,7 +129,7 @@ def launch(
     command = [_java(), *heap, *_JAVA_OPTIONS, "-cp", _class_path(), "kafka.Kafka"]
     with log.open("ab") as output:
         process = subprocess.Popen(
-            [*command, str(properties)], stdout=output, stderr=output, cwd=directory
+            [*command, str(properties)], stdout=output, stderr=output, cwd=directory, env=os.environ
         )
     return Broker(name, address, data, log, process)
 
@@ -197,7 +198,7 @@ def _fetch_jars(directory: Path) -> None:
             capture_output=True,
             text=True,
             timeout=900,
-            check=False,
+            check=False, env=os.environ,
         )  # fmt: skip
         if fetched.returncode != 0:
             raise JarsMissing(f"mvn could not fetch Apache Kafka {VERSION}:\n{fetched.stdout}")

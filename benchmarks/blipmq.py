@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -118,14 +119,17 @@ def measure(broker: Broker, row: Row, *, quick: bool) -> Result:
         subscriptions = [client.subscribe(topic, qos=row.qos) for topic in topics]
     if row.load == "deliver":
         for command in publishing:
-            subprocess.run([*command[:-1], "0"], check=True, capture_output=True)
+            subprocess.run([*command[:-1], "0"], check=True, capture_output=True, env=os.environ)
         commands = [
             [*head, "deliver", str(number), str(row.qos), str(count), str(row.step)]
             for number in subscriptions
         ]
     machine.settle()
     cpu_before_s = broker.cpu_s
-    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
+    running = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
+        for command in commands
+    ]
     answers = [json.loads(process.communicate()[0]) for process in running]
     cpu_s = broker.cpu_s - cpu_before_s
     return Result(

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import re
 import socket
 import statistics
@@ -296,9 +297,9 @@ def count_instructions(rows: list[Row], directory: Path, name: str) -> dict[str,
             client = Client(measured.ports, row)
             count = row.at_once * 100
             client.exchange(count)
-            subprocess.run([*control, "-z"], check=True, capture_output=True)
+            subprocess.run([*control, "-z"], check=True, capture_output=True, env=os.environ)
             client.exchange(count)
-            subprocess.run([*control, "-d"], check=True, capture_output=True)
+            subprocess.run([*control, "-d"], check=True, capture_output=True, env=os.environ)
             client.close()
             said = written.with_name(f"{written.name}.{number}").read_text()
             total = re.search(r"^(?:totals|summary): (\d+)", said, re.MULTILINE)

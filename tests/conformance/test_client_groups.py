@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -134,7 +135,10 @@ def test_a_member_dies(running: str, topic: str, kind: str) -> None:
     with (
         closing(KINDS[kind](running, group, topic)) as survivor,
         subprocess.Popen(
-            [*command, kind, running, group, topic], stdout=subprocess.PIPE, text=True
+            [*command, kind, running, group, topic],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ,
         ) as victim,
     ):
         try:

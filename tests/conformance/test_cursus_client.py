@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -228,7 +229,9 @@ def test_the_partitions_of_a_killed_member_move(subject: Subject) -> None:
     topic, group = "orphaned", "orphans"
     writer = producer(subject, topic, partitions=2)
     stays = Reader(subject, topic, group, "stays", mode=cursus.ConsumerMode.STREAMING)
-    goes = subprocess.Popen([sys.executable, "-c", CONSUMER, subject.cursus, topic, group])
+    goes = subprocess.Popen(
+        [sys.executable, "-c", CONSUMER, subject.cursus, topic, group], env=os.environ
+    )
     try:
         assert wait_for(lambda: len(stays.partitions) == 1, 60)
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -41,6 +42,7 @@ def start(broker: pentalog.Broker, *arguments: object) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        env=os.environ,
     )
 
 
@@ -186,6 +188,8 @@ def test_a_derived_topic_by_the_command_line(
     run(fluvio_broker, "fruit", "raw")
     command = ["topic", "create", "clean", "--from", "raw", "--smartmodule", "only-a"]
     command += ["--server", fluvio_broker.address("kafka")]
-    subprocess.run([sys.executable, "-m", "pentalog", *command], check=True, timeout=TIMEOUT_S)
+    subprocess.run(
+        [sys.executable, "-m", "pentalog", *command], check=True, timeout=TIMEOUT_S, env=os.environ
+    )
     found = run(fluvio_broker, "consume", "clean", "beginning", 2)
     assert [entry[2] for entry in found] == ["apple", "avocado"]

@@ -43,7 +43,9 @@ class ConsoleProcess:
             *arguments,
         ]
         pipe = subprocess.PIPE
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        self._process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=os.environ
+        )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         self.url = line.rpartition(" ")[2].strip()

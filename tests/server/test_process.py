@@ -207,7 +207,9 @@ def test_starting_loads_nothing_it_does_not_need(tmp_path: Path) -> None:
         "print([name for name in ('rich', 'pentalog.cli.client', 'confluent_kafka', 'pyspark') "
         "if name in sys.modules])"
     )
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=30, env=os.environ
+    )
     assert run.stdout.strip() == "[]", run.stderr
 
 
@@ -217,7 +219,7 @@ def test_output_may_go_nowhere(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "pentalog.cli.main", "start", "--data", str(tmp_path / "data"),
          "--listen", "kafka=127.0.0.1:0"],
-        stdout=write_end, stderr=subprocess.PIPE, text=True,
+        stdout=write_end, stderr=subprocess.PIPE, text=True, env=os.environ,
     )  # fmt: skip
     os.close(write_end)
     assert process.stderr is not None

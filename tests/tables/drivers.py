@@ -107,6 +107,7 @@ class Victim:
                 ],
                 stdout=subprocess.PIPE,
                 stderr=stderr,
+                env=os.environ,
             )
         assert self._process.stdout is not None
         for line in self._process.stdout:
