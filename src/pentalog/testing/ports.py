@@ -10,9 +10,6 @@ refused while no server listens.
 from __future__ import annotations
 
 import socket
-from typing import Final
-
-_held: Final[list[socket.socket]] = []
 
 
 def reserve_port(host: str = "127.0.0.1") -> int:
@@ -24,6 +21,6 @@ def reserve_port(host: str = "127.0.0.1") -> int:
     holder = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     holder.bind((host, 0))
-    _held.append(holder)
     port: int = holder.getsockname()[1]
+    holder.detach()  # the descriptor stays open
     return port

@@ -140,4 +140,13 @@ async def until(met: Callable[[], bool], timeout_s: float = 10) -> None:
         await asyncio.sleep(0.002)
 
 
+async def turns(count: int = 50) -> None:
+    """Let the loop, which serves both ends, do what is ready: far more turns than anything takes.
+
+    To see that something does not happen; a time would mean little on a busy machine.
+    """
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
 Run = Callable[..., None]
