@@ -171,7 +171,7 @@ def test_a_taken_port_is_named(tmp_path: Path) -> None:
         run = pentalog(
             "start", "--data", str(tmp_path / "data"), "--listen", f"kafka=127.0.0.1:{port}"
         )
-    _assert_refused(run.returncode, run.stderr, [f"127.0.0.1:{port}", "taken"])
+        _assert_refused(run.returncode, run.stderr, [f"127.0.0.1:{port}", "taken"])
 
 
 def test_a_directory_in_use_is_named(tmp_path: Path) -> None:
