@@ -24,16 +24,18 @@ from pentalog.testing.ports import reserve_port
 VERSION = "4.3.1"
 _LOGGER_VERSION = "1.7.36"
 _HEAP = ("-Xms1g", "-Xmx1g")
+_ALWAYS = ("-Djava.awt.headless=true", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
 # What Kafka's own start script passes to the virtual machine.
-_JAVA_OPTIONS = (
+_LASTING = (
     "-server",
     "-XX:+UseG1GC",
     "-XX:MaxGCPauseMillis=20",
     "-XX:InitiatingHeapOccupancyPercent=35",
     "-XX:+ExplicitGCInvokesConcurrent",
-    "-Djava.awt.headless=true",
-    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+    *_ALWAYS,
 )
+# A process that lives for seconds spends more on compiling its code well than it gets back.
+_BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *_ALWAYS)
 
 _POM = """\
 <project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -82,7 +84,7 @@ def run_tool(
 ) -> subprocess.CompletedProcess[str]:
     """Run one of Kafka's command line classes to its end."""
     return subprocess.run(
-        [_java(), *_JAVA_OPTIONS, "-Xmx256m", "-cp", _class_path(), main_class, *arguments],
+        [_java(), *_BRIEF, "-Xmx256m", "-cp", _class_path(), main_class, *arguments],
         capture_output=True,
         text=True,
         timeout=timeout_s,
@@ -97,9 +99,13 @@ def start(
     settings: Mapping[str, str] | None = None,
     name: str = "kafka",
     port: int = 0,
+    is_brief: bool = False,
 ) -> Broker:
-    """Format `directory` if it is new and start one node, on a free port unless one is given."""
-    broker = launch(directory, settings or {}, name=name, port=port)
+    """Format `directory` if it is new and start one node, on a free port unless one is given.
+
+    `is_brief` is for tests: the node starts with half of the CPU time, and is slower afterwards.
+    """
+    broker = launch(directory, settings or {}, name=name, port=port, is_brief=is_brief)
     started_at = time.monotonic()
     wait_for_metadata(broker.address, broker.process, broker.log)
     broker.start_s = time.monotonic() - started_at
@@ -114,6 +120,7 @@ def launch(
     port: int = 0,
     cluster_id: str = "",
     heap: Sequence[str] = _HEAP,
+    is_brief: bool = False,
 ) -> Broker:
     """Like `start`, for a node of several: it answers once enough of the others are there."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -126,7 +133,8 @@ def launch(
         if formatted.returncode != 0:
             raise BrokerFailed(f"format failed:\n{formatted.stdout}{formatted.stderr}")
     log = directory / "kafka.stderr"
-    command = [_java(), *heap, *_JAVA_OPTIONS, "-cp", _class_path(), "kafka.Kafka"]
+    options = _BRIEF if is_brief else _LASTING
+    command = [_java(), *heap, *options, "-cp", _class_path(), "kafka.Kafka"]
     with log.open("ab") as output:
         process = subprocess.Popen(
             [*command, str(properties)], stdout=output, stderr=output, cwd=directory, env=os.environ

@@ -31,7 +31,9 @@ class Node:
         return f"127.0.0.1:{self._port}"
 
     def start(self) -> None:
-        self.broker = apache_kafka.start(self._directory, settings=_SETTINGS, port=self._port)
+        self.broker = apache_kafka.start(
+            self._directory, settings=_SETTINGS, port=self._port, is_brief=True
+        )
 
     def kill(self) -> None:
         self.broker.kill()

@@ -111,7 +111,7 @@ def test_kafkas_tool_accepts_our_indexes(tmp_path: Path, topic: str) -> None:
 
 def test_a_directory_written_by_kafka_reads_back_equal(tmp_path: Path, topic: str) -> None:
     written = events()
-    kafka = apache_kafka.start(tmp_path / "kafka")
+    kafka = apache_kafka.start(tmp_path / "kafka", is_brief=True)
     with brokers.stopping(kafka):
         write_all(kafka.address, topic, written)
         source = subjects.partition_directory(kafka, topic, 0)

@@ -68,7 +68,7 @@ def on_directory(directory: Path) -> Iterator[Addresses]:
 def on_cluster(directory: Path) -> Iterator[Addresses]:
     settings = {"message.max.bytes": "4194304", "group.initial.rebalance.delay.ms": "0"}
     try:
-        node = apache_kafka.start(directory / "kafka", settings=settings)
+        node = apache_kafka.start(directory / "kafka", settings=settings, is_brief=True)
     except apache_kafka.JarsMissing as why:
         pytest.skip(str(why))
     with brokers.stopping(node):

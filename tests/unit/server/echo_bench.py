@@ -131,7 +131,7 @@ async def read_frame(reader: asyncio.StreamReader) -> bytes:
     return await reader.readexactly(length)
 
 
-async def until(met: Callable[[], bool], timeout_s: float = 10) -> None:
+async def until(met: Callable[[], bool], timeout_s: float = 50) -> None:
     deadline = asyncio.get_running_loop().time() + timeout_s
     while True:
         if met():
