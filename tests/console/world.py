@@ -24,6 +24,7 @@ from pentalog.clients.kafka import ClientOptions, Cluster
 from pentalog.kernels import Cells, Producing, encode_rows
 from pentalog.model import batch
 from pentalog.model.types import Partition, Record
+from pentalog.testing.ports import reserve_port
 
 T = TypeVar("T")
 
@@ -69,7 +70,10 @@ class Browser:
         ):  # fmt: skip
             options.add_argument(argument)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-        service = ChromeService(chromium.driver, env={**os.environ, **chromium.environment})
+        # Left to itself, the service chooses a port that another process may take meanwhile.
+        service = ChromeService(
+            chromium.driver, port=reserve_port(), env={**os.environ, **chromium.environment}
+        )
         self.driver = Chrome(options=options, service=service)
         self.url = url
         self._pictures = pictures
