@@ -127,6 +127,7 @@ def test_the_same_pipeline_on_a_cluster(
         capture_output=True,
         text=True,
         timeout=240,
+        env=os.environ,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     assert "executors 2" in done.stdout

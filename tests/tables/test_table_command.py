@@ -11,13 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from drivers import command, end_group, finish, free_port
+from drivers import command, end_group, finish
 from lake import audit, make_topic, orders, places, produce
 
 import pentalog
 from pentalog.tables.pipeline import Pipeline, load
 from pentalog.tables.sinks import open_table
 from pentalog.tables.status import state_of
+from pentalog.testing.ports import reserve_port
 
 FILE = """
 [pipeline.orders]
@@ -39,7 +40,7 @@ def test_a_running_pipeline_is_paused_and_ended(
     file = tmp_path / "pipeline.toml"
     file.write_text(FILE.format(server=server, topic=topic, into=tmp_path / "lake"))
     declared = load(file)["orders"]
-    metrics = f"127.0.0.1:{free_port()}"
+    metrics = f"127.0.0.1:{reserve_port()}"
     running = command("run", str(file), "--json", "--metrics", metrics)
     try:
         wait_for_rows(declared, 150, running)

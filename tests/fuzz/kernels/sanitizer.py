@@ -26,7 +26,11 @@ def library() -> str | None:
     if shutil.which("gcc") is None:
         return None
     path = subprocess.run(
-        ["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
+        ["gcc", "-print-file-name=libasan.so"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ,
     ).stdout.strip()
     return path if Path(path).is_absolute() else None
 
