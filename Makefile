@@ -21,10 +21,10 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	$(addprefix --index-url ,$(shell $(BIN)/pip config get global.index-url 2>/dev/null))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-cluster check bench fuzz simulate torture lock clean
+.PHONY: help install demo test test-cluster test-sanitized check bench fuzz simulate torture lock clean
 
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(STAMP) ## make the virtual environment and install pentalog in it, kernels compiled
 
@@ -39,6 +39,9 @@ test: $(STAMP) ## run the whole test suite
 
 test-cluster: $(STAMP) ## three Apache Kafka nodes and two gateways, killed in turn under load
 	$(BIN)/pytest -q -s -m trio tests/cluster
+
+test-sanitized: $(STAMP) ## tests that call kernels, on kernels built with gcc's sanitizers
+	$(BIN)/python -m tests.sanitized
 
 check: $(STAMP) ## lint, format, types, import rules
 	$(BIN)/ruff check .
@@ -69,7 +72,7 @@ simulate: $(STAMP) ## run the broker on a simulated disk, clock and network (SEE
 
 torture: $(STAMP) ## kill brokers for a long time and look for losses
 	PENTALOG_TORTURE=1 $(BIN)/pytest tests/crash tests/tables/test_table_kills.py --timeout 7200
-	PENTALOG_TORTURE=1 $(BIN)/pytest tests/tables/test_table_catalogs.py --timeout 7200
+	PENTALOG_TORTURE=1 $(BIN)/pytest tests/tables/test_table_catalogs.py tests/tables/test_five_doors.py --timeout 7200
 	PENTALOG_TORTURE=1 $(BIN)/pytest tests/tables/test_table_yarn.py --timeout 7200
 	PENTALOG_TORTURE=1 $(BIN)/pytest tests/tables/test_table_jars.py tests/tables/test_table_verbs.py --timeout 7200
 	$(BIN)/pip install --quiet --no-deps --target build/spark-4.2 'pyspark==4.2.*'

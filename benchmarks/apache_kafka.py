@@ -18,21 +18,24 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from brokers import Broker, BrokerFailed, free_port, wait_for_metadata
+from brokers import Broker, BrokerFailed, wait_for_metadata
+from pentalog.testing.ports import reserve_port
 
 VERSION = "4.3.1"
 _LOGGER_VERSION = "1.7.36"
 _HEAP = ("-Xms1g", "-Xmx1g")
+_ALWAYS = ("-Djava.awt.headless=true", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
 # What Kafka's own start script passes to the virtual machine.
-_JAVA_OPTIONS = (
+_LASTING = (
     "-server",
     "-XX:+UseG1GC",
     "-XX:MaxGCPauseMillis=20",
     "-XX:InitiatingHeapOccupancyPercent=35",
     "-XX:+ExplicitGCInvokesConcurrent",
-    "-Djava.awt.headless=true",
-    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+    *_ALWAYS,
 )
+# A process that lives for seconds spends more on compiling its code well than it gets back.
+_BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *_ALWAYS)
 
 _POM = """\
 <project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -81,11 +84,12 @@ def run_tool(
 ) -> subprocess.CompletedProcess[str]:
     """Run one of Kafka's command line classes to its end."""
     return subprocess.run(
-        [_java(), *_JAVA_OPTIONS, "-Xmx256m", "-cp", _class_path(), main_class, *arguments],
+        [_java(), *_BRIEF, "-Xmx256m", "-cp", _class_path(), main_class, *arguments],
         capture_output=True,
         text=True,
         timeout=timeout_s,
         check=False,
+        env=os.environ,
     )
 
 
@@ -95,9 +99,13 @@ def start(
     settings: Mapping[str, str] | None = None,
     name: str = "kafka",
     port: int = 0,
+    is_brief: bool = False,
 ) -> Broker:
-    """Format `directory` if it is new and start one node, on a free port unless one is given."""
-    broker = launch(directory, settings or {}, name=name, port=port)
+    """Format `directory` if it is new and start one node, on a free port unless one is given.
+
+    `is_brief` is for tests: the node starts with half of the CPU time, and is slower afterwards.
+    """
+    broker = launch(directory, settings or {}, name=name, port=port, is_brief=is_brief)
     started_at = time.monotonic()
     wait_for_metadata(broker.address, broker.process, broker.log)
     broker.start_s = time.monotonic() - started_at
@@ -112,6 +120,7 @@ def launch(
     port: int = 0,
     cluster_id: str = "",
     heap: Sequence[str] = _HEAP,
+    is_brief: bool = False,
 ) -> Broker:
     """Like `start`, for a node of several: it answers once enough of the others are there."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -124,10 +133,11 @@ def launch(
         if formatted.returncode != 0:
             raise BrokerFailed(f"format failed:\n{formatted.stdout}{formatted.stderr}")
     log = directory / "kafka.stderr"
-    command = [_java(), *heap, *_JAVA_OPTIONS, "-cp", _class_path(), "kafka.Kafka"]
+    options = _BRIEF if is_brief else _LASTING
+    command = [_java(), *heap, *options, "-cp", _class_path(), "kafka.Kafka"]
     with log.open("ab") as output:
         process = subprocess.Popen(
-            [*command, str(properties)], stdout=output, stderr=output, cwd=directory
+            [*command, str(properties)], stdout=output, stderr=output, cwd=directory, env=os.environ
         )
     return Broker(name, address, data, log, process)
 
@@ -141,8 +151,8 @@ def _write_properties(
     directory: Path, settings: Mapping[str, str], port: int
 ) -> tuple[Path, str, Path]:
     data = directory / "data"
-    address = f"127.0.0.1:{port or free_port()}"
-    controller = f"127.0.0.1:{free_port()}"
+    address = f"127.0.0.1:{port or reserve_port()}"
+    controller = f"127.0.0.1:{reserve_port()}"
     properties = {
         "process.roles": "broker,controller",
         "node.id": "1",
@@ -196,7 +206,7 @@ def _fetch_jars(directory: Path) -> None:
             capture_output=True,
             text=True,
             timeout=900,
-            check=False,
+            check=False, env=os.environ,
         )  # fmt: skip
         if fetched.returncode != 0:
             raise JarsMissing(f"mvn could not fetch Apache Kafka {VERSION}:\n{fetched.stdout}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 import machine
-from brokers import Broker, free_port, start_pentalog, stopping
+from brokers import Broker, open_doors, start_pentalog, stopping
 from pentalog.clients.blipmq import BlipmqClient
 
 KEY = "bench-key"
@@ -88,44 +89,47 @@ def main() -> int:
     results: list[Result] = []
     with tempfile.TemporaryDirectory(dir=machine.CACHE) as work:
         for number in range(1 if asked.quick else asked.repeats):
-            port = free_port()
             started = start_pentalog(
                 Path(work) / f"round-{number}",
                 settings={
                     "blipmq_api_keys": KEY,
                     "topic_defaults": "subscription.lease.ms=60000",
                 },
-                arguments=("--listen", f"blipmq=127.0.0.1:{port}"),
+                arguments=open_doors("blipmq"),
             )
             with stopping(started):
-                results += [measure(started, port, row, quick=asked.quick) for row in rows]
+                results += [measure(started, row, quick=asked.quick) for row in rows]
     save(results)
     show(rows, results)
     return 0
 
 
-def measure(broker: Broker, port: int, row: Row, *, quick: bool) -> Result:
+def measure(broker: Broker, row: Row, *, quick: bool) -> Result:
+    address = broker.doors["blipmq"]
     count = row.messages // (10 if quick else 1)
-    head = [str(machine.compiled("blipmq.c")), "127.0.0.1", str(port), KEY]
+    head = [str(machine.compiled("blipmq.c")), *address.split(":"), KEY]
     topics = [f"{row.name}-{place}" for place in range(row.connections)]
     publishing = [
         [*head, "publish", topic, str(row.qos), str(row.size), str(count), str(row.step)]
         for topic in topics
     ]
     commands = publishing
-    with BlipmqClient(f"127.0.0.1:{port}", key=KEY) as client:
+    with BlipmqClient(address, key=KEY) as client:
         # One subscriber, as in the figures of the original.
         subscriptions = [client.subscribe(topic, qos=row.qos) for topic in topics]
     if row.load == "deliver":
         for command in publishing:
-            subprocess.run([*command[:-1], "0"], check=True, capture_output=True)
+            subprocess.run([*command[:-1], "0"], check=True, capture_output=True, env=os.environ)
         commands = [
             [*head, "deliver", str(number), str(row.qos), str(count), str(row.step)]
             for number in subscriptions
         ]
     machine.settle()
     cpu_before_s = broker.cpu_s
-    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
+    running = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
+        for command in commands
+    ]
     answers = [json.loads(process.communicate()[0]) for process in running]
     cpu_s = broker.cpu_s - cpu_before_s
     return Result(

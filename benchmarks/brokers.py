@@ -39,6 +39,8 @@ class Broker:
     data: Path
     log: Path
     process: subprocess.Popen[bytes] = field(repr=False)
+    doors: Mapping[str, str] = field(default_factory=dict)
+    """Address of every listener, by name, as the process has printed them."""
     start_s: float = 0.0
     """From starting the process to its first Metadata answer."""
 
@@ -90,12 +92,9 @@ def cpu_s(process_id: int) -> float:
     return time.clock_gettime((~process_id << 3) | 2)
 
 
-def free_port() -> int:
-    """A port nobody listens on now; for programs that cannot pick one themselves."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
+def open_doors(*names: str) -> tuple[str, ...]:
+    """Arguments that open these listeners on free ports; `Broker.doors` has the addresses."""
+    return tuple(word for name in names for word in ("--listen", f"{name}=127.0.0.1:0"))
 
 
 def wait_for_metadata(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
@@ -154,9 +153,11 @@ def start_pentalog(
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=errors, env=variables, cwd=directory
         )
-    address = _listening_address(process, log)
-    wait_for_metadata(address, process, log)
-    return Broker(name, address, data, log, process, time.monotonic() - started_at)
+    doors = _doors_when_ready(process, log)
+    wait_for_metadata(doors["kafka"], process, log)
+    return Broker(
+        name, doors["kafka"], data, log, process, doors, start_s=time.monotonic() - started_at
+    )
 
 
 def start_gateway(
@@ -182,15 +183,10 @@ def start_gateway(
             env=variables,
             cwd=directory,
         )
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith(b"ready"):
-            return Broker(
-                "gateway", cluster, directory, log, process, time.monotonic() - started_at
-            )
-    process.wait()
-    process.stdout.close()
-    raise BrokerFailed(f"the gateway ended: {log.read_text(errors='replace')[-2000:]}")
+    doors = _doors_when_ready(process, log)
+    return Broker(
+        "gateway", cluster, directory, log, process, doors, start_s=time.monotonic() - started_at
+    )
 
 
 @contextlib.contextmanager
@@ -202,18 +198,19 @@ def stopping(broker: Broker) -> Iterator[Broker]:
         broker.stop()
 
 
-def _listening_address(process: subprocess.Popen[bytes], log: Path) -> str:
+def _doors_when_ready(process: subprocess.Popen[bytes], log: Path) -> dict[str, str]:
+    """Address of every listener, by name, once the process says that it is ready."""
     assert process.stdout is not None
-    address = ""
+    doors: dict[str, str] = {}
     lines: list[str] = []
     for raw in process.stdout:
         line = raw.decode(errors="replace")
         lines.append(line)
-        found = re.search(r"kafka listening on (\S+:\d+)", line)
+        found = re.match(r"(\S+) listening on (\S+:\d+)$", line)
         if found is not None:
-            address = found[1]
-        if "ready" in line and address:
-            return address
+            doors[found[1]] = found[2]
+        if line.startswith("ready"):
+            return doors
     process.wait()
     process.stdout.close()
     tail = log.read_text(errors="replace")[-2000:]

@@ -183,12 +183,9 @@ def main() -> None:
     asked = parser.parse_args()
     batches = 50 if asked.quick else 500
     with tempfile.TemporaryDirectory(prefix="pentalog-bench-") as directory:
-        port = brokers.free_port()
-        started = brokers.start_pentalog(
-            Path(directory), arguments=("--listen", f"cursus=127.0.0.1:{port}")
-        )
+        started = brokers.start_pentalog(Path(directory), arguments=brokers.open_doors("cursus"))
         with brokers.stopping(started):
-            for measured in rows(f"127.0.0.1:{port}", started, batches):
+            for measured in rows(started.doors["cursus"], started, batches):
                 print(measured.line(), flush=True)
 
 

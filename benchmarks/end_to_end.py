@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -239,7 +240,9 @@ def _load(broker: Broker, row: Row, topics: Sequence[str], *, identity: str) -> 
         arguments += row.settings
         client = [str(machine.compiled("load.c")), str(machine.librdkafka())]
         command = [*client, broker.address, row.load.value, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=600, check=False, env=os.environ
+    )
     if done.returncode != 0:
         raise SystemExit(f"{row.name} on {broker.name} failed: {done.stderr}")
     measured: dict[str, Any] = json.loads(done.stdout)
@@ -253,7 +256,7 @@ def _filled_topic(subject: Subject, broker: Broker, row: Row) -> str:
         client = [str(machine.compiled("load.c")), str(machine.librdkafka()), broker.address]
         count = str(row.count + BEYOND)
         command = [*client, "fill", topic, count, str(row.size), "acks=1"]
-        subprocess.run(command, check=True, capture_output=True, timeout=600)
+        subprocess.run(command, check=True, capture_output=True, timeout=600, env=os.environ)
         subject.filled[row.name] = topic
     return subject.filled[row.name]
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from brokers import Broker, free_port, start_pentalog, stopping
+from brokers import Broker, open_doors, start_pentalog, stopping
 from pentalog import kernels
 from pentalog.model import batch
 from pentalog.model.types import Record
@@ -183,15 +183,10 @@ def create_topic(port: int) -> None:
 
 def measure(batches: int) -> list[Measured]:
     with tempfile.TemporaryDirectory(prefix="pentalog-bench-") as directory:
-        sc, spu = free_port(), free_port()
-        listen = (
-            "--listen",
-            f"fluvio-sc=127.0.0.1:{sc}",
-            "--listen",
-            f"fluvio-spu=127.0.0.1:{spu}",
-        )
+        listen = open_doors("fluvio-sc", "fluvio-spu")
         with stopping(start_pentalog(Path(directory), arguments=listen)) as broker:
-            kafka = int(broker.address.rpartition(":")[2])
+            ports = (broker.doors[name] for name in ("fluvio-sc", "fluvio-spu", "kafka"))
+            sc, spu, kafka = (int(address.rpartition(":")[2]) for address in ports)
             create_topic(sc)
             found = [
                 produce(broker, "fluvio", spu, batches),

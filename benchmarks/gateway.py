@@ -26,7 +26,7 @@ import cursus_door
 import fluvio_door
 import machine
 import rustlog
-from brokers import Broker, free_port, start_gateway, start_pentalog, stopping
+from brokers import Broker, open_doors, start_gateway, start_pentalog, stopping
 
 DOORS = ("rustlog", "blipmq", "cursus", "fluvio-sc", "fluvio-spu")
 SETTINGS = {
@@ -48,10 +48,12 @@ class Doors(NamedTuple):
     """One process under load, and where its doors are."""
 
     broker: Broker
-    ports: Mapping[str, int]
 
     def at(self, door: str) -> Broker:
-        return dataclasses.replace(self.broker, address=f"127.0.0.1:{self.ports[door]}")
+        return dataclasses.replace(self.broker, address=self.broker.doors[door])
+
+    def port(self, door: str) -> int:
+        return int(self.broker.doors[door].rpartition(":")[2])
 
 
 def of_rustlog(doors: Doors, quick: bool) -> Iterator[Figure]:
@@ -64,19 +66,19 @@ def of_rustlog(doors: Doors, quick: bool) -> Iterator[Figure]:
 def of_blipmq(doors: Doors, quick: bool) -> Iterator[Figure]:
     for row in blipmq.ROWS:
         if row.name in BLIPMQ_ROWS:
-            found = blipmq.measure(doors.broker, doors.ports["blipmq"], row, quick=quick)
+            found = blipmq.measure(doors.broker, row, quick=quick)
             yield Figure(f"blipmq {row.name}", found.cpu_us)
 
 
 def of_cursus(doors: Doors, quick: bool) -> Iterator[Figure]:
-    address = f"127.0.0.1:{doors.ports['cursus']}"
+    address = doors.broker.doors["cursus"]
     for found in cursus_door.rows(address, doors.broker, 50 if quick else 500):
         yield Figure(f"cursus {found.row}", found.cpu_us)
 
 
 def of_fluvio(doors: Doors, quick: bool) -> Iterator[Figure]:
-    batches, spu = 200 if quick else 8_000, doors.ports["fluvio-spu"]
-    fluvio_door.create_topic(doors.ports["fluvio-sc"])
+    batches, spu = 200 if quick else 8_000, doors.port("fluvio-spu")
+    fluvio_door.create_topic(doors.port("fluvio-sc"))
     wrote = fluvio_door.produce(doors.broker, "fluvio", spu, batches)
     read = fluvio_door.consume_fluvio(doors.broker, spu, (batches + 20) * fluvio_door.RECORDS)
     for found in (wrote, read):
@@ -95,21 +97,16 @@ def one_round(directory: Path, wanted: Sequence[str], *, quick: bool) -> dict[st
     """Both engines, one after the other, on fresh ports and files."""
     found: dict[str, list[Figure]] = {}
     for engine in ("local", "cluster"):
-        ports = {door: free_port() for door in DOORS}
-        words = tuple(
-            word
-            for door, port in ports.items()
-            for word in ("--listen", f"{door}=127.0.0.1:{port}")
-        )
+        words = open_doors(*DOORS)
         if engine == "local":
             broker = start_pentalog(directory / engine, settings=SETTINGS, arguments=words)
             with stopping(broker):
-                found[engine] = loaded(Doors(broker, ports), wanted, quick)
+                found[engine] = loaded(Doors(broker), wanted, quick)
             continue
         with stopping(apache_kafka.start(directory / "kafka")) as node:
             gateway = start_gateway(directory / engine, node.address, words, settings=SETTINGS)
             with stopping(gateway):
-                found[engine] = loaded(Doors(gateway, ports), wanted, quick)
+                found[engine] = loaded(Doors(gateway), wanted, quick)
     return found
 
 

@@ -21,7 +21,9 @@ def compiled(source: str) -> Path:
     program = CACHE / text.stem
     CACHE.mkdir(parents=True, exist_ok=True)
     if not program.exists() or program.stat().st_mtime < text.stat().st_mtime:
-        subprocess.run(["gcc", "-O2", "-o", str(program), str(text), "-ldl"], check=True)
+        subprocess.run(
+            ["gcc", "-O2", "-o", str(program), str(text), "-ldl"], check=True, env=os.environ
+        )
     return program
 
 
@@ -73,7 +75,9 @@ def described() -> dict[str, Any]:
 
 
 def _java_version() -> str:
-    answer = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False)
+    answer = subprocess.run(
+        ["java", "-version"], capture_output=True, text=True, check=False, env=os.environ
+    )
     found = re.search(r'version "([^"]+)"', answer.stderr)
     return found[1] if found else "unknown"
 
@@ -84,5 +88,6 @@ def _commit() -> str:
         capture_output=True,
         text=True,
         check=False,
+        env=os.environ,
     )
     return answer.stdout.strip() or "unknown"

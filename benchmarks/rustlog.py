@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -105,11 +106,13 @@ def measure(broker: Broker, row: Row, *, quick: bool) -> Result:
     fill += [str(row.batch), str(row.size), str(requests)]
     command = fill
     if row.load == "fetch":
-        subprocess.run(fill, check=True, capture_output=True)
+        subprocess.run(fill, check=True, capture_output=True, env=os.environ)
         command = [*head, "fetch", row.dialect, topic, str(row.connections), str(BYTES_MAX), "3"]
     machine.settle()
     cpu_before_s = broker.cpu_s
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    said = subprocess.run(
+        command, check=True, capture_output=True, text=True, env=os.environ
+    ).stdout
     cpu_s = broker.cpu_s - cpu_before_s
     answer = json.loads(said)
     return Result(row.name, answer["records"], answer["seconds"], cpu_s)

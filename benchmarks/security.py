@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import re
 import socket
 import statistics
@@ -27,7 +28,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import cursus_door
-from brokers import Broker, free_port, start_pentalog, stopping
+from brokers import Broker, open_doors, start_pentalog, stopping
 from fluvio_door import fluvio_head, text
 from pentalog import kernels
 from pentalog.broker.security import ANONYMOUS, ANY, Kind, Operation, Principal, Rule
@@ -221,16 +222,15 @@ def running(directory: Path, name: str, under: tuple[str, ...] = ()) -> Iterator
     if name == WITH:
         write_rules(directory / "data")
         settings["authorization"] = "true"
-    ports = {door: free_port() for door in DOORS[1:]}
-    listen = [f"--listen={door}=127.0.0.1:{port}" for door, port in ports.items()]
+    listen = open_doors(*DOORS[1:])
     # The order of sets must not differ from broker to broker.
     fixed = {"PYTHONHASHSEED": "0"}
     with stopping(
         start_pentalog(
-            directory, settings=settings, arguments=tuple(listen), environment=fixed, under=under
+            directory, settings=settings, arguments=listen, environment=fixed, under=under
         )
     ) as broker:
-        ports["kafka"] = int(broker.address.rpartition(":")[2])
+        ports = {door: int(at.rpartition(":")[2]) for door, at in broker.doors.items()}
         first = Client(ports, replace(ROWS[1], before=(kafka_metadata(),)))
         first.exchange(20)
         first.close()
@@ -297,9 +297,9 @@ def count_instructions(rows: list[Row], directory: Path, name: str) -> dict[str,
             client = Client(measured.ports, row)
             count = row.at_once * 100
             client.exchange(count)
-            subprocess.run([*control, "-z"], check=True, capture_output=True)
+            subprocess.run([*control, "-z"], check=True, capture_output=True, env=os.environ)
             client.exchange(count)
-            subprocess.run([*control, "-d"], check=True, capture_output=True)
+            subprocess.run([*control, "-d"], check=True, capture_output=True, env=os.environ)
             client.close()
             said = written.with_name(f"{written.name}.{number}").read_text()
             total = re.search(r"^(?:totals|summary): (\d+)", said, re.MULTILINE)

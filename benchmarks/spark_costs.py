@@ -7,6 +7,7 @@ the broker's left out.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import tempfile
@@ -92,6 +93,7 @@ def connector_jars() -> list[Path]:
                     [maven, "-q", "-B", "dependency:copy", f"-Dartifact={one}",
                      f"-DoutputDirectory={work}/jars"],
                     stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False,
+                    env=os.environ,
                 )  # fmt: skip
                 if got.returncode:
                     return []

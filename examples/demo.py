@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import subprocess
 import sys
@@ -50,6 +51,7 @@ class Broker:
             ],
             stdout=subprocess.PIPE,
             text=True,
+            env=os.environ,
         )
         # A broker that hangs must not hang the story.
         watchdog = threading.Timer(READY_TIMEOUT_S, self._process.kill)

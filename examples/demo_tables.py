@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -37,6 +38,7 @@ def pentalog(*arguments: str) -> str:
         text=True,
         timeout=COMMAND_TIMEOUT_S,
         check=False,
+        env=os.environ,
     )
     if done.returncode != 0:
         raise WentWrong(f"it ended with code {done.returncode}: {done.stdout}{done.stderr}")

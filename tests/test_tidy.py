@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import os
 import re
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -261,7 +262,7 @@ def too_big(sizes: Mapping[str, int]) -> Iterator[str]:
 def tracked() -> list[Path]:
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
-        cwd=ROOT, capture_output=True, text=True, check=False,
+        cwd=ROOT, capture_output=True, text=True, check=False, env=os.environ,
     )  # fmt: skip
     if listed.returncode != 0:
         pytest.skip("not a git checkout: the list of files is not known")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import pentalog
+from pentalog.testing.ports import reserve_port
 
 SUBMIT = """\
 #!{python}
@@ -50,8 +51,7 @@ def said(
 def test_a_cluster_that_does_not_answer_is_one_line(
     program: list[str], environment: dict[str, str], file: Path
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        nobody = f"127.0.0.1:{server.getsockname()[1]}"
+    nobody = f"127.0.0.1:{reserve_port()}"
     text = said(program, environment, file, f"k8s://https://{nobody}")
     assert len(text.splitlines()) == 1, text
     assert f"no Kubernetes API server answers: {nobody}: Connection refused" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,7 @@ def test_the_story_ends_well() -> None:
         text=True,
         timeout=400,
         check=False,
+        env=os.environ,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "every acknowledged record is there" in done.stdout

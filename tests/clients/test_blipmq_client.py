@@ -25,6 +25,7 @@ from pentalog.clients.blipmq import (
 )
 from pentalog.clients.blipmq.exchanges import Reader
 from pentalog.config import Listen
+from pentalog.testing.ports import reserve_port
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "blipmq" / "original.txt"
 HASTE = Patience(retries_max=3, first_delay_ms=1, delay_ms_max=4)
@@ -284,15 +285,13 @@ def test_lost_connections_are_made_again() -> None:
 
 
 def test_patience_has_an_end() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        where = f"127.0.0.1:{taken.getsockname()[1]}"
+    where = f"127.0.0.1:{reserve_port()}"
     with BlipmqClient(where, patience=HASTE) as client, pytest.raises(ConnectionLost):
         client.ping()
 
 
 def test_a_broken_circuit_is_not_tried() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        where = f"127.0.0.1:{taken.getsockname()[1]}"
+    where = f"127.0.0.1:{reserve_port()}"
     breaker = CircuitBreaker(failures_max=2, open_ms=60_000)
     with (
         BlipmqClient(where, patience=HASTE, breaker=breaker) as client,

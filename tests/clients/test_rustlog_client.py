@@ -28,6 +28,7 @@ from pentalog.clients.rustlog import (
     ServerError,
     TopicSummary,
 )
+from pentalog.testing.ports import reserve_port
 
 CAPTURED = Path(__file__).parents[1] / "golden" / "rustlog" / "captured.txt"
 HASTE = Patience(retries_max=3, first_delay_ms=1, delay_ms_max=4)
@@ -257,13 +258,11 @@ def test_patience_ends() -> None:
         pytest.raises(ServerError, match="broken"),
     ):
         client.ping()
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{nobody.getsockname()[1]}"
-        with pytest.raises(ConnectionLost):
-            RustLogClient(address, patience=HASTE).ping()
-        with pytest.raises(ConnectionLost):
-            asyncio.run(AsyncRustLogClient(address, patience=HASTE).ping())
+    address = f"127.0.0.1:{reserve_port()}"
+    with pytest.raises(ConnectionLost):
+        RustLogClient(address, patience=HASTE).ping()
+    with pytest.raises(ConnectionLost):
+        asyncio.run(AsyncRustLogClient(address, patience=HASTE).ping())
 
 
 @pytest.mark.parametrize(
@@ -315,13 +314,9 @@ def test_the_breaker_opens_lets_one_through_and_closes() -> None:
 
 def test_an_open_breaker_does_not_even_connect() -> None:
     breaker = CircuitBreaker(failures_max=2, open_ms=60_000)
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        client = RustLogClient(
-            f"127.0.0.1:{nobody.getsockname()[1]}", patience=HASTE, breaker=breaker
-        )
-        with pytest.raises(CircuitOpen):
-            client.ping()
+    client = RustLogClient(f"127.0.0.1:{reserve_port()}", patience=HASTE, breaker=breaker)
+    with pytest.raises(CircuitOpen):
+        client.ping()
 
 
 def test_addresses_and_dialects_are_checked() -> None:

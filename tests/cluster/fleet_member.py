@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import brokers
+from pentalog.testing.ports import reserve_port
 
 
 class FleetMember:
@@ -24,7 +26,7 @@ class FleetMember:
             if cluster is None
             else ("--engine", f"kafka://{cluster}")
         )
-        self.addresses = {door: f"127.0.0.1:{brokers.free_port()}" for door in doors}
+        self.addresses = {door: f"127.0.0.1:{reserve_port()}" for door in doors}
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
 
@@ -49,24 +51,27 @@ class FleetMember:
                 ],
                 stdout=subprocess.PIPE,
                 stderr=stderr,
+                env=os.environ,
             )
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith(b"ready"):
                 return
-        code = self._process.wait()
+        code = self.stop()
         pytest.fail(f"no start, exit code {code}: {self._stderr.read_text()[-2000:]}")
 
     def kill(self) -> None:
         self._end(signal.SIGKILL)
 
     def stop(self) -> int:
-        return self._end(signal.SIGTERM)
+        """Stop it in order and return its exit code; 0 if the test has ended it already."""
+        return 0 if self._process is None else self._end(signal.SIGTERM)
 
     def _end(self, number: signal.Signals) -> int:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        self._process.send_signal(number)
-        code = self._process.wait(60)
-        self._process.stdout.close()
+        process, self._process = self._process, None
+        assert process is not None
+        assert process.stdout is not None
+        process.send_signal(number)
+        code = process.wait(60)
+        process.stdout.close()
         return code

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import apache_kafka
-import brokers
+from pentalog.testing.ports import reserve_port
 
 _SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
@@ -23,7 +23,7 @@ class Node:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._port = brokers.free_port()
+        self._port = reserve_port()
         self.start()
 
     @property
@@ -31,7 +31,9 @@ class Node:
         return f"127.0.0.1:{self._port}"
 
     def start(self) -> None:
-        self.broker = apache_kafka.start(self._directory, settings=_SETTINGS, port=self._port)
+        self.broker = apache_kafka.start(
+            self._directory, settings=_SETTINGS, port=self._port, is_brief=True
+        )
 
     def kill(self) -> None:
         self.broker.kill()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import uuid
@@ -45,6 +46,7 @@ def start(gateway: FleetMember, *arguments: object) -> subprocess.Popen[str]:
         [sys.executable, str(SCRIPTS), name, gateway.addresses["fluvio-sc"], *rest],
         stdout=subprocess.PIPE,
         text=True,
+        env=os.environ,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -42,6 +43,7 @@ def move(source: str, target: str, topic: str) -> dict[str, object]:
         text=True,
         timeout=120,
         check=False,
+        env=os.environ,
     )
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout))

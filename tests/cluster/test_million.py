@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -70,6 +71,7 @@ def move(*words: str) -> dict[str, object]:
         text=True,
         timeout=600,
         check=False,
+        env=os.environ,
     )
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout))

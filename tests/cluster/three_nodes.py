@@ -10,6 +10,7 @@ from confluent_kafka.admin import AdminClient
 
 import apache_kafka
 import brokers
+from pentalog.testing.ports import reserve_port
 
 _NODES = (1, 2, 3)
 _HEAP = ("-Xms256m", "-Xmx512m")
@@ -40,8 +41,8 @@ class Trio:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._cluster_id = apache_kafka.new_cluster_id()
-        self._ports = {node: brokers.free_port() for node in _NODES}
-        self._controllers = {node: f"127.0.0.1:{brokers.free_port()}" for node in _NODES}
+        self._ports = {node: reserve_port() for node in _NODES}
+        self._controllers = {node: f"127.0.0.1:{reserve_port()}" for node in _NODES}
         self._running = {node: self._launch(node) for node in _NODES}
         self.wait_until_whole()
 

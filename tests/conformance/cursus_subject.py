@@ -27,21 +27,16 @@ class Subject:
 
 @contextlib.contextmanager
 def running(directory: Path, *, doors: Sequence[str] = (), **settings: str) -> Iterator[Subject]:
-    addresses = {door: f"127.0.0.1:{brokers.free_port()}" for door in ("cursus", *doors)}
     started = brokers.start_pentalog(
         directory,
         settings={
             "cursus_session_timeout_ms": "6000",
             **settings,
         },
-        arguments=tuple(
-            word
-            for door, address in addresses.items()
-            for word in ("--listen", f"{door}={address}")
-        ),
+        arguments=brokers.open_doors("cursus", *doors),
     )
     with brokers.stopping(started):
-        yield Subject(started.address, addresses["cursus"], started, addresses)
+        yield Subject(started.address, started.doors["cursus"], started, started.doors)
         assert started.process.poll() is None, f"the broker ended; see {started.log}"
 
 

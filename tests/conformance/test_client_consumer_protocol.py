@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import brokers
+from pentalog.testing.ports import reserve_port
 
 pytestmark = pytest.mark.clients
 
@@ -263,8 +264,8 @@ def test_a_group_changes_its_kind_and_back(quick: str, topic: str, assignor: str
 
 
 def test_members_go_on_after_the_broker_was_killed(tmp_path: Path, topic: str) -> None:
-    started = brokers.start_pentalog(tmp_path / "killed", settings=SETTINGS)
-    port = int(started.address.rpartition(":")[2])
+    port = reserve_port()
+    started = brokers.start_pentalog(tmp_path / "killed", settings=SETTINGS, port=port)
     with ExitStack() as stack:
         create(started.address, topic)
         members = [stack.enter_context(closing(member(started.address, topic))) for _ in range(2)]

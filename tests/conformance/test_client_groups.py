@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from group_members import KINDS, ConfluentMember, GroupMember
 
 import brokers
+from pentalog.testing.ports import reserve_port
 
 pytestmark = pytest.mark.clients
 
@@ -133,7 +135,10 @@ def test_a_member_dies(running: str, topic: str, kind: str) -> None:
     with (
         closing(KINDS[kind](running, group, topic)) as survivor,
         subprocess.Popen(
-            [*command, kind, running, group, topic], stdout=subprocess.PIPE, text=True
+            [*command, kind, running, group, topic],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ,
         ) as victim,
     ):
         try:
@@ -149,7 +154,7 @@ def test_a_member_dies(running: str, topic: str, kind: str) -> None:
 @pytest.mark.crash
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_a_group_goes_on_after_the_broker_comes_back(tmp_path: Path, topic: str, end: str) -> None:
-    port = brokers.free_port()
+    port = reserve_port()
     started = brokers.start_pentalog(tmp_path, settings=SETTINGS, port=port)
     create(started.address, topic)
     group = f"group-{topic}"

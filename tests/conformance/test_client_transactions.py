@@ -15,6 +15,7 @@ from kafka_clients import CLIENTS
 from transaction_writers import WRITERS, ConfluentWriter, Fenced, Writer
 
 import brokers
+from pentalog.testing.ports import reserve_port
 
 pytestmark = [
     pytest.mark.clients,
@@ -166,8 +167,8 @@ def test_all_clients_read_the_same(broker: str, places: str) -> None:
 
 @pytest.mark.skipif(subjects.STANDS_IN, reason="kills the broker")
 def test_an_open_transaction_goes_on_after_the_broker_was_killed(tmp_path: Path) -> None:
-    first = brokers.start_pentalog(tmp_path)
-    port = int(first.address.rpartition(":")[2])
+    port = reserve_port()
+    first = brokers.start_pentalog(tmp_path, port=port)
     admin = AdminClient({"bootstrap.servers": first.address})
     admin.create_topics([NewTopic("t", 2, 1)])["t"].result(WAIT_S)
     writer = ConfluentWriter(first.address, "through a death")

@@ -67,6 +67,7 @@ def test_everything_comes_back(
         text=True,
         timeout=60,
         check=False,
+        env=os.environ,
     )
     assert ran.returncode == 0, ran.stderr
     lines = [line for line in ran.stdout.splitlines() if line.startswith("message-")]

@@ -142,7 +142,7 @@ def test_kafkas_tool_finds_the_delete_horizon_of_tombstones(tmp_path: Path) -> N
 
 def test_a_directory_written_by_kafka_reads_back_equal(tmp_path: Path, topic: str) -> None:
     written = events()
-    kafka = apache_kafka.start(tmp_path / "kafka")
+    kafka = apache_kafka.start(tmp_path / "kafka", is_brief=True)
     with brokers.stopping(kafka):
         write_all(kafka.address, topic, written)
         source = subjects.partition_directory(kafka, topic, 0)

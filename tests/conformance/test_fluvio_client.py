@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import socket
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +19,7 @@ from wat_modules import module
 
 import pentalog
 from pentalog.config import Listen
+from pentalog.testing.ports import reserve_port
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(120)]
 
@@ -41,6 +42,7 @@ def start(broker: pentalog.Broker, *arguments: object) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        env=os.environ,
     )
 
 
@@ -158,18 +160,9 @@ def test_a_smart_module_that_fails(fluvio_broker: pentalog.Broker, tmp_path: Pat
         assert "nope" in found[f"{way}-error"]
 
 
-def free_ports(count: int) -> list[int]:
-    opened = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in opened]
-    for each in opened:
-        each.close()
-    return ports
-
-
 def test_a_restart_of_the_broker(tmp_path: Path) -> None:
     """A consumer goes on by itself, and what it remembers is there."""
-    ports = free_ports(len(DOORS))
-    listen = tuple(Listen(name, "127.0.0.1", port) for name, port in zip(DOORS, ports, strict=True))
+    listen = tuple(Listen(name, "127.0.0.1", reserve_port()) for name in DOORS)
     broker = pentalog.Broker(tmp_path / "data", listen=listen).start()
     try:
         run(broker, "produce", "kept")
@@ -195,6 +188,8 @@ def test_a_derived_topic_by_the_command_line(
     run(fluvio_broker, "fruit", "raw")
     command = ["topic", "create", "clean", "--from", "raw", "--smartmodule", "only-a"]
     command += ["--server", fluvio_broker.address("kafka")]
-    subprocess.run([sys.executable, "-m", "pentalog", *command], check=True, timeout=TIMEOUT_S)
+    subprocess.run(
+        [sys.executable, "-m", "pentalog", *command], check=True, timeout=TIMEOUT_S, env=os.environ
+    )
     found = run(fluvio_broker, "consume", "clean", "beginning", 2)
     assert [entry[2] for entry in found] == ["apple", "avocado"]

@@ -60,7 +60,9 @@ def _unpack(folder: Path, root: Path, options: tuple[str, ...]) -> None:
     try:
         _fetch(packages, options)
         for package in sorted(packages.glob("*.deb")):
-            subprocess.run(["dpkg-deb", "-x", package, draft], check=True, capture_output=True)
+            subprocess.run(
+                ["dpkg-deb", "-x", package, draft], check=True, capture_output=True, env=os.environ
+            )
         draft.rename(root)
     except (OSError, subprocess.SubprocessError) as error:
         raise NoChromium(f"Debian's chromium cannot be fetched: {error}") from error
@@ -69,9 +71,11 @@ def _unpack(folder: Path, root: Path, options: tuple[str, ...]) -> None:
 
 def _fetch(folder: Path, options: tuple[str, ...]) -> None:
     wanted = ["apt-get", "-s", *options, "install", "--no-install-recommends", *PACKAGES]
-    planned = subprocess.run(wanted, check=True, capture_output=True, text=True).stdout
+    planned = subprocess.run(
+        wanted, check=True, capture_output=True, text=True, env=os.environ
+    ).stdout
     names = re.findall(r"^Inst (\S+)", planned, re.MULTILINE)
     subprocess.run(
         ["apt-get", *options, "download", *names],
-        cwd=folder, check=True, capture_output=True, timeout=240,
+        cwd=folder, check=True, capture_output=True, timeout=240, env=os.environ,
     )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -61,7 +62,7 @@ def test_nothing_is_shown_before_the_login(place: Place, pictures: Path) -> None
         *("--servers", place.servers, "--login", "--log-level", "warning"),
     ]
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ
     ) as console:
         assert console.stdout is not None
         browser = Browser(found, console.stdout.readline().rpartition(" ")[2].strip(), pictures)

@@ -151,7 +151,10 @@ def test_the_console_comes_by_https_and_goes_with_the_broker(
 
 
 def test_a_certificate_that_was_replaced_is_shown(
-    identity: Path, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
+    identity: Path,
+    authority: trustme.CA,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr("pentalog.console.serving._LOOK_INTERVAL_S", 0.01)
 
@@ -168,7 +171,12 @@ def test_a_certificate_that_was_replaced_is_shown(
         before = await shown(port)
         assert before == Place("", tls_certificate=str(identity)).certificate() + "\n"
         await asyncio.to_thread(identity.write_text, "in the middle of being replaced")
-        await asyncio.sleep(0.1)
+        for _ in range(3000):
+            if "goes on with the certificate it had" in caplog.text:
+                break
+            await asyncio.sleep(0.01)
+        else:
+            raise AssertionError("it did not look at the file")
         assert await shown(port) == before
         made = authority.issue_cert("localhost")
         made.private_key_and_cert_chain_pem.write_to_path(str(identity))

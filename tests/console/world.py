@@ -24,6 +24,7 @@ from pentalog.clients.kafka import ClientOptions, Cluster
 from pentalog.kernels import Cells, Producing, encode_rows
 from pentalog.model import batch
 from pentalog.model.types import Partition, Record
+from pentalog.testing.ports import reserve_port
 
 T = TypeVar("T")
 
@@ -43,7 +44,9 @@ class ConsoleProcess:
             *arguments,
         ]
         pipe = subprocess.PIPE
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        self._process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=os.environ
+        )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         self.url = line.rpartition(" ")[2].strip()
@@ -67,7 +70,10 @@ class Browser:
         ):  # fmt: skip
             options.add_argument(argument)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-        service = ChromeService(chromium.driver, env={**os.environ, **chromium.environment})
+        # Left to itself, the service chooses a port that another process may take meanwhile.
+        service = ChromeService(
+            chromium.driver, port=reserve_port(), env={**os.environ, **chromium.environment}
+        )
         self.driver = Chrome(options=options, service=service)
         self.url = url
         self._pictures = pictures

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -115,6 +116,7 @@ def _fluvio_process(name: str, at: Addresses, what: object) -> str:
         text=True,
         timeout=DEADLINE_S,
         check=False,
+        env=os.environ,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -23,7 +23,7 @@ from pentalog.protocols import PROTOCOLS
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(240)]
 
 DOORS = tuple(WRITERS)
-PORTS = ("fluvio-sc", "fluvio-spu", "cursus", "rustlog", "blipmq")
+LISTENERS = ("fluvio-sc", "fluvio-spu", "cursus", "rustlog", "blipmq")
 
 
 class Crossing(NamedTuple):
@@ -56,32 +56,27 @@ def addresses(
 
 @contextlib.contextmanager
 def on_directory(directory: Path) -> Iterator[Addresses]:
-    found, words = doors()
     settings = {"topic_defaults": "max.message.bytes=4194304"}
+    words = brokers.open_doors(*LISTENERS)
     started = brokers.start_pentalog(directory, settings=settings, arguments=words)
     with brokers.stopping(started):
-        yield {**found, "kafka": started.address}
+        yield started.doors
         assert started.process.poll() is None, f"the broker ended; see {started.log}"
 
 
 @contextlib.contextmanager
 def on_cluster(directory: Path) -> Iterator[Addresses]:
-    found, words = doors()
     settings = {"message.max.bytes": "4194304", "group.initial.rebalance.delay.ms": "0"}
     try:
-        node = apache_kafka.start(directory / "kafka", settings=settings)
+        node = apache_kafka.start(directory / "kafka", settings=settings, is_brief=True)
     except apache_kafka.JarsMissing as why:
         pytest.skip(str(why))
     with brokers.stopping(node):
+        words = brokers.open_doors(*LISTENERS)
         gateway = brokers.start_gateway(directory / "gateway", node.address, words)
         with brokers.stopping(gateway):
-            yield {**found, "kafka": node.address}
+            yield {**gateway.doors, "kafka": node.address}
             assert gateway.process.poll() is None, f"the gateway ended; see {gateway.log}"
-
-
-def doors() -> tuple[Addresses, tuple[str, ...]]:
-    found = {name: f"127.0.0.1:{brokers.free_port()}" for name in PORTS}
-    return found, tuple(word for name in PORTS for word in ("--listen", f"{name}={found[name]}"))
 
 
 @pytest.fixture(scope="module")

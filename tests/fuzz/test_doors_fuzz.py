@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -56,6 +57,7 @@ def test_brokers_leave_nothing_behind() -> None:
     done = subprocess.run(
         [sys.executable, "-c", "from tests.fuzz.test_doors_fuzz import count; count()"],
         cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=100, check=False,
+        env=os.environ,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     before, after = map(int, done.stdout.split())

@@ -72,6 +72,7 @@ class Copier(threading.Thread):
                 cwd=_ROOT,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
+                env=os.environ,
             )
             deadline = time.monotonic() + self._choice.uniform(1.0, 4.0)
             while process.poll() is None and not self._stopping.wait(0.05):

@@ -16,6 +16,7 @@ from tests.history.proxy import Proxy
 
 import apache_kafka
 import brokers
+from pentalog.testing.ports import reserve_port
 
 IS_KAFKA = os.environ.get("PENTALOG_TEST_SUBJECT") == "kafka"
 """Apache Kafka in place of ours: what fails there is the test's mistake."""
@@ -34,7 +35,7 @@ class Victim:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._port = brokers.free_port()
+        self._port = reserve_port()
         self._proxy = Proxy()
         self._proxy.upstream = ("127.0.0.1", self._port)
         self._broker = self._started()
@@ -83,8 +84,13 @@ class Victim:
         )
 
 
-def trouble(victim: Victim, choice: random.Random, duration_s: float) -> list[str]:
-    """Make trouble for a while; gives what was done, in order."""
+def trouble(
+    victim: Victim, choice: random.Random, duration_s: float, enough: Callable[[], bool]
+) -> list[str]:
+    """Make trouble for `duration_s`, then until `enough` is true; return what was done, in order.
+
+    The second condition makes a run prove as much on a busy machine as on a quiet one.
+    """
     done: list[str] = []
     kinds: list[tuple[str, Callable[[], None]]] = [
         ("kill", lambda: victim.kill(choice.uniform(0, 0.3))),
@@ -93,7 +99,7 @@ def trouble(victim: Victim, choice: random.Random, duration_s: float) -> list[st
         ("swallow", lambda: victim.swallow(choice.uniform(0.01, 0.2))),
     ]
     deadline = time.monotonic() + duration_s
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline or not enough():
         time.sleep(choice.uniform(0.1, 0.8))
         name, act = choice.choices(kinds, weights=[3, 2, 2, 2])[0]
         act()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -138,6 +139,7 @@ class _Life:
             cwd=_ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            env=os.environ,
         )
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()

@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import itertools
 import json
+import os
 import shutil
 import subprocess
 import threading
@@ -65,7 +66,12 @@ def compile_driver() -> Path:
 def _compile(compiler: str, jars: Path, sources: Sequence[Path], folder: Path) -> None:
     command = [compiler, "-Xlint:all,-processing", "-Werror", "-cp", f"{jars}/*", "-d", folder]
     done = subprocess.run(
-        [*command, *sources], capture_output=True, text=True, timeout=120, check=False
+        [*command, *sources],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=os.environ,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -82,6 +88,7 @@ class Jvm:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
+            env=os.environ,
         )
         self._numbers = itertools.count(1)
         self._waiting: dict[int, Future[Any]] = {}

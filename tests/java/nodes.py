@@ -10,6 +10,7 @@ from pathlib import Path
 
 import apache_kafka
 import brokers
+from pentalog.testing.ports import reserve_port
 
 IS_KAFKA = os.environ.get("PENTALOG_TEST_SUBJECT") == "kafka"
 
@@ -37,7 +38,7 @@ class Node:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._port = brokers.free_port()
+        self._port = reserve_port()
         self.broker = self._started()
 
     @property

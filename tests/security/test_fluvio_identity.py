@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -74,6 +75,7 @@ class Bench:
             capture_output=True,
             text=True,
             timeout=120,
+            env=os.environ,
         )
         return json.loads(done.stdout or "null"), done.stderr
 

@@ -22,6 +22,7 @@ from jvm import Clients, Jvm, compile_driver
 from secured import Secured
 
 import apache_kafka
+from pentalog.testing.ports import reserve_port
 
 gssapi = pytest.importorskip("gssapi", reason="the package gssapi is not installed")
 
@@ -63,16 +64,14 @@ class Realm:
 @pytest.fixture(scope="module")
 def realm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Realm]:
     directory = tmp_path_factory.mktemp("realm")
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
+    port = reserve_port()
     (directory / "krb5.conf").write_text(
         f"[libdefaults]\n default_realm = {REALM}\n dns_lookup_kdc = false\n rdns = false\n"
         f" dns_canonicalize_hostname = false\n udp_preference_limit = 1\n"
         f"[realms]\n {REALM} = {{\n  kdc = 127.0.0.1:{port}\n }}\n"
     )
     (directory / "kdc.conf").write_text(
-        f"[kdcdefaults]\n kdc_listen = 127.0.0.1:{port}\n kdc_tcp_listen = 127.0.0.1:{port}\n"
+        f'[kdcdefaults]\n kdc_listen = ""\n kdc_tcp_listen = 127.0.0.1:{port}\n'
         f"[realms]\n {REALM} = {{\n  database_name = {directory}/principal\n"
         f"  key_stash_file = {directory}/stash\n  acl_file = {directory}/acl\n }}\n"
     )

@@ -69,6 +69,10 @@ class BrokerProcess:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
     def signal(self, number: int) -> None:
         self._process.send_signal(number)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import subprocess
 import sys
@@ -73,7 +74,9 @@ def test_importing_the_package_is_cheap() -> None:
     script = (
         "import sys, pentalog; print([m for m in ('asyncio', 'kio', 'typer') if m in sys.modules])"
     )
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=30, env=os.environ
+    )
     assert run.stdout.strip() == "[]", run.stderr
     with pytest.raises(AttributeError, match="Brocker"):
         pentalog.Brocker  # noqa: B018
@@ -86,5 +89,7 @@ def test_a_broker_loads_no_library_it_has_no_use_for() -> None:
         "heavy = ('hypothesis', 'pyarrow', 'pyspark', 'pytest', 'typer', 'wasmtime'); "
         "print([name for name in heavy if name in sys.modules])"
     )
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, env=os.environ
+    )
     assert run.stdout.strip() == "[]", run.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -69,7 +70,11 @@ def test_the_long_way_says_the_same(tmp_path: Path) -> None:
     quick = pentalog(*flags)
     script = "from pentalog.cli.verbs import app; app(prog_name='pentalog')"
     long = subprocess.run(
-        [sys.executable, "-c", script, *flags], capture_output=True, text=True, timeout=30
+        [sys.executable, "-c", script, *flags],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        env=os.environ,
     )
     assert quick.returncode == long.returncode == 2
     assert quick.stderr == long.stderr

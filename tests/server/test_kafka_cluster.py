@@ -29,6 +29,7 @@ from pentalog.clients.kafka import (
 )
 from pentalog.model import batch
 from pentalog.model.types import Partition, Record
+from pentalog.testing.ports import reserve_port
 
 AT = Partition("orders", 0)
 NOW = int(time.time() * 1000)
@@ -164,9 +165,7 @@ def test_lost_connections_are_made_again(cluster: Cluster) -> None:
 
 
 def test_what_cannot_be_reached_is_named(broker: pentalog.Broker) -> None:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
+    port = reserve_port()
     options = ClientOptions(timeout_ms=200)
     with pytest.raises(Unreachable, match=f"127.0.0.1:{port}"):
         Cluster(f"127.0.0.1:{port}", options).topics()

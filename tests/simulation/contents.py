@@ -76,7 +76,7 @@ def _forged_entry(random: Random, content: bytes, at: int) -> bytes:
     number += random.randint(0, 4)
     # A large one would not pass through the journal.
     if length > 600 or random.random() < 0.7:
-        payload = forged_batch(random, base)
+        payload = base.to_bytes(8, "big") + forged_batch(random, base)[8:]
     body = journal._ENTRY_BODY.pack(
         len(payload), number, topic_id, partition, 0, base, segment_base, position
     )

@@ -40,7 +40,7 @@ def _runs_programs(folder: Path) -> bool:
     program.write_text("#!/bin/sh\n")
     program.chmod(0o700)
     try:
-        return subprocess.run([program], check=False).returncode == 0
+        return subprocess.run([program], check=False, env=os.environ).returncode == 0
     except OSError:
         return False
     finally:

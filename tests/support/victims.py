@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from pentalog.testing.ports import reserve_port
 
 
 class Victim:
@@ -17,9 +18,7 @@ class Victim:
     ) -> None:
         self.data = directory / "data"
         self.stderr = directory / "stderr"
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            self.port = taken.getsockname()[1]
+        self.port = reserve_port()
         self.process: subprocess.Popen[bytes] | None = None
         self._door = door
         self._topic_defaults = topic_defaults

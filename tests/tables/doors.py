@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -61,6 +62,7 @@ def _program(text: str, values: Sequence[bytes], *arguments: str) -> None:
         input=b"\n".join(values),
         capture_output=True,
         timeout=120,
+        env=os.environ,
     )
     assert done.returncode == 0, done.stderr.decode()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ from pyspark import SparkConf
 from pyspark.java_gateway import launch_gateway
 
 from pentalog.tables import archive
+from pentalog.testing.ports import reserve_port
 
 _QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _ENOUGH_S = 200
@@ -46,12 +46,6 @@ def end_group(process: subprocess.Popen[str]) -> None:
     for stream in (process.stdout, process.stderr):
         if stream is not None:
             stream.close()
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 class Java:
@@ -101,7 +95,7 @@ class Victim:
     def __init__(self, directory: Path) -> None:
         self.data = directory / "data"
         self._stderr = directory / "broker.stderr"
-        self.address = f"127.0.0.1:{free_port()}"
+        self.address = f"127.0.0.1:{reserve_port()}"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -113,6 +107,7 @@ class Victim:
                 ],
                 stdout=subprocess.PIPE,
                 stderr=stderr,
+                env=os.environ,
             )
         assert self._process.stdout is not None
         for line in self._process.stdout:

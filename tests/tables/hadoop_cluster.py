@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import jar_files
 import pyspark
-from drivers import free_port
 
 from pentalog.tables import archive
+from pentalog.testing.ports import reserve_port
 
 _JARS = Path(pyspark.__file__).parent / "jars"
 _CERTIFICATES = "org.bouncycastle:bcpkix-jdk18on:1.82"
@@ -44,7 +44,7 @@ class Cluster(NamedTuple):
 def started(folder: Path) -> Iterator[Cluster]:
     """All its processes, ended afterwards; skips the test if the jars cannot be had."""
     classes = _classes()
-    manager, names = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+    manager, names = f"127.0.0.1:{reserve_port()}", f"127.0.0.1:{reserve_port()}"
     shared = _yarn(manager) | _hdfs(folder, names)
     clients = _written(folder / "clients", shared)
     _run(folder / "format.log", clients, classes, _NAME_NODE, "-format", "-nonInteractive").wait()
@@ -81,7 +81,7 @@ def _yarn(manager: str) -> dict[str, str]:
     doors = ("address", "scheduler.address", "resource-tracker.address", "admin.address")
     return {
         f"{prefix}.hostname": "127.0.0.1",
-        **{f"{prefix}.{one}": f"127.0.0.1:{free_port()}" for one in doors},
+        **{f"{prefix}.{one}": f"127.0.0.1:{reserve_port()}" for one in doors},
         f"{prefix}.webapp.address": manager,
         f"{prefix}.scheduler.class": (
             f"{_SERVERS}.yarn.server.resourcemanager.scheduler.fifo.FifoScheduler"
@@ -91,7 +91,7 @@ def _yarn(manager: str) -> dict[str, str]:
 
 def _hdfs(folder: Path, names: str) -> dict[str, str]:
     return {
-        "fs.defaultFS": f"hdfs://127.0.0.1:{free_port()}",
+        "fs.defaultFS": f"hdfs://127.0.0.1:{reserve_port()}",
         "hadoop.tmp.dir": str(folder / "hadoop"),
         "dfs.namenode.http-address": names,
         **{f"dfs.datanode.{one}": "127.0.0.1:0" for one in ("address", "http.address")},

@@ -62,7 +62,7 @@ def _fetch(packages: list[str], folder: Path, kept: tuple[str, ...]) -> None:
         fetched = subprocess.run(
             [maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies",
              "-DincludeScope=runtime", f"-DoutputDirectory={target}"],
-            capture_output=True, text=True, timeout=900, check=False,
+            capture_output=True, text=True, timeout=900, check=False, env=os.environ,
         )  # fmt: skip
         if fetched.returncode != 0:
             pytest.skip(f"mvn could not fetch {', '.join(packages)}: {fetched.stdout[-500:]}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -20,7 +21,7 @@ def started() -> Iterator[dict[str, str]]:
     # A process of its own: the table library waits for answers without letting go of Python.
     server = subprocess.Popen(
         [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"],
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=os.environ,
     )  # fmt: skip
     assert server.stderr is not None
     drain = threading.Thread(target=server.stderr.read, daemon=True)

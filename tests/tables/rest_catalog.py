@@ -16,10 +16,10 @@ from pathlib import Path
 import jar_files
 import pyspark
 import pytest
-from drivers import free_port
 from object_store import BUCKET
 
 from pentalog.tables import archive
+from pentalog.testing.ports import reserve_port
 
 _PACKAGES = (
     "org.apache.iceberg:iceberg-open-api:1.10.1:test-fixtures",
@@ -44,7 +44,7 @@ def started(folder: Path, store: Mapping[str, str], port: int = 0) -> Iterator[s
         pytest.skip(str(why))
     files = jar_files.fetched("iceberg-rest-1.10.1", _PACKAGES)
     hadoop = (Path(pyspark.__file__).parent / "jars").glob("hadoop-client-*.jar")
-    port = port or free_port()
+    port = port or reserve_port()
     settings = {
         "REST_PORT": str(port),
         "URI": f"jdbc:sqlite:{folder}/rest.db",

@@ -27,7 +27,13 @@ from pentalog.tables.runner import Runner
 from pentalog.tables.session import session
 
 master, file, server, out = sys.argv[1:]
-spark = session(master=master, quick=True, settings={"spark.executor.memory": "512m"})
+spark = session(master=master, quick=True, settings={
+    "spark.executor.memory": "512m",
+    # No task before both executors are there, however long the second one takes to start.
+    "spark.cores.max": "2",
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "200s",
+})
 (declared,) = pipeline.load(Path(file)).values()
 assert Runner(spark, [declared], once=True, report=print).run()
 report = verification.verify(spark, declared)
@@ -127,6 +133,7 @@ def test_the_same_pipeline_on_a_cluster(
         capture_output=True,
         text=True,
         timeout=240,
+        env=os.environ,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     assert "executors 2" in done.stdout

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import pyarrow as pa
 import pytest
 from test_write_back import make_topic, records
 
 from pentalog.clients.kafka import ClientOptions, Cluster, init_producer
+from pentalog.clients.kafka.transactions import TransactionalProducer
+from pentalog.model.types import Partition
 from pentalog.tables import settlement
-from pentalog.tables.settlement import agreed, give_up, look, settle
-from pentalog.tables.shares import Batch, Share, Target, WriteRefused, name_of, write_share
+from pentalog.tables.settlement import Seen, give_up, look, settle, write_task
+from pentalog.tables.shares import (
+    Batch,
+    Outcome,
+    Share,
+    Target,
+    WriteRefused,
+    commit_share,
+    name_of,
+    write_share,
+)
 
 TASKS = 3
 ROWS = 40
@@ -43,26 +57,30 @@ class Writer:
     def batch(self, number: int) -> Batch:
         return Batch(self.name, number, replayable=True)
 
-    def tasks(self, number: int, tasks: int = TASKS) -> tuple[list[Share], bool]:
-        """What the tasks hand to the driver."""
-        shares, listed = [], []
-        for task in range(tasks):
-            seen = look(self.target, self.batch(number), task)
-            listed.append(seen.listed)
-            if not seen.listed or seen.lost is not None:
-                keys = pa.array([f"{task}-{row}" for row in range(ROWS)])
-                rows = pa.RecordBatch.from_arrays([keys, keys], names=["key", "value"])
-                share = write_share(
-                    self.target, self.batch(number), task, [rows.slice(0, 10), rows.slice(10)],
-                    seen.lost,
-                )  # fmt: skip
-                assert share is not None
-                shares.append(share)
-        return shares, agreed(self.batch(number), listed)
+    def rows(self, task: int, *, suffix: str = "") -> list[pa.RecordBatch]:
+        keys = pa.array([f"{task}-{row}{suffix}" for row in range(ROWS)])
+        rows = pa.RecordBatch.from_arrays([keys, keys], names=["key", "value"])
+        return [rows.slice(0, 10), rows.slice(10)]
+
+    def task(self, number: int, task: int) -> Outcome:
+        return write_task(self.target, self.batch(number), task, self.rows(task))
+
+    def late(self, number: int, task: int, *, suffix: str = "") -> Outcome:
+        """What a task writes that looked for a list before there was one."""
+        rows = self.rows(task, suffix=suffix)
+        return write_share(self.target, self.batch(number), task, rows, None)
+
+    def tasks(self, number: int) -> list[Outcome]:
+        """What the tasks report to the driver."""
+        return [self.task(number, task) for task in range(TASKS)]
+
+    def settle(self, number: int, outcomes: list[Outcome]) -> None:
+        shares = [one.share for one in outcomes if one.share is not None]
+        listed = any(one.listed for one in outcomes)
+        settle(self.target, self.batch(number), shares, listed=listed)
 
     def write(self, number: int) -> None:
-        shares, listed = self.tasks(number)
-        settle(self.target, self.batch(number), shares, listed=listed)
+        self.settle(number, self.tasks(number))
 
     def counts(self) -> Counter[bytes]:
         return Counter(one.key() for one in records(self.server, self.name, 2))
@@ -81,6 +99,20 @@ def writer(server: str) -> Writer:
     return Writer(server)
 
 
+@contextmanager
+def dying(monkeypatch: pytest.MonkeyPatch, point: str) -> Iterator[None]:
+    """The driver dies at `point`; at none if that is "never"."""
+
+    def die(passed: str) -> None:
+        if passed == point:
+            raise Died
+
+    expected = contextlib.nullcontext() if point == "never" else pytest.raises(Died)
+    with monkeypatch.context() as patched, expected:
+        patched.setattr(settlement, "pass_by", die)
+        yield
+
+
 def test_batches_are_written_once(writer: Writer) -> None:
     for number in (0, 0, 1, 1, 2):
         writer.write(number)
@@ -89,12 +121,54 @@ def test_batches_are_written_once(writer: Writer) -> None:
         writer.write(1)
 
 
-def test_tasks_that_found_different_things_are_refused() -> None:
-    batch = Batch("query", 7, replayable=True)
-    assert agreed(batch, [True, True])
-    assert not agreed(batch, [False, False])
-    with pytest.raises(WriteRefused, match="batch 7 of query was recorded while its tasks looked"):
-        agreed(batch, [False, True, True])
+@pytest.mark.parametrize("early", [1, TASKS])
+@pytest.mark.parametrize("point", ["write-list", "write-share", "never"])
+def test_a_list_recorded_while_tasks_look_for_it_is_completed(
+    writer: Writer, early: int, point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`early` tasks look before a former driver, which dies at `point`, has recorded the list."""
+    former = writer.tasks(0)
+    seen = [look(writer.target, writer.batch(0), task) for task in range(early)]
+    assert seen == [Seen(False, None)] * early
+    with dying(monkeypatch, point):
+        writer.settle(0, former)
+    outcomes = [writer.late(0, task) for task in range(early)]
+    writer.settle(0, outcomes + [writer.task(0, task) for task in range(early, TASKS)])
+    assert writer.each(1)
+    writer.write(1)
+    assert writer.each(2)
+
+
+def test_other_rows_of_a_task_that_looked_too_early_are_refused(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    former = writer.tasks(0)
+    with dying(monkeypatch, "write-list"):
+        writer.settle(0, former)
+    outcomes = [writer.late(0, 0, suffix="-other"), writer.task(0, 1), writer.task(0, 2)]
+    with pytest.raises(WriteRefused, match="its rows are not the same this time"):
+        writer.settle(0, outcomes)
+    give_up(writer.target, writer.batch(0), [one.share for one in outcomes if one.share])
+    writer.write(0)
+    assert writer.each(1)
+
+
+def test_tasks_that_the_list_lacks_add_nothing(writer: Writer) -> None:
+    former = writer.tasks(0)
+    writer.settle(0, former)
+    unlisted = writer.late(0, TASKS)
+    assert unlisted.share is not None
+    writer.settle(0, [*writer.tasks(0), unlisted])
+    # Aborted: the partitions are readable to their ends, and there is nothing to commit.
+    assert writer.each(1)
+    with Cluster(writer.server) as cluster:
+        assert not commit_share(cluster, writer.batch(0), unlisted.share)
+
+
+def test_a_record_that_disappeared_is_reported(writer: Writer) -> None:
+    outcomes = [one._replace(listed=True) for one in writer.tasks(0)]
+    with pytest.raises(WriteRefused, match=r"was recorded in group .* and the record is gone"):
+        writer.settle(0, outcomes)
 
 
 @pytest.mark.parametrize(
@@ -103,48 +177,43 @@ def test_tasks_that_found_different_things_are_refused() -> None:
 def test_a_driver_that_dies_is_followed_by_one_that_finishes(
     writer: Writer, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def die(passed: str) -> None:
-        if passed == point:
-            raise Died
-
     writer.write(0)
-    with monkeypatch.context() as patched:
-        patched.setattr(settlement, "pass_by", die)
-        with pytest.raises(Died):
-            writer.write(1)
+    with dying(monkeypatch, point):
+        writer.write(1)
     writer.write(1)
     writer.write(2)
     assert writer.each(3)
 
 
-def test_a_lost_share_is_written_again(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
-    def die(passed: str) -> None:
-        if passed == "write-share":
-            raise Died
-
-    with monkeypatch.context() as patched:
-        patched.setattr(settlement, "pass_by", die)
-        with pytest.raises(Died):
-            writer.write(0)
-    with Cluster(writer.server) as cluster:
-        init_producer(cluster, name_of(writer.name, 2))
+@pytest.mark.parametrize("thief", ["idle", "writing"])
+def test_a_lost_share_is_written_again(
+    writer: Writer, thief: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A late task of a former attempt may leave a transaction open that nothing will end."""
     writer.write(0)
-    assert writer.each(1)
+    with dying(monkeypatch, "write-share"):
+        writer.write(1)
+    if thief == "writing":
+        writer.late(1, 2)
+    else:
+        with Cluster(writer.server) as cluster:
+            init_producer(cluster, name_of(writer.name, 2))
+    writer.write(1)
+    assert writer.each(2)
 
 
 def test_of_two_drivers_one_is_refused(writer: Writer) -> None:
-    first, listed = writer.tasks(0)
-    second, _ = writer.tasks(0)
-    settle(writer.target, writer.batch(0), second, listed=False)
+    first = writer.tasks(0)
+    writer.settle(0, writer.tasks(0))
     with pytest.raises(WriteRefused, match="another driver wrote batch 0"):
-        settle(writer.target, writer.batch(0), first, listed=listed)
-    give_up(writer.target, writer.batch(0), first)
+        writer.settle(0, first)
+    give_up(writer.target, writer.batch(0), [one.share for one in first if one.share])
     writer.write(0)
     assert writer.each(1)
 
 
 def test_what_is_given_up_is_never_seen(writer: Writer) -> None:
-    shares, _ = writer.tasks(0)
+    shares = [one.share for one in writer.tasks(0) if one.share]
     give_up(writer.target, writer.batch(0), shares)
     assert writer.counts() == Counter()
     writer.write(0)
@@ -153,11 +222,18 @@ def test_what_is_given_up_is_never_seen(writer: Writer) -> None:
     assert writer.each(1)
 
 
+def long_list(topic: str, tasks: int, partitions: int) -> tuple[Share, ...]:
+    return tuple(
+        Share(
+            task, task * 7919, 1, task, task * 0x9E3779B97F4A7C15 % (1 << 64),
+            (topic, task % partitions),
+        )
+        for task in range(tasks)
+    )  # fmt: skip
+
+
 def test_lists_of_many_shares_need_many_partitions(writer: Writer) -> None:
-    shares = [
-        Share(task, task * 7919, 1, task, task * 0x9E3779B97F4A7C15 % (1 << 64), (writer.name, 0))
-        for task in range(2000)
-    ]
+    shares = long_list(writer.name, 2000, 1)
     with pytest.raises(WriteRefused, match="2000 tasks are too many for one batch to 1 partitions"):
         settlement._encoded(writer.batch(0), shares)
     few = settlement._encoded(writer.batch(5), shares[:150])
@@ -165,5 +241,28 @@ def test_lists_of_many_shares_need_many_partitions(writer: Writer) -> None:
     assert len(text) < 4096
     found = settlement._PIECE.fullmatch(text)
     assert found is not None
-    plan = settlement._decoded(found[4], writer.name, next(iter(few)))
-    assert plan == settlement.Plan(5, tuple(shares[:150]))
+    plan = settlement._decoded(found[4], writer.name, tuple(few))
+    assert plan == settlement.Plan(5, shares[:150], tuple(few))
+
+
+def test_a_list_takes_the_place_of_the_one_it_replaces(writer: Writer) -> None:
+    """Else pieces of both would be read as one list, or the older one as the newest."""
+    group = name_of(writer.name)
+    with Cluster(writer.server) as cluster:
+
+        def record(shares: Sequence[Share], homes: Sequence[Partition] = ()) -> settlement.Plan:
+            producer = TransactionalProducer(cluster, group)
+            producer.commit_offsets(group, settlement._encoded(writer.batch(0), shares, homes))
+            producer.commit()
+            # Taking the id over waits until the commit is shown.
+            init_producer(cluster, group)
+            plan = settlement.read_plan(cluster, writer.name)
+            assert plan is not None
+            return plan
+
+        first = record(long_list(writer.name, 300, 2))
+        assert [share.task for share in first.shares] == list(range(300))
+        assert len(first.homes) == 2
+        again = tuple(share._replace(epoch=2) for share in first.shares)
+        for shares in (again, again[:3], first.shares):
+            assert record(shares, first.homes) == first._replace(shares=shares)

@@ -171,8 +171,10 @@ def test_following_ends_quietly_on_interrupt(
 
     class Shown(io.StringIO):
         def write(self, text: str) -> int:
-            printed.set()
-            return super().write(text)
+            count = super().write(text)
+            if "\n" in text:
+                printed.set()
+            return count
 
     shown = Shown()
     monkeypatch.setattr(sys, "stdout", shown)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 import rest_catalog
-from drivers import free_port
 from lake import audit, declare, forget_last_commit, make_topic, orders, produce, run, table
 from pyiceberg.catalog import load_catalog
 
@@ -29,6 +28,7 @@ from pentalog.tables.files import File, FileSet
 from pentalog.tables.pipeline import TableAt
 from pentalog.tables.runner import Runner
 from pentalog.tables.sinks import Busy, Range, Sink, SinkRefused, Step, open_table, probe
+from pentalog.testing.ports import reserve_port
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -255,7 +255,7 @@ def test_a_catalog_that_is_away_for_a_while(
     server = broker.address("kafka")
     make_topic(server, topic)
     produce(server, topic, orders(0, 50))
-    port = free_port()
+    port = reserve_port()
     catalog = {"type": "rest", "uri": f"http://127.0.0.1:{port}", "namespace": f"away_{port}"}
     declared = declare(
         server, topic, f"s3://lake/{topic}", sink="iceberg", storage_options=options,

@@ -11,13 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from drivers import command, end_group, finish, free_port
+from drivers import command, end_group, finish
 from lake import audit, make_topic, orders, places, produce
 
 import pentalog
 from pentalog.tables.pipeline import Pipeline, load
 from pentalog.tables.sinks import open_table
 from pentalog.tables.status import state_of
+from pentalog.testing.ports import reserve_port
 
 FILE = """
 [pipeline.orders]
@@ -39,14 +40,15 @@ def test_a_running_pipeline_is_paused_and_ended(
     file = tmp_path / "pipeline.toml"
     file.write_text(FILE.format(server=server, topic=topic, into=tmp_path / "lake"))
     declared = load(file)["orders"]
-    metrics = f"127.0.0.1:{free_port()}"
+    metrics = f"127.0.0.1:{reserve_port()}"
     running = command("run", str(file), "--json", "--metrics", metrics)
     try:
         wait_for_rows(declared, 150, running)
         wait_for(lambda: state_of(declared) == "running", running)
         assert told("status", str(file))[0]["state"] == "running"
-        with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=60) as answer:
-            assert 'pentalog_pipeline_rows_total{pipeline="orders"} 150' in answer.read().decode()
+        # A batch is counted after its progress is kept, which is what `state_of` reads.
+        counted = 'pentalog_pipeline_rows_total{pipeline="orders"} 150'
+        wait_for(lambda: counted in exposed(metrics), running)
         assert told("pause", str(file))["paused"] is True
         wait_for(lambda: state_of(declared) == "paused", running)
         produce(server, topic, orders(150, 50))
@@ -64,6 +66,11 @@ def test_a_running_pipeline_is_paused_and_ended(
     finally:
         end_group(running)
     audit(declared, 200)
+
+
+def exposed(metrics: str) -> str:
+    with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=60) as answer:
+        return str(answer.read().decode())
 
 
 def wait_for_rows(declared: Pipeline, count: int, process: subprocess.Popen[str]) -> None:

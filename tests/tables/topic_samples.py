@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,8 @@ from pentalog.clients.kafka import Cluster, TransactionalProducer
 from pentalog.log.reader import DirectoryReader
 from pentalog.model import batch
 from pentalog.model.types import Partition, Record
+
+_ENOUGH_S = 120
 
 
 def now_ms() -> int:
@@ -62,13 +65,30 @@ def transact(cluster: Cluster, at: Partition, name: str, *values: bytes, commit:
         producer.abort()
 
 
-def published(data: Path, ends: dict[Partition, int], *, timeout_s: float = 20) -> None:
+def published(data: Path, ends: dict[Partition, int]) -> None:
     """Wait until readers of the files may read that far."""
     reader = DirectoryReader(data)
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + _ENOUGH_S
     while time.monotonic() < deadline:
         marks = reader.marks()
         if all(at in marks and marks[at].stable >= end for at, end in ends.items()):
             return
         time.sleep(0.05)
     raise AssertionError(f"the marks do not reach {ends}")
+
+
+def compacted(data: Path, topic: str, *, bytes_max: int) -> None:
+    """Wait until compaction has left that much of a topic, or less."""
+    deadline = time.monotonic() + _ENOUGH_S
+    while (left := _log_bytes(data, topic)) > bytes_max:
+        assert time.monotonic() < deadline, f"compaction has left {left} bytes of {topic}"
+        time.sleep(0.05)
+
+
+def _log_bytes(data: Path, topic: str) -> int:
+    total = 0
+    for path in data.glob(f"{topic}-*/*.log"):
+        # Compaction removes files between the listing and this look at them.
+        with contextlib.suppress(FileNotFoundError):
+            total += path.stat().st_size
+    return total

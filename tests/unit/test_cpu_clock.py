@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,12 +20,14 @@ BUSY = "import time\nwhile time.process_time() < 0.2: pass"
 def test_a_child_that_was_waited_for_counts() -> None:
     clock = cpu_clock.Processes([])
     clock.begin()
-    subprocess.run([sys.executable, "-c", BUSY], check=True)
+    subprocess.run([sys.executable, "-c", BUSY], check=True, env=os.environ)
     assert clock.spent_s() >= 0.2
 
 
 def test_a_child_that_is_left_out_does_not_count() -> None:
-    with subprocess.Popen([sys.executable, "-c", f"{BUSY}\ninput()"], stdin=subprocess.PIPE) as one:
+    with subprocess.Popen(
+        [sys.executable, "-c", f"{BUSY}\ninput()"], stdin=subprocess.PIPE, env=os.environ
+    ) as one:
         clock = cpu_clock.Processes([one.pid])
         clock.begin()
         every = cpu_clock.Processes([])
@@ -53,6 +56,6 @@ def test_a_group_of_our_own_where_it_is_allowed() -> None:
     folder = Path(cpu_clock.__file__).parent
     done = subprocess.run(
         [sys.executable, "-c", program, BUSY], cwd=folder, capture_output=True, text=True,
-        check=True,
+        check=True, env=os.environ,
     )  # fmt: skip
     assert done.stdout.split() in (["cgroup", "True"], ["/proc", "True"])

@@ -7,6 +7,7 @@ in; `open` makes them agree again.
 
 from __future__ import annotations
 
+import errno
 import logging
 import uuid
 from collections import defaultdict
@@ -26,6 +27,7 @@ from pentalog.model.errors import (
     InvalidTopic,
     PartitionNotFound,
     StorageFailed,
+    StorageFull,
     TopicExists,
     TopicNotFound,
 )
@@ -84,6 +86,7 @@ class LocalTopics:
         self._all: tuple[Topic, ...] | None = ()
         self._listed: tuple[Topic, ...] = ()
         self._trimmed = False
+        """Starts have moved that are not on the disk yet."""
         self._sites = Sites(store, runtime, state.settle)
         self.checks: list[Callable[[Topic], None]] = []
         """Called before a topic is made or changed; may refuse."""
@@ -278,6 +281,13 @@ class LocalTopics:
                     self._store.configure(Partition(topic.name, index), changed.settings)
 
     def settle(self) -> Later[None]:
+        if self._trimmed:
+            try:
+                self._write_starts()
+            except OSError as error:
+                refused: Later[None] = Later()
+                refused.refuse(_storage_error(error))
+                return refused
         return self._state.settle()
 
     def watch(self, run: Callable[[], None]) -> Callable[[], None]:
@@ -290,18 +300,13 @@ class LocalTopics:
             raise PartitionNotFound(f"topic {at.topic[:SHOWN_MAX]!r} has no partition {at.index}")
         _check_not_internal(at.topic)
         start = self._store.get(at).trim(before)
-        if not self._trimmed:
-            # Once for all partitions trimmed in this turn: it syncs the disk.
-            self._trimmed = True
-            self._runtime.soon(self._write_starts)
+        # Written once for all partitions trimmed in this turn, by `settle`: it syncs the disk.
+        self._trimmed = True
         return start
 
     def _write_starts(self) -> None:
+        self._store.write_starts()
         self._trimmed = False
-        try:
-            self._store.write_starts()
-        except OSError as error:
-            _log.warning("trimmed records may come back after a crash: %s", error)
 
     def _known(
         self, name: str, topic_id: uuid.UUID, partitions: int, overrides: Mapping[str, str]
@@ -444,6 +449,13 @@ class LocalTopics:
         self.version += 1
         for run in list(self._watches.values()):
             run()
+
+
+def _storage_error(error: OSError) -> StorageFailed:
+    text = f"cannot write where partitions start: {error.strerror}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageFull(f"{text}; free some space, then try again")
+    return StorageFailed(f"{text}; check the disk, then try again")
 
 
 def _check_not_internal(name: str) -> None:

@@ -465,7 +465,7 @@ class PartitionLog:
     # Giving up the oldest
 
     def trim(self, before: int) -> int:
-        """Raise the start; whole segments before it go."""
+        """Raise the start; whole segments before it go with `drop_trimmed`."""
         if not self.start_offset <= before <= self.durable.offset:
             raise OffsetOutOfRange(
                 f"offset {before} outside {self.start_offset}..{self.durable.offset} "
@@ -474,8 +474,16 @@ class PartitionLog:
                 end=self.durable.offset,
             )
         self.start_offset = before
-        self.drop_segments([s for s in self.segments[:-1] if s.next_offset <= before])
         return before
+
+    def drop_trimmed(self) -> None:
+        """Drop whole segments before the start.
+
+        Not before it is on the disk: a power cut must not leave the old start and a part of what
+        follows it.
+        """
+        start = self.start_offset
+        self.drop_segments([s for s in self.segments[:-1] if s.next_offset <= start])
 
     def drop_segments(self, doomed: list[Segment]) -> None:
         """Remove segments from the front, their files after the topic's delay."""

@@ -112,7 +112,7 @@ def _drop_before_start(partition: PartitionLog) -> None:
             start,
         )
         partition.skip_to(start)
-    partition.drop_segments([s for s in partition.segments[:-1] if s.next_offset <= start])
+    partition.drop_trimmed()
 
 
 def _was_active(segment: Segment, stop: CleanStop | None) -> bool:

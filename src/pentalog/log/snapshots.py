@@ -101,6 +101,9 @@ class ProducerSnapshots:
         if not len(partition.producers) or self.synced_offset >= before:
             return
         try:
+            partition.make_up_for_aborts()
+            self._sync_aborts(partition.aborts_unsynced)
+            partition.aborts_unsynced = {}
             self._write(partition.producers.packed(), partition.end_offset)
             self.sync()
         except OSError as error:

@@ -405,7 +405,7 @@ class Store:
         self.runtime.offload(SYNC_LANE, work, then)
 
     def write_starts(self) -> None:
-        """Make it last where partitions start."""
+        """Make it last where partitions start, then drop what lies before; raises OSError."""
         starts = {
             partition.directory.name: Checkpointed(partition.start_offset, partition.topic_id)
             for partition in self._partitions.values()
@@ -415,6 +415,8 @@ class Store:
             path = self.directory / checkpoints.LOG_STARTS
             self.files.replace_text(path, checkpoints.offsets_text(starts))
             self._starts = starts
+        for partition in self._partitions.values():
+            partition.drop_trimmed()
 
     def write_cleaned_offsets(self) -> None:
         path = self.directory / checkpoints.CLEANED_OFFSETS

@@ -97,6 +97,7 @@ def build() -> bool:
             capture_output=True,
             timeout=_BUILD_TIMEOUT_S,
             check=False,
+            env=os.environ,
         )
     return _adopted(cache_directory(), java()) is not None
 

@@ -3,7 +3,12 @@
 Several transactions cannot commit as one.  So the list of shares is recorded first, in a
 transaction of the query's own: from then on the batch counts as written, and whoever meets the
 list, this driver or the next one, commits what is left of it.  Before that nothing was committed,
-and a new attempt starts over.  The list is metadata of offsets in the group of the query:
+and a new attempt starts over.
+
+Tasks look for the list to save themselves the work; whether there is one, the driver decides, after
+it has taken over the query's id.  Tasks that looked before the list was shown are not an error.
+
+The list is metadata of offsets in the group of the query:
 
 | Field | Bytes |
 |---|---|
@@ -22,9 +27,9 @@ import re
 import signal
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pentalog.clients.kafka import Cluster
 from pentalog.clients.kafka.errors import Refused, Unreachable
@@ -33,13 +38,19 @@ from pentalog.clients.kafka.transactions import TransactionalProducer
 from pentalog.model.types import Partition
 from pentalog.tables.shares import (
     Batch,
+    Outcome,
     Share,
     Target,
     WriteRefused,
     abort_share,
+    changed_rows,
     commit_share,
     name_of,
+    write_share,
 )
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _PIECE_CHARACTERS: Final = 3900
 """Kafka takes 4096 unless told otherwise."""
@@ -47,8 +58,8 @@ _PIECE: Final = re.compile(r"(\d+)/(\d+):(-?\d+):([A-Za-z0-9+/=]*)")
 _NUMBER: Final = struct.Struct(">q")
 _SHARE: Final = struct.Struct(">iqhqQ")
 _LIST_TIMEOUT_MS: Final = 60_000
-_SHOWN_MS: Final = 3_000
-"""How long tasks wait for a list that is about to be shown."""
+_SHOWN_MS: Final = 1_000
+"""How long tasks wait for a list that is about to be shown, to spare writing their rows twice."""
 _KILL_AT: Final = "PENTALOG_KILL_WRITE_AT"
 
 
@@ -57,6 +68,8 @@ class Plan(NamedTuple):
 
     batch: int
     shares: tuple[Share, ...]
+    homes: tuple[Partition, ...]
+    """Where its pieces are, in their order."""
 
     def share(self, index: int) -> Share | None:
         return next((one for one in self.shares if one.task == index), None)
@@ -64,23 +77,21 @@ class Plan(NamedTuple):
 
 def read_plan(cluster: Cluster, writer: str, *, stable: bool = True) -> Plan | None:
     """The newest list of shares, None if this query has never written."""
-    pieces: dict[int, dict[int, str]] = {}
+    pieces: dict[int, dict[int, tuple[Partition, str]]] = {}
     counts: dict[int, int] = {}
-    homes: list[Partition] = []
     for at, one in committed(cluster, name_of(writer), stable=stable).items():
         found = _PIECE.fullmatch(one.metadata)
         if found is not None:
             number = int(found[3])
-            pieces.setdefault(number, {})[int(found[1])] = found[4]
+            pieces.setdefault(number, {})[int(found[1])] = at, found[4]
             counts[number] = int(found[2])
-            homes.append(at)
     if not pieces:
         return None
     newest = max(pieces)
-    texts = pieces[newest]
-    if len(texts) != counts[newest]:
-        raise WriteRefused(f"the list of batch {newest} of {writer} is not whole: pieces {texts}")
-    return _decoded("".join(texts[index] for index in sorted(texts)), writer, homes[0])
+    parts = [part for _, part in sorted(pieces[newest].items())]
+    if len(parts) != counts[newest]:
+        raise WriteRefused(f"the list of batch {newest} of {writer} is not whole: pieces {parts}")
+    return _decoded("".join(text for _, text in parts), writer, tuple(at for at, _ in parts))
 
 
 class Seen(NamedTuple):
@@ -90,6 +101,14 @@ class Seen(NamedTuple):
     """The batch counts as written."""
     lost: Share | None
     """The task's share, if it is listed and gone."""
+
+
+def write_task(target: Target, batch: Batch, index: int, rows: Iterable[pa.RecordBatch]) -> Outcome:
+    """Write the rows of one task, unless a former attempt has written them."""
+    seen = look(target, batch, index)
+    if seen.listed and seen.lost is None:
+        return Outcome(None, listed=True)
+    return write_share(target, batch, index, rows, seen.lost)
 
 
 def look(target: Target, batch: Batch, index: int) -> Seen:
@@ -107,9 +126,10 @@ def look(target: Target, batch: Batch, index: int) -> Seen:
 
 
 def _shown_plan(target: Target, writer: str) -> Plan | None:
-    """The newest list, of which Kafka shows nothing for a moment after it was committed.
+    """The newest list, if Kafka shows it: for a moment after its commit it may not.
 
-    A driver that died while it recorded one must not hold tasks up for longer than that.
+    It reports a list that is about to appear only where it replaces an older one.  A driver that
+    died while it recorded one must not hold tasks up for longer than that moment.
     """
     hasty = replace(target.client, timeout_ms=min(target.client.timeout_ms, _SHOWN_MS))
     try:
@@ -120,22 +140,8 @@ def _shown_plan(target: Target, writer: str) -> Plan | None:
             return read_plan(cluster, writer, stable=False)
 
 
-def agreed(batch: Batch, listed: Sequence[bool]) -> bool:
-    """What all tasks of a batch found; refused if they did not find the same.
-
-    A task that looked before the list was shown has written its rows once more, and they must not
-    be taken for those of a share that was lost.
-    """
-    if any(listed) and not all(listed):
-        raise WriteRefused(
-            f"batch {batch.number} of {batch.writer} was recorded while its tasks looked for it; "
-            "start the query again"
-        )
-    return any(listed)
-
-
 def settle(target: Target, batch: Batch, shares: Sequence[Share], *, listed: bool) -> None:
-    """Make the batch visible; `listed` is what its tasks found.
+    """Make the batch visible; `listed` says that one of its tasks found it recorded.
 
     After any failure the batch is to be written and settled again.
     """
@@ -167,7 +173,7 @@ def give_up(target: Target, batch: Batch, shares: Sequence[Share]) -> None:
         plan = read_plan(cluster, batch.writer) if batch.replayable else None
         for share in shares:
             listed = plan.share(share.task) if plan and plan.batch >= batch.number else None
-            if listed is None or listed[1:3] != share[1:3]:
+            if listed is None or listed.identity != share.identity:
                 abort_share(cluster, batch, share)
 
 
@@ -181,25 +187,55 @@ def _recorded(
     )
     plan = read_plan(cluster, batch.writer)
     _check_order(plan, batch)
-    if (plan is not None and plan.batch == batch.number) != listed:
+    homes: tuple[Partition, ...] = ()
+    if plan is not None and plan.batch == batch.number:
+        shares, homes = _completed(cluster, batch, plan, shares), plan.homes
+        if shares == plan.shares:
+            return shares
+    elif listed:
         raise WriteRefused(
-            f"another driver wrote batch {batch.number} of {batch.writer} at the same time; stop "
-            "one of them and start the other again"
+            f"batch {batch.number} of {batch.writer} was recorded in group "
+            f"{name_of(batch.writer)!r}, and the record is gone. Compare the topic with the "
+            "query's input before you start the query again"
         )
-    if plan is not None and listed:
-        again = {share.task: share for share in shares}
-        if not again:
-            return plan.shares
-        # Shares whose transactions were gone, written once more; the others stay as they are.
-        shares = [again.get(share.task, share) for share in plan.shares]
     if not shares:
         return ()
     pass_by("write-before-list")
-    producer.commit_offsets(name_of(batch.writer), _encoded(batch, shares))
+    producer.commit_offsets(name_of(batch.writer), _encoded(batch, shares, homes))
     pass_by("write-in-list")
     producer.commit()
     pass_by("write-list")
     return shares
+
+
+def _completed(
+    cluster: Cluster, batch: Batch, plan: Plan, shares: Sequence[Share]
+) -> tuple[Share, ...]:
+    """The shares of a list, with those that tasks wrote again in place of lost ones.
+
+    Tasks write a listed share again if it was lost, or if they looked before the list was shown:
+    then taking over the share's id has aborted it.
+    """
+    again = {share.task: share for share in shares}
+    completed = []
+    for share in plan.shares:
+        fresh = again.pop(share.task, None)
+        if fresh is None or fresh.identity == share.identity:
+            completed.append(share)
+        elif commit_share(cluster, batch, share):
+            # A listed share that outlived ours was written after it.
+            raise WriteRefused(
+                f"another driver wrote batch {batch.number} of {batch.writer} at the same time; "
+                "stop one of them and start the other again"
+            )
+        elif (fresh.rows, fresh.digest) == (share.rows, share.digest):
+            completed.append(fresh)
+        else:
+            raise changed_rows(batch, share.task)
+    for unlisted in again.values():
+        # The rows are divided otherwise this time; those of the list are the whole batch.
+        abort_share(cluster, batch, unlisted)
+    return tuple(completed)
 
 
 def _check_order(plan: Plan | None, batch: Batch) -> None:
@@ -211,13 +247,17 @@ def _check_order(plan: Plan | None, batch: Batch) -> None:
         )
 
 
-def _encoded(batch: Batch, shares: Sequence[Share]) -> Mapping[Partition, GroupOffset]:
+def _encoded(
+    batch: Batch, shares: Sequence[Share], replaced: Sequence[Partition] = ()
+) -> Mapping[Partition, GroupOffset]:
+    """The pieces of a list by partition, each in place of a piece of the list it replaces."""
     packed = _NUMBER.pack(batch.number) + b"".join(
         _SHARE.pack(one.task, one.producer_id, one.epoch, one.rows, one.digest) for one in shares
     )
     text = base64.b64encode(zlib.compress(packed, 9)).decode()
     parts = [text[at : at + _PIECE_CHARACTERS] for at in range(0, len(text), _PIECE_CHARACTERS)]
-    homes = sorted({Partition(*one.home) for one in shares})
+    parts += [""] * (len(replaced) - len(parts))
+    homes = [*replaced, *sorted({Partition(*one.home) for one in shares} - set(replaced))]
     if len(parts) > len(homes):
         raise WriteRefused(
             f"{len(shares)} tasks are too many for one batch to {len(homes)} partitions; use fewer "
@@ -229,19 +269,19 @@ def _encoded(batch: Batch, shares: Sequence[Share]) -> Mapping[Partition, GroupO
     }
 
 
-def _decoded(text: str, writer: str, home: Partition) -> Plan:
+def _decoded(text: str, writer: str, homes: tuple[Partition, ...]) -> Plan:
     try:
         packed = zlib.decompress(base64.b64decode(text, validate=True))
         (number,) = _NUMBER.unpack_from(packed)
         shares = tuple(
-            Share(task, producer_id, epoch, rows, digest, (home.topic, home.index))
+            Share(task, producer_id, epoch, rows, digest, homes[0])
             for task, producer_id, epoch, rows, digest in _SHARE.iter_unpack(packed[_NUMBER.size :])
         )
     except (zlib.error, binascii.Error, struct.error) as error:
         raise WriteRefused(
             f"the list of shares in group {name_of(writer)} cannot be read: {error}"
         ) from error
-    return Plan(number, shares)
+    return Plan(number, shares, homes)
 
 
 def pass_by(point: str) -> None:

@@ -63,6 +63,19 @@ class Share(NamedTuple):
     home: tuple[str, int]
     """A partition it wrote to."""
 
+    @property
+    def identity(self) -> ProducerId:
+        return ProducerId(self.producer_id, self.epoch)
+
+
+class Outcome(NamedTuple):
+    """What a task reports to the driver."""
+
+    share: Share | None
+    """None if it wrote no rows."""
+    listed: bool
+    """Whether the batch counted as written when the task ran."""
+
 
 def name_of(writer: str, index: int | None = None) -> str:
     """The transactional id, and the group, of a writer or of one of its shares."""
@@ -71,8 +84,8 @@ def name_of(writer: str, index: int | None = None) -> str:
 
 def write_share(
     target: Target, batch: Batch, index: int, rows: Iterable[pa.RecordBatch], lost: Share | None
-) -> Share | None:
-    """Write a task's rows and leave the transaction open; None if there are no rows.
+) -> Outcome:
+    """Write a task's rows and leave the transaction open; nothing if a share is committed already.
 
     `lost` is this share of a former attempt that is known to be gone: the rows must be the same.
     """
@@ -80,22 +93,26 @@ def write_share(
     first = next(some, None)
     if first is None:
         if lost is not None:
-            raise _changed(batch, index)
-        return None
+            raise changed_rows(batch, index)
+        return Outcome(None, listed=False)
     with Cluster(target.servers, target.client) as cluster:
         name = name_of(batch.writer, index)
         producer = TransactionalProducer(cluster, name, timeout_ms=target.timeout_ms)
+        # The list may have been recorded, and this share committed, since the task looked for
+        # them.  Only now is the answer final: taking the id over ended the former transaction.
+        if batch.replayable and is_recorded(cluster, batch, index):
+            return Outcome(None, listed=True)
         try:
             share = _fill(cluster, producer, target, index, chain([first], some))
             if lost is not None and (share.rows, share.digest) != (lost.rows, lost.digest):
-                raise _changed(batch, index)
+                raise changed_rows(batch, index)
             if batch.replayable:
                 home = Partition(*share.home)
                 producer.commit_offsets(name, {home: GroupOffset(batch.number + 1)})
         except BaseException:
             _abort(producer)
             raise
-    return share
+    return Outcome(share, listed=lost is not None)
 
 
 def _fill(
@@ -137,26 +154,25 @@ def _fill(
 def commit_share(cluster: Cluster, batch: Batch, share: Share) -> bool:
     """Commit a share, again if need be; False if its transaction is gone, and with it its rows."""
     name = name_of(batch.writer, share.task)
-    identity = ProducerId(share.producer_id, share.epoch)
     try:
-        TransactionalProducer(cluster, name, identity).commit()
+        TransactionalProducer(cluster, name, share.identity).commit()
     except Refused as refused:
         if refused.retriable:
             raise
         # Refused too when another life of this share has begun since; what counts is its record.
-        return batch.replayable and is_recorded(cluster, batch, share.task)
+        # That life's transaction may stay open for long, and must not be waited for.
+        return batch.replayable and is_recorded(cluster, batch, share.task, stable=False)
     return True
 
 
 def abort_share(cluster: Cluster, batch: Batch, share: Share) -> None:
     name = name_of(batch.writer, share.task)
-    identity = ProducerId(share.producer_id, share.epoch)
-    _abort(TransactionalProducer(cluster, name, identity))
+    _abort(TransactionalProducer(cluster, name, share.identity))
 
 
-def is_recorded(cluster: Cluster, batch: Batch, index: int) -> bool:
+def is_recorded(cluster: Cluster, batch: Batch, index: int, *, stable: bool = True) -> bool:
     """Whether a share of this batch was committed: its transaction said so to its group."""
-    known = committed(cluster, name_of(batch.writer, index))
+    known = committed(cluster, name_of(batch.writer, index), stable=stable)
     return any(one.offset > batch.number for one in known.values())
 
 
@@ -172,7 +188,7 @@ def _not_empty(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     return (one for one in rows if one.num_rows)
 
 
-def _changed(batch: Batch, index: int) -> WriteRefused:
+def changed_rows(batch: Batch, index: int) -> WriteRefused:
     return WriteRefused(
         f"batch {batch.number} of {batch.writer} was committed in part, and the transaction of "
         f"task {index} timed out before the rest was; its rows are not the same this time, so "

@@ -26,8 +26,8 @@ from pyspark.sql.datasource import (
 
 from pentalog.tables.encoder import RowsRefused, check_columns
 from pentalog.tables.options import OptionRefused, client_options
-from pentalog.tables.settlement import agreed, give_up, look, settle
-from pentalog.tables.shares import Batch, Share, Target, write_share
+from pentalog.tables.settlement import give_up, settle, write_task
+from pentalog.tables.shares import Batch, Share, Target
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -123,11 +123,7 @@ def _task() -> Any:
 
 
 def _write(target: Target, batch: Batch, rows: Iterator[pa.RecordBatch]) -> Written:
-    index = _task().partitionId()
-    seen = look(target, batch, index)
-    if seen.listed and seen.lost is None:
-        return Written(batch, None, listed=True)
-    return Written(batch, write_share(target, batch, index, rows, seen.lost), seen.listed)
+    return Written(batch, *write_task(target, batch, _task().partitionId(), rows))
 
 
 def _commit(target: Target, messages: Messages) -> None:
@@ -136,7 +132,7 @@ def _commit(target: Target, messages: Messages) -> None:
         return
     shares = [one.share for one in written if one.share is not None]
     batch = written[0].batch
-    settle(target, batch, shares, listed=agreed(batch, [one.listed for one in written]))
+    settle(target, batch, shares, listed=any(one.listed for one in written))
 
 
 def _abort(target: Target, messages: Messages) -> None:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import difflib
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from pentalog import embedded
 from pentalog.app import ENDPOINTS, App
-from pentalog.config import Listen
 from pentalog.server.lifecycle import Loop
+from pentalog.server.listener import ListenFailed, bind
 from pentalog.testing.disk import FillableFiles
 from pentalog.testing.faults import Fault, Faults
 from pentalog.testing.refusals import REFUSALS
@@ -38,6 +39,19 @@ class Broker(embedded.Broker):
         self._faults = Faults()
         self._files = FillableFiles()
         self._crashing = False
+        self._wished = self.config.listen
+        self._reserved: list[socket.socket] = []
+        """Bound, never listening: no other process gets a port while the broker is down."""
+
+    def start(self) -> Self:
+        """Returns when the ports are open; raises here what kept them from it."""
+        if not self._reserved:
+            try:
+                self._reserve_ports()
+            except ListenFailed:
+                self.stop()
+                raise
+        return super().start()
 
     def fail(self, door: str, request: str, *, error: str | int, times: int | None = None) -> Fault:
         """Refuse requests of this name with an error, in the terms of the door's protocol."""
@@ -108,14 +122,12 @@ class Broker(embedded.Broker):
 
     def crash(self) -> None:
         """End as a killed process would: nobody is answered any more, nothing is tidied up."""
-        self._keep_ports()
         self._crashing = True
         self._end()
 
     def restart(self, *, crash: bool = True) -> None:
         """Crash, or stop in order, and start again with the same data on the same ports."""
         if self.running:
-            self._keep_ports()
             self._crashing = crash
             self._end()
         self.start()
@@ -125,6 +137,10 @@ class Broker(embedded.Broker):
         self.heal()
         self._crashing = self._temporary
         super().stop()
+        for holder in self._reserved:
+            holder.close()
+        self._reserved.clear()
+        self.config = replace(self.config, listen=self._wished)
 
     def _new_app(self, loop: Loop) -> App:
         endpoints = {name: faulty(one, self._faults) for name, one in ENDPOINTS.items()}
@@ -137,9 +153,16 @@ class Broker(embedded.Broker):
         else:
             await app.stop()
 
-    def _keep_ports(self) -> None:
-        opened = tuple(Listen(name, at.host, at.port) for name, at in self._addresses.items())
-        self.config = replace(self.config, listen=opened)
+    def _reserve_ports(self) -> None:
+        """Choose the free ports that were asked for now, so that restarts can keep them."""
+        chosen = []
+        for wish in self._wished:
+            if wish.port == 0:
+                holders = bind(wish)
+                self._reserved += holders
+                wish = replace(wish, port=holders[0].getsockname()[1])
+            chosen.append(wish)
+        self.config = replace(self.config, listen=tuple(chosen))
 
     def _on_loop(self, run: Callable[[], int]) -> int:
         """Run on the thread that owns the connections; its result."""

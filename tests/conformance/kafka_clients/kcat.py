@@ -83,7 +83,11 @@ def _missing() -> str:
         return ""
     if os.geteuid() == 0 and shutil.which("apt-get") is not None:
         subprocess.run(
-            ["apt-get", "install", "-y", "kcat"], capture_output=True, timeout=300, check=False
+            ["apt-get", "install", "-y", "kcat"],
+            capture_output=True,
+            timeout=300,
+            check=False,
+            env=os.environ,
         )
     if shutil.which("kcat") is not None:
         return ""
@@ -97,6 +101,7 @@ def _run(address: str, options: Sequence[str], text: bytes = b"") -> bytes:
         capture_output=True,
         timeout=TIMEOUT_S,
         check=False,
+        env=os.environ,
     )
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout

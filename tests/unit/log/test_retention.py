@@ -131,6 +131,7 @@ def test_what_was_trimmed_goes_whatever_the_policy(tmp_path: Path) -> None:
     bench = bench_with(tmp_path, retention_ms=-1, cleanup_delete=False)
     partition = bench.store.get(AT)
     partition.trim(60)
+    partition.drop_trimmed()
     assert partition.active.size
     assert apply_retention(partition, bench.runtime.now_ms()) == 1
     assert partition.size_bytes == 0

@@ -54,7 +54,6 @@ def break_indexes(bench: LogBench, files: UnreadableIndexes) -> None:
 # `PartitionLog.notify` lets out what one waiting reader raises.  Both are to be mended there.
 
 
-@pytest.mark.xfail(strict=True, raises=OSError, reason="an append fails for another's read")
 def test_a_reader_that_cannot_be_served_costs_no_writer(
     bench: LogBench, files: UnreadableIndexes
 ) -> None:
@@ -62,7 +61,6 @@ def test_a_reader_that_cannot_be_served_costs_no_writer(
     bench.append(b"v")
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="a commit is answered in part")
 def test_a_reader_that_cannot_be_served_costs_no_other_partition(
     bench: LogBench, files: UnreadableIndexes
 ) -> None:

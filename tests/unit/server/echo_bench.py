@@ -131,13 +131,22 @@ async def read_frame(reader: asyncio.StreamReader) -> bytes:
     return await reader.readexactly(length)
 
 
-async def until(met: Callable[[], bool], timeout_s: float = 10) -> None:
+async def until(met: Callable[[], bool], timeout_s: float = 50) -> None:
     deadline = asyncio.get_running_loop().time() + timeout_s
     while True:
         if met():
             return
         assert asyncio.get_running_loop().time() < deadline, "waited too long"
         await asyncio.sleep(0.002)
+
+
+async def turns(count: int = 50) -> None:
+    """Let the loop, which serves both ends, do what is ready: far more turns than anything takes.
+
+    To see that something does not happen; a time would mean little on a busy machine.
+    """
+    for _ in range(count):
+        await asyncio.sleep(0)
 
 
 Run = Callable[..., None]

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from echo_bench import RANGE, Bench, Run, frame, read_frame, until
+from echo_bench import RANGE, Bench, Run, frame, read_frame, turns, until
 
 
 async def ask(bench: Bench, *payloads: bytes) -> list[bytes]:
@@ -106,7 +106,7 @@ def test_places_keep_the_order_however_they_are_filled(serve: Run) -> None:
         assert await read_frame(reader) == b"1"
         bench.places["5"].fill(frame(b"5"))
         bench.places["4"].fill()  # a silent answer
-        await asyncio.sleep(0.02)
+        await turns()
         assert not reader._buffer  # type: ignore[attr-defined]
         bench.places["2"].fill(frame(b"2"))
         assert [await read_frame(reader) for _ in range(4)] == [b"2", b"3", b"5", b"6"]
@@ -206,7 +206,7 @@ def test_a_peer_that_never_reads_costs_no_more_than_its_queue(serve: Run) -> Non
         await until(
             lambda: any(one.queued_bytes > limit / 2 for one in bench.listeners._connections)
         )
-        await asyncio.sleep(0.1)
+        await turns()
         (connection,) = bench.listeners._connections
         assert connection.queued_bytes < limit + 200_000
         assert bench.served < 200
@@ -225,7 +225,7 @@ def test_reading_stops_at_the_limit_of_places_and_goes_on_later(serve: Run) -> N
         reader, writer = await bench.connect()
         writer.write(b"".join(frame(b"P%d" % number) for number in range(100)))
         await until(lambda: bench.served >= 10)
-        await asyncio.sleep(0.05)
+        await turns()
         assert bench.served == 10
         for number in range(100):
             await until(lambda number=number: str(number) in bench.places)  # type: ignore[misc]
@@ -462,7 +462,7 @@ def test_closing_lets_accepted_requests_finish(serve: Run) -> None:
         writer.write(frame(b"P1"))
         await until(lambda: bench.served == 1)
         closing = asyncio.ensure_future(bench.listeners.close(timeout_ms=5000))
-        await asyncio.sleep(0.03)
+        await turns()
         writer.write(frame(b"Etoo late"))
         bench.places["1"].fill(frame(b"in time"))
         assert await reader.read() == frame(b"in time")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-
-from echo_bench import Bench, Run, frame, read_frame, until
+from echo_bench import Bench, Run, frame, read_frame, turns, until
 
 
 def test_a_muted_connection_is_not_served_until_its_time_is_over(serve: Run) -> None:
@@ -66,7 +64,7 @@ def test_a_muted_connection_does_not_hold_up_the_end(serve: Run) -> None:
         await read_frame(reader)
         bench.sessions[0].replies.mute(600_000)
         writer.write(frame(b"Enever"))
-        await asyncio.sleep(0.05)
+        await turns()
         await bench.listeners.close(timeout_ms=500)
         assert await reader.read() == b""
         writer.close()

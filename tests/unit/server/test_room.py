@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-
-from echo_bench import LENGTH, Bench, Run, until
+from echo_bench import LENGTH, Bench, Run, turns, until
 
 CHUNK = bytes(64 << 10)
 
@@ -26,7 +24,7 @@ def test_a_push_goes_on_when_the_peer_has_read(serve: Run) -> None:
 
         replies.when_room(push)
         await until(lambda: pushed > 0)
-        await asyncio.sleep(0.05)
+        await turns()
         assert pushed < 2000, "a peer that does not read was pushed everything"
         for _ in range(2000):
             assert LENGTH.unpack(await reader.readexactly(4)) == (len(CHUNK),)
@@ -49,7 +47,7 @@ def test_it_runs_in_a_later_turn_and_never_after_the_end(serve: Run) -> None:
         writer.close()
         await until(lambda: session.closed > 0)
         session.replies.when_room(lambda: runs.append("never"))
-        await asyncio.sleep(0.02)
+        await turns()
         assert runs == ["once"]
 
     serve(test)

@@ -51,7 +51,7 @@ def test_one_process_at_a_time_makes_it(cache: Path) -> None:
     (claim,) = cache.glob("*.claim")
     claim.write_text(str(os.getppid()))
     assert not any("Archive" in one for one in archive.options())
-    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended = subprocess.Popen([sys.executable, "-c", ""], env=os.environ)
     ended.wait()
     claim.write_text(str(ended.pid))
     assert any("ArchiveClassesAtExit" in one for one in archive.options())

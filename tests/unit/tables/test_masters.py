@@ -10,6 +10,7 @@ import pytest
 
 from pentalog.cli.refusals import reason
 from pentalog.tables import masters
+from pentalog.testing.ports import reserve_port
 
 IMAGE = "spark.kubernetes.container.image"
 
@@ -22,8 +23,7 @@ def listening() -> Iterator[str]:
 
 @pytest.fixture
 def silent() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return f"127.0.0.1:{server.getsockname()[1]}"
+    return f"127.0.0.1:{reserve_port()}"
 
 
 @pytest.mark.parametrize("master", ["local", "local[*]", "local[2]", "local[2,3]"])

@@ -70,7 +70,8 @@ def committed(
 ) -> dict[Partition, GroupOffset]:
     """Where a group goes on, for the partitions of which that is known; None: all of them.
 
-    `stable` waits for transactions that are about to change it.
+    `stable` waits for transactions that are about to change it.  Without `partitions`, Apache
+    Kafka does not report those that are about to commit a partition's first offset.
     """
     doing = f"asking for the offsets of group {group!r}"
     topics = None

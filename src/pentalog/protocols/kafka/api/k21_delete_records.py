@@ -10,6 +10,7 @@ from typing import Any
 
 from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import OffsetOutOfRange, PartitionNotFound
+from pentalog.model.later import Later
 from pentalog.model.types import Offset, Partition
 from pentalog.protocols.kafka.authorization import demand
 from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused, code_of
@@ -49,6 +50,23 @@ def _delete(
             answer["low_watermark"] = _trim(call, at, before, ends[at])
         except REFUSALS as refusal:
             answer["error_code"] = code_of(refusal)
+    settled = call.context.broker.topics.settle()
+    answers = [answer for answer, _, _ in allowed if "error_code" not in answer]
+    call.when_all([settled], lambda kept: _answer(kept, topics, answers, settled))
+
+
+def _answer(
+    call: Call,
+    topics: list[dict[str, Any]],
+    answers: list[dict[str, Any]],
+    settled: Later[None],
+) -> None:
+    """Answer when a power cut could not bring the deleted records back."""
+    try:
+        _ = settled.value
+    except REFUSALS as refusal:
+        for answer in answers:
+            answer |= {"low_watermark": -1, "error_code": code_of(refusal)}
     call.answer({"topics": topics})
 
 
