@@ -482,8 +482,13 @@ class Judge:
                 at = sent.offset + number
                 if at >= newest.get(item.key, (-1,))[0]:
                     newest[item.key] = (at, item, sent)
+        there: dict[bytes | None, int] = {}
+        for at, identity in found.items():
+            owner, number = self._items[identity]
+            key = owner.items[number].key
+            there[key] = max(at, there.get(key, -1))
         for at, item, sent in newest.values():
-            if at in found or item.key in buried:
+            if there.get(item.key, -1) >= at or item.key in buried:
                 continue
             if item.value is None and self.wall_ms - sent.sent_ms >= topic.tombstones_ms:
                 continue

@@ -292,6 +292,8 @@ class KafkaClients:
             self.world.judge.acknowledge(sent, answer.base_offset)
             producer.sequences[place] = producer.sequences.get(place, 0) + len(sent.items)
             producer.pending = None
+            if sent.loose:
+                producer.producer_id = -1
             return
         sent.absent = was_absent and not sent.loose
         if answer.code in _SEQUENCE_CODES and (
@@ -366,7 +368,7 @@ class KafkaClients:
         transaction.outcome = Outcome.COMMITTED if commit else Outcome.ABORTED
         for register, number in attempts:
             register.confirm(number)
-        producer.ready = True
+        producer.ready = good
 
     async def _initialise(self, client: str, producer: Transactional) -> bool:
         fields = {
@@ -436,7 +438,8 @@ class KafkaClients:
         )
         self.world.tell(f"batch {sent.number} in transaction {transaction.number}")
         code = await self._send(client, sent, data, producer.name)
-        if code:
+        if code or sent.loose:
+            # Which topic knows this sequence now, the producer cannot tell.
             producer.ready = False
             return False
         producer.sequences[place] = producer.sequences.get(place, 0) + len(items)
