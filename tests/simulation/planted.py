@@ -138,9 +138,7 @@ def forged_journal_entry(stack: ExitStack) -> None:
 @_fault("the journal's space is reused while it is needed")
 def journal_reused_early(stack: ExitStack) -> None:
     def room(owner: Journal, size: int) -> int:
-        if size > owner.size_bytes - journal._START:
-            return -1
-        return owner._head if owner._head + size <= owner.size_bytes else journal._START
+        return journal._START if size <= owner.size_bytes - journal._START else -1
 
     _patch(stack, Journal, "_room", room)
 
