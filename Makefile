@@ -8,6 +8,7 @@ KERNELS := $(wildcard $(addprefix src/pentalog/kernels/compiled/,*.pyx *.pxd *.h
 # More than there are cores on a small machine: much of the time tests wait.
 PARALLEL ?= 3
 FRAMES ?= 1000000
+SEEDS ?= 20000
 # Python that may keep no compiled modules compiles them anew in each of hundreds of processes.
 unexport PYTHONDONTWRITEBYTECODE
 # Wheels only, but for two that are published as source: pyspark (Python and jars) and msgpack 1.0.4,
@@ -20,7 +21,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	$(addprefix --index-url ,$(shell $(BIN)/pip config get global.index-url 2>/dev/null))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-cluster test-sanitized check bench fuzz torture lock clean
+.PHONY: help install demo test test-cluster test-sanitized check bench fuzz simulate torture lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,6 +66,9 @@ fuzz: $(STAMP) ## feed damaged bytes to the kernels and to every door (FRAMES=10
 	$(BIN)/python -m tests.fuzz.kernels.sanitizer --count $(FRAMES)
 	for door in kafka rustlog blipmq cursus fluvio; do \
 		$(BIN)/python -m tests.fuzz.doors $$door --frames $(FRAMES) || exit 1; done
+
+simulate: $(STAMP) ## run the broker on a simulated disk, clock and network (SEEDS=20000)
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 
 torture: $(STAMP) ## kill brokers for a long time and look for losses
 	PENTALOG_TORTURE=1 $(BIN)/pytest tests/crash tests/tables/test_table_kills.py --timeout 7200

@@ -5,19 +5,24 @@ from __future__ import annotations
 from random import Random
 
 from tests.simulation.disk import Disk
+from tests.simulation.plan import Settings
 
 from pentalog.kernels import crc32c
+from pentalog.log import journal
 from pentalog.model import batch
 from pentalog.model.types import Record
 
+_SMALL = (0, 1, 10, 61, 100)
 _SIZES = (0, 1, 10, 61, 100, 500, 511, 512, 513, 1000, 4000, 4095, 4096, 4097)
 
 
-def value(random: Random, identity: bytes, disk: Disk, hostile: float, next_offset: int) -> bytes:
+def value(
+    random: Random, identity: bytes, disk: Disk, settings: Settings, next_offset: int
+) -> bytes:
     """A value that ends with its record's identity, so it is like no other."""
-    if random.random() < hostile:
+    if random.random() < settings.hostile:
         return imitation(random, disk, next_offset) + identity
-    size = random.choice(_SIZES)
+    size = random.choice(_SMALL if settings.small else _SIZES)
     body = (
         bytes([random.getrandbits(8)]) * size if random.random() < 0.5 else random.randbytes(size)
     )
@@ -46,30 +51,37 @@ def imitation(random: Random, disk: Disk, next_offset: int) -> bytes:
 
 
 def journal_entries(random: Random, content: bytes) -> bytes:
-    """Whole entries as they lie in the real journal, behind a filler that aligns them."""
-    starts = [at for at in range(8192, len(content), 64) if content[at : at + 4] == b"PLJE"]
-    if not starts:
-        return content[:200]
-    at = random.choice(starts)
-    length = int.from_bytes(content[at + 44 : at + 48], "little")
-    entry = bytearray(content[at : at + 64 + min(length, 4000)])
-    if random.random() < 0.7:
-        # As the next entries would look: a later number, and for another place perhaps.
-        sequence = int.from_bytes(entry[16:24], "little") + random.randint(0, 3)
-        entry[16:24] = sequence.to_bytes(8, "little")
-        if random.random() < 0.3:
-            entry[40:44] = random.choice((0, 1, 7)).to_bytes(4, "little")
-        entry = _with_checksum(entry)
-    # The entry is aligned to 64 bytes for some lengths of what lies before it.
-    filler = bytes(random.choice((0, 1, 2, 3)) + random.randint(0, 63))
-    copies = b"".join(bytes(offset) + entry for offset in (0, 1, 3, 7, 13))
-    return filler + (copies if len(copies) < 6000 and random.random() < 0.3 else bytes(entry))
+    """An entry as it lies in the real journal, or as the next one would look, aligned perhaps."""
+    headers = [journal._read_header(content, at) for at in (0, 4096)]
+    tokens = [header[2] for header in headers if header is not None]
+    at = content.find(random.choice(tokens), 8192) if tokens else -1
+    if at < 0:
+        return content[8192:8400]
+    places = []
+    while at >= 0:
+        places.append(at)
+        at = content.find(content[places[0] : places[0] + 16], at + 16)
+    entry = _forged_entry(random, content, random.choice(places))
+    # In front of the value are an entry's head, a batch's head, and a few bytes of the record;
+    # with this filler the forged entry often begins where one may begin.
+    before = journal._ENTRY.size + 61 + random.randint(6, 14)
+    return bytes(-before % 64) + entry
 
 
-def _with_checksum(entry: bytearray) -> bytearray:
-
-    entry[4:8] = crc32c(memoryview(entry)[8:]).to_bytes(4, "little")
-    return entry
+def _forged_entry(random: Random, content: bytes, at: int) -> bytes:
+    head = journal._ENTRY.unpack_from(content, at)
+    token, _, length, number, topic_id, partition, _, base, segment_base, position = head
+    start = at + journal._ENTRY.size
+    payload = content[start : start + length]
+    number += random.randint(0, 4)
+    # A large one would not pass through the journal.
+    if length > 600 or random.random() < 0.7:
+        payload = forged_batch(random, base)
+    body = journal._ENTRY_BODY.pack(
+        len(payload), number, topic_id, partition, 0, base, segment_base, position
+    )
+    checksum = crc32c(body + payload).to_bytes(4, "little")
+    return bytes(token + checksum + body + payload)
 
 
 def forged_batch(random: Random, next_offset: int) -> bytes:

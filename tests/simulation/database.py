@@ -38,7 +38,7 @@ class Database:
         word = sql.split(None, 1)[0]
         if word in _READS:
             if "wal_checkpoint" in sql:
-                self._checkpoint()
+                self.checkpoint()
             if "user_version =" not in sql:
                 return self._connection.execute(sql, values)
         cursor = self._connection.execute(sql, values)
@@ -64,9 +64,10 @@ class Database:
     def open(self) -> None:
         """A process opens the file: from here on a power cut may take unsynced commits."""
         if not self._commits:
-            self._checkpoint()
+            self.checkpoint()
 
-    def _checkpoint(self) -> None:
+    def checkpoint(self) -> None:
+        """Everything committed so far is durable."""
         empty = not self._connection.execute("PRAGMA page_count").fetchone()[0]
         self._base = b"" if empty else self._connection.serialize()
         self._commits.clear()
@@ -90,7 +91,7 @@ class Database:
             for commit in kept:
                 for sql, values in commit:
                     self._connection.execute(sql, values)
-        self._checkpoint()
+        self.checkpoint()
         return count
 
 

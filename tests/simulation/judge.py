@@ -13,16 +13,11 @@ from enum import Enum
 from typing import NamedTuple
 
 from tests.simulation.kafka_wire import Read, identity_of, is_marker
+from tests.simulation.violation import Violation
 
 _MARKER = b"a transaction marker"
-
-
-class Violation(Exception):
-    """The broker broke a rule."""
-
-    def __init__(self, rule: str, text: str) -> None:
-        super().__init__(f"{rule}: {text}")
-        self.rule = rule
+ANYWHERE = 1 << 60
+"""A start that may lie at any offset."""
 
 
 class Outcome(Enum):
@@ -55,6 +50,8 @@ class Transaction:
     """A record of it that a read_committed consumer got."""
     hidden: str = ""
     """A record of it that such a consumer did not get."""
+    broken: bool = False
+    """A power cut may have taken any part of it."""
 
 
 @dataclass(eq=False)
@@ -122,6 +119,8 @@ class TopicLife:
     compact: bool = False
     tombstones_ms: int = 1 << 60
     retention: bool = False
+    doomed: bool = False
+    """Its deletion was begun."""
     models: dict[int, PartitionModel] = field(default_factory=dict)
 
     @property
@@ -179,6 +178,8 @@ class Judge:
         """False where the page cache is good enough: a power cut may take anything recent."""
         self.lossy = False
         """Such a cut has happened since the last complete reading."""
+        self.ever_lossy = False
+        """Such a cut has happened."""
         self.topics: dict[str, list[TopicLife]] = {}
         self.registers: dict[object, Register] = {}
         self.readings = 0
@@ -262,23 +263,26 @@ class Judge:
             if self.synced:
                 kept = sent.shown or (sent.acked and sent.acks == -1)
             else:
-                kept, sent.absent = sent.at_start, False
+                kept, sent.absent = sent.at_start and not sent.topic.doomed, False
+                if sent.transaction is not None:
+                    sent.transaction.broken = True
                 if not kept:
                     sent.shown = False
             if not kept:
                 self._unsettle(sent)
         if not self.synced:
-            self.lossy = True
+            self.lossy = self.ever_lossy = True
             for register in self.registers.values():
                 register.forget()
             for lives in self.topics.values():
+                # The settings of an earlier topic of the name may be back.
+                lives[-1].retention |= any(life.retention or life.compact for life in lives)
                 for model in (model for life in lives for model in life.models.values()):
                     kept_items = {
-                        item.identity for s in model.sents if s.at_start for item in s.items
+                        item.identity for s in model.sents if s.required for item in s.items
                     }
                     model.taken = {o: i for o, i in model.taken.items() if i in kept_items}
-                    model.floor_maybe = max(model.floor_maybe, model.floor)
-                    model.floor = 0
+                    model.floor, model.floor_maybe = 0, ANYWHERE
 
     def sync_failed(self) -> None:
         """A sync failed: what was only written may be gone with the process."""
@@ -363,7 +367,7 @@ class Judge:
         if sent.absent:
             raise Violation("returned", f"{place} holds {sent}, which was not there before")
         if read.offset < model.floor:
-            raise Violation("returned", f"{place} was deleted by an acknowledged request")
+            raise Violation("trim undone", f"{place} was deleted by an acknowledged request")
         self._take(topic, index, model, read.offset, identity)
         sent.offset = base
         if durable:
@@ -402,6 +406,8 @@ class Judge:
                 if not start <= at < end:
                     continue
                 seen = visible.get(at) == item.identity
+                if transaction is not None and transaction.broken:
+                    continue
                 if transaction is not None:
                     self._check_transaction(transaction, sent, number, seen)
                 elif not seen and sent.required and not topic.compact:
@@ -431,11 +437,19 @@ class Judge:
         if start > end:
             raise Violation("start beyond end", f"{place} starts at {start} and ends at {end}")
         if start < model.floor:
-            raise Violation("returned", f"{place} starts at {start}, deleted up to {model.floor}")
+            raise Violation(
+                "trim undone", f"{place} starts at {start}, deleted up to {model.floor}"
+            )
         allowed = max(model.floor, model.floor_maybe)
-        if start > allowed and not topic.retention and not topic.compact:
-            raise Violation("start moved", f"{place} starts at {start}, {allowed} was asked for")
+        if not topic.retention and not topic.compact:
+            for sent in model.sents:
+                if sent.required and sent.offset is not None and allowed <= sent.offset < start:
+                    raise Violation("start moved", f"{place} starts at {start}, behind {sent}")
+        if model.floor_maybe == ANYWHERE:
+            model.floor_maybe = start  # nothing is under way: that is where it is now
         required = topic.required_end(index)
+        if end < required and topic.doomed:
+            raise Violation("half deleted", f"{place} ends at {end}, {required} was promised")
         if end < required:
             raise Violation("lost end", f"{place} ends at {end}; {required} was promised")
 
@@ -451,7 +465,7 @@ class Judge:
             there = sent.offset is not None and found.get(sent.offset) == sent.items[0].identity
             if restart and there:
                 sent.at_start = True
-            if not sent.required and not (topic.compact or topic.retention):
+            if restart and not sent.required and not (topic.compact or topic.retention):
                 sent.absent = True
 
     def _check_compacted(self, topic: TopicLife, index: int, found: dict[int, bytes]) -> None:
@@ -485,7 +499,7 @@ class Judge:
                 self._reconcile_listed(name, lives, *listed[name])
             elif lives:
                 if lives[-1].being is Being.ALIVE and not self.lossy:
-                    raise Violation("topic lost", f"{name} is not listed")
+                    raise Violation("topic lost", f"{name[:20]} is not listed")
                 lives[-1].being = Being.DELETED
         self.lossy = False
 
@@ -496,18 +510,20 @@ class Judge:
         if not matches:
             matches = [life for life in lives[-1:] if life.topic_id is None or self.lossy]
         if not matches:
-            raise Violation("phantom topic", f"{name} has id {topic_id}, which was never given")
+            raise Violation(
+                "phantom topic", f"{name[:20]} has id {topic_id}, which was never given"
+            )
         life = matches[0]
         if life.being is Being.DELETED and not self.lossy:
-            raise Violation("topic returned", f"{name} with id {topic_id} was deleted")
+            raise Violation("topic returned", f"{name[:20]} with id {topic_id} was deleted")
         while lives[-1] is not life:
             later = lives.pop()
             if later.being is Being.ALIVE and not self.lossy:
-                raise Violation("topic lost", f"{name}: the older id {topic_id} is listed")
+                raise Violation("topic lost", f"{name[:20]}: the older id {topic_id} is listed")
         if not life.partitions <= count <= life.partitions_maybe and not self.lossy:
             raise Violation(
                 "partitions",
-                f"{name} has {count} partitions; {life.partitions} were confirmed, "
+                f"{life.label} has {count} partitions; {life.partitions} were confirmed, "
                 f"{life.partitions_maybe} asked for",
             )
         life.topic_id, life.being = topic_id, Being.ALIVE

@@ -11,8 +11,17 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.simulation import contents, kafka_wire
-from tests.simulation.judge import Being, Item, Outcome, Sent, TopicLife, Transaction, Violation
+from tests.simulation.judge import (
+    ANYWHERE,
+    Being,
+    Item,
+    Outcome,
+    Sent,
+    TopicLife,
+    Transaction,
+)
 from tests.simulation.kafka_admin import Administrator
+from tests.simulation.violation import Violation
 from tests.simulation.wire import Connection
 
 from pentalog.clients.kafka.messages import ms
@@ -25,6 +34,10 @@ if TYPE_CHECKING:
 _STORAGE: Final = 56
 _STORAGE_CODES: Final = frozenset({_STORAGE, 15, 51})
 """What may be answered while the disk fails."""
+_LOSSY_CODES: Final = frozenset({1, 45, 47, 48, 49, 53, 59, 87, 90})
+"""What may be answered after a power cut that took what producers, topics and logs knew."""
+_SEQUENCE_CODES: Final = (45, 59)
+"""What a producer is answered whose last batches are not known any more."""
 _UNKNOWN_TOPIC: Final = 3
 _OUT_OF_RANGE: Final = 1
 _DUPLICATE: Final = 46
@@ -78,6 +91,12 @@ class KafkaClients:
         """The broker has gone."""
         self._connections.clear()
         self._busy.clear()
+        if self.world.judge.lossy:
+            # Their ids may be given to others now.
+            for producer in self._once:
+                producer.pending, producer.producer_id = None, -1
+            for each in self._transactional:
+                each.ready = False
 
     def connection(self, client: str) -> Connection:
         found = self._connections.get(client)
@@ -87,6 +106,8 @@ class KafkaClients:
 
     def start(self, kind: str, random: Random) -> Any:
         """Begin one operation; None if its client is busy or has nothing to do."""
+        if kind in ("idempotent", "transaction") and self.world.judge.ever_lossy:
+            return None  # the broker may give ids again that it gave before the cut
         client = _CLIENTS[kind]
         if client.endswith("*"):
             client = client[:-1] + str(random.randint(0, 1))
@@ -114,6 +135,8 @@ class KafkaClients:
             return
         if self.world.had_fault and code in _STORAGE_CODES:
             return
+        if self.world.judge.ever_lossy and code in _LOSSY_CODES:
+            return
         raise Violation("error", f"{what} was refused with code {code}")
 
     def _topic(self, random: Random, *, compact: bool | None = None) -> TopicLife | None:
@@ -139,7 +162,7 @@ class KafkaClients:
                 random,
                 identity,
                 self.world.disk,
-                self.world.settings.hostile,
+                self.world.settings,
                 next_offset + number,
             )
             if topic.compact and random.random() < 0.3:
@@ -153,7 +176,8 @@ class KafkaClients:
         ]
         now = self.world.clock.now_ms()
         timestamp = now - random.choice((0, 0, 0, 1_000, 86_400_000))
-        codec = random.choice((0, 0, 0, 0, 1, 3))
+        # Imitations are to lie in the files as they are.
+        codec = 0 if self.world.settings.hostile else random.choice((0, 0, 0, 1, 3))
         return bytes(batch.build(records, timestamp_ms=timestamp, codec=codec, **producer))
 
     def _produce(self, client: str, random: Random) -> Any:
@@ -183,10 +207,15 @@ class KafkaClients:
         elif answer.code != _DUPLICATE:
             moved = sent.topic.being is not Being.ALIVE or sent.loose
             allowed = (_UNKNOWN_TOPIC,) if moved else ()
-            if sent.transaction is not None or data is None:
+            if sent.transaction is not None:
                 allowed += (48, 51, 53)
+                allowed += _SEQUENCE_CODES if self._forgotten(sent) else ()
             self.refused(f"batch {sent.number}", answer.code, *allowed)
         return answer.code
+
+    def _forgotten(self, sent: Sent) -> bool:
+        """May the broker have deleted what it knew of the batch's producer?"""
+        return sent.topic.retention or sent.topic.model(sent.index).floor_maybe > 0
 
     def _idempotent_of(self, client: str) -> Idempotent:
         return self._once[int(client[-1])]
@@ -263,8 +292,10 @@ class KafkaClients:
             producer.pending = None
             return
         sent.absent = was_absent and not sent.loose
-        if answer.code in (45, 59, 47) and not self.world.judge.synced:
-            producer.pending, producer.producer_id = None, -1  # a power cut took what was before
+        if answer.code in _SEQUENCE_CODES and (
+            not self.world.judge.synced or self._forgotten(sent)
+        ):
+            producer.pending, producer.producer_id = None, -1
             return
         if answer.code == _DUPLICATE:
             producer.pending = None
@@ -424,13 +455,14 @@ class KafkaClients:
             self.refused("AddOffsetsToTxn", answer.error_code, 51)
             return False
         self._count += 1
+        offset = self._count
         fields = {
             **identity,
             "group_id": group,
             "generation_id": -1,
             "member_id": "",
             "group_instance_id": None,
-            "topics": _committed_topics(topic.name, index, self._count),
+            "topics": _committed_topics(topic.name, index, offset),
         }
         answer = await self.ask(client, kafka_wire.TXN_OFFSET_COMMIT, fields)
         code = answer.topics[0].partitions[0].error_code
@@ -438,7 +470,7 @@ class KafkaClients:
             moved = topic.being is not Being.ALIVE
             self.refused("TxnOffsetCommit", code, *((_UNKNOWN_TOPIC,) if moved else ()))
             return False
-        committed.append((self._register(group, topic, index), self._count))
+        committed.append((self._register(group, topic, index), offset))
         return True
 
     def _register(self, group: str, topic: TopicLife, index: int) -> Any:
@@ -465,7 +497,7 @@ class KafkaClients:
         model = topic.model(index)
         promised = topic.required_end(index)
         where = random.choice(("start", "middle", "end", "record"))
-        floor = max(model.floor, model.floor_maybe if model.floor_maybe < 1 << 60 else 0)
+        floor = max(model.floor, model.floor_maybe if model.floor_maybe < ANYWHERE else 0)
         offset = {"start": floor, "end": max(floor, promised)}.get(where, -1)
         if offset < 0:
             known = [s.offset for s in model.sents if s.required and s.offset is not None]
@@ -494,7 +526,8 @@ class KafkaClients:
             self.world.judge.observe_committed(topic, index, kept, start=offset, end=end)
             return
         self.world.judge.observe(topic, index, answer.records, start=offset, end=answer.next_offset)
-        if offset < promised and not answer.records and not topic.compact:
+        failed = self.world.files.faults.sync_failed
+        if offset < promised and not answer.records and not topic.compact and not failed:
             self.world.violate(
                 "not readable",
                 f"offset {offset} of {topic.label}-{index} gives nothing; up to {promised} was "
@@ -513,14 +546,15 @@ class KafkaClients:
     async def _commit_offset(self, client: str, topic: TopicLife, index: int) -> None:
         group = f"group of {client}"
         self._count += 1
+        offset = self._count
         register = self._register(group, topic, index)
-        number = register.attempt(self._count)
+        number = register.attempt(offset)
         fields = {
             "group_id": group,
             "generation_id_or_member_epoch": -1,
             "member_id": "",
             "group_instance_id": None,
-            "topics": _committed_topics(topic.name, index, self._count),
+            "topics": _committed_topics(topic.name, index, offset),
         }
         answer = await self.ask(client, kafka_wire.OFFSET_COMMIT, fields)
         code = answer.topics[0].partitions[0].error_code
@@ -529,7 +563,7 @@ class KafkaClients:
             self.refused("OffsetCommit", code, *((_UNKNOWN_TOPIC,) if moved else ()))
             return
         register.confirm(number)
-        self.world.tell(f"{register.name} is {self._count}")
+        self.world.tell(f"{register.name} is {offset}")
 
 
 def _committed_topics(name: str, index: int, offset: int) -> list[dict[str, Any]]:

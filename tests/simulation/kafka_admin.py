@@ -6,14 +6,15 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.simulation import kafka_wire
-from tests.simulation.judge import Being, TopicLife
+from tests.simulation.judge import ANYWHERE, Being, TopicLife
 
 from pentalog.clients.kafka.messages import ms
 
 if TYPE_CHECKING:
     from tests.simulation.kafka import KafkaClients
 
-_NAMES: Final = ("orders", "events", "x" * 249)
+LONG_NAME: Final = "x" * 249
+_NAMES: Final = ("orders", "events", LONG_NAME)
 _TIMEOUT: Final = ms(30_000)
 UNKNOWN_TOPIC: Final = 3
 _EXISTS: Final = 36
@@ -96,7 +97,7 @@ class Administrator:
 
     async def _delete(self, life: TopicLife) -> bool:
         self._world.judge.loosen(life.name)
-        life.being = Being.DELETING
+        life.being, life.doomed = Being.DELETING, True
         fields = {"topic_names": (life.name,), "timeout": _TIMEOUT}
         answer = (await self._ask(kafka_wire.DELETE_TOPICS, fields)).responses[0]
         if answer.error_code:
@@ -171,7 +172,7 @@ class Administrator:
             return
         offset = random.choice((random.randint(low, promised), promised, -1))
         # -1 is the high watermark, wherever that is.
-        model.floor_maybe = max(model.floor_maybe, 1 << 60 if offset < 0 else offset)
+        model.floor_maybe = max(model.floor_maybe, ANYWHERE if offset < 0 else offset)
         place = {"partition_index": index, "offset": offset}
         topic = {"name": life.name, "partitions": [place]}
         fields = {"topics": [topic], "timeout": _TIMEOUT}
@@ -180,16 +181,18 @@ class Administrator:
         code = result.error_code
         if code:
             known = (_OUT_OF_RANGE,) if life.retention else ()
-            if code == _OUT_OF_RANGE and not life.retention:
+            if code == _OUT_OF_RANGE and not (life.retention or self._world.had_fault):
                 self._world.violate("not readable", f"{life.label}-{index} ends before {offset}")
+            if self._world.files.faults.sync_failed or code == _OUT_OF_RANGE:
                 known = (_OUT_OF_RANGE,)
             self._clients.refused(f"trim {life.label}-{index} to {offset}", code, *known)
             return
         self._world.tell(f"{life.label}-{index} starts at {result.low_watermark}")
         model.floor = max(model.floor, result.low_watermark)
-        if model.floor_maybe == 1 << 60:
+        if model.floor_maybe == ANYWHERE:
             model.floor_maybe = model.floor
-        if offset < 0 and result.low_watermark < promised:
+        failed = self._world.files.faults.sync_failed
+        if offset < 0 and result.low_watermark < promised and not failed:
             self._world.violate(
                 "not readable",
                 f"DeleteRecords took {result.low_watermark} for the end of {life.label}-{index}; "

@@ -10,9 +10,11 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from tests.simulation.violation import Violation
+
 from pentalog.clients.kafka import messages
 from pentalog.clients.kafka.fetch import Fetched, read_answer
-from pentalog.kernels import batch_header
+from pentalog.kernels import FLAW_COUNT, batch_header, check_batches
 from pentalog.model import batch
 from pentalog.model.batch import CONTROL, TRANSACTIONAL
 from pentalog.model.types import Record
@@ -137,6 +139,8 @@ def fetched(frame: bytes, offset: int) -> Answer:
         if position + header.size > len(data):
             break
         after = header.base_offset + header.last_offset_delta + 1
+        if check_batches(data, position, position + header.size).flaw not in (0, FLAW_COUNT):
+            raise Violation("damaged", f"a batch at offset {header.base_offset} is damaged")
         if not header.attributes & CONTROL:
             transactional = bool(header.attributes & TRANSACTIONAL)
             records += [

@@ -6,7 +6,7 @@ possible.  That is what makes a failing plan shrinkable.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Final, NamedTuple
@@ -20,6 +20,7 @@ class Step(NamedTuple):
 
 
 class Life(NamedTuple):
+    number: int
     steps: list[Step]
     ending: str
     """kill, evict, cut, stop, or stop+cut."""
@@ -41,6 +42,8 @@ class Settings:
     cold: float
     hostile: float
     """Share of values that imitate the broker's own files."""
+    small: bool
+    """Values are small: more of them fit into the journal and into a segment."""
     patience: float
     """Share of steps after which the world waits until nothing is under way."""
 
@@ -68,11 +71,40 @@ class Plan:
         return Plan(self.seed, self.settings, lives)
 
     def without_life(self, number: int) -> Plan:
-        return Plan(
-            self.seed,
-            self.settings,
-            [life for index, life in enumerate(self.lives) if index != number],
+        """`number` counts the lives of this plan."""
+        return self.keep_lives(
+            [life.number for index, life in enumerate(self.lives) if index != number]
         )
+
+    def keep_lives(self, numbers: Collection[int]) -> Plan:
+        lives = [life for life in self.lives if life.number in numbers]
+        return Plan(self.seed, self.settings, lives)
+
+    @property
+    def arguments(self) -> str:
+        """Of the command that repeats it."""
+        numbers = format_numbers([step.number for step in self.steps])
+        lives = format_numbers([life.number for life in self.lives])
+        return f"--seed {self.seed} --lives {lives} --keep {numbers}"
+
+
+def format_numbers(numbers: Sequence[int]) -> str:
+    """Ascending numbers as ranges: 1-4,9.  A dash if there are none."""
+    ranges: list[list[int]] = []
+    for number in sorted(numbers):
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ",".join(f"{a}-{b}" if a < b else str(a) for a, b in ranges) or "-"
+
+
+def parse_numbers(text: str) -> set[int]:
+    found: set[int] = set()
+    for part in text.split(",") if text != "-" else ():
+        first, _, last = part.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    return found
 
 
 _WEIGHTS: Final = {
@@ -95,6 +127,15 @@ _WEIGHTS: Final = {
     "crash": 3,
 }
 """How often each kind of step comes; a seed changes some of them."""
+_THEMES: Final[Sequence[Mapping[str, int]]] = (
+    {},
+    {},
+    {"produce": 4, "idempotent": 4},
+    {"recreate": 8, "create": 3, "full": 4, "relief": 3},
+    {"transaction": 5, "fetch": 2, "commit": 2},
+    {"full": 4, "relief": 4, "error": 3},
+)
+"""What a seed is about: some combinations are rare without."""
 _ENDINGS: Final = ("kill", "kill", "cut", "cut", "cut", "stop", "stop+cut", "evict")
 
 
@@ -104,6 +145,8 @@ def plan(seed: int, *, lives: int | None = None, length: int | None = None) -> P
     weights = dict(_WEIGHTS)
     for kind in random.sample(sorted(weights), 5):
         weights[kind] *= random.choice((0, 0, 3, 5))
+    for kind, factor in random.choice(_THEMES).items():
+        weights[kind] *= factor
     weights["produce"] = max(weights["produce"], 5)
     number = 0
     planned: list[Life] = []
@@ -111,7 +154,7 @@ def plan(seed: int, *, lives: int | None = None, length: int | None = None) -> P
         steps: list[Step] = []
         # Topics first, in the first life: most steps need one.
         kinds = ["create", "create"] if not planned else []
-        count = length or random.choice((4, 10, 20, 30))
+        count = length or random.choice((4, 10, 20, 30, 30, 60))
         kinds += random.choices(list(weights), list(weights.values()), k=count)
         for kind in kinds:
             steps.append(Step(number, kind, random.getrandbits(32)))
@@ -122,7 +165,7 @@ def plan(seed: int, *, lives: int | None = None, length: int | None = None) -> P
             recovery.append(Step(number, kind, random.getrandbits(32)))
             number += 1
         ending = random.choice(_ENDINGS)
-        planned.append(Life(steps, ending, recovery, random.getrandbits(32)))
+        planned.append(Life(len(planned), steps, ending, recovery, random.getrandbits(32)))
     return Plan(seed, settings, planned)
 
 
@@ -131,12 +174,13 @@ def _settings(random: Random) -> Settings:
         flush_interval_ms=random.choice((10, 100, 100, 1000, 0)),
         segment_bytes=random.choice((1024, 2048, 4096, 8192, 16384)),
         index_interval_bytes=random.choice((0, 100, 1000, 4096)),
-        journal_bytes=random.choice((64 << 10, 64 << 10, 128 << 10)),
+        journal_bytes=random.choice((20 << 10, 20 << 10, 24 << 10, 64 << 10)),
         journal_batch_bytes_max=random.choice((1 << 10, 4 << 10, 256 << 10)),
         journal_pays_after=random.choice((0, 1, 4, 1000)),
         slow=random.choice((0.0, 0.0, 0.1, 0.5)),
         pauses=random.choice((0.0, 0.0, 0.0, 0.2)),
         cold=random.choice((0.0, 0.0, 0.3)),
         hostile=random.choice((0.0, 0.1, 0.5)),
+        small=random.random() < 0.4,
         patience=random.choice((0.1, 0.5, 0.9)),
     )

@@ -29,6 +29,10 @@ class VirtualTimer:
         self.run = None
 
 
+class BrokerMistake(Exception):
+    """A callback of the broker raised an exception; an event loop would only log it."""
+
+
 class Clock:
     """Outlives the broker.  The wall clock is the monotonic one, shifted by jumps."""
 
@@ -155,7 +159,10 @@ class VirtualRuntime:
         now = self.clock.elapsed_ms
         ready = [lane for lane, works in self._lanes.items() if works and works[0].ready_ms <= now]
         if self._soon and (not ready or self.random.random() < 0.7):
-            self._soon.popleft()()
+            try:
+                self._soon.popleft()()
+            except Exception as error:
+                raise BrokerMistake from error
             return True
         if ready:
             self._work(self.random.choice(ready))

@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import io
 import logging
+import secrets
 import traceback
 import uuid
 from collections import Counter
@@ -23,17 +24,19 @@ from tests.simulation.database import Connection as DatabaseConnection
 from tests.simulation.database import Database
 from tests.simulation.disk import Directory, Disk
 from tests.simulation.files import Crash, SimulatedFiles
-from tests.simulation.judge import Judge, Violation
+from tests.simulation.judge import Judge
 from tests.simulation.kafka import KafkaClients
+from tests.simulation.kafka_admin import LONG_NAME
 from tests.simulation.plan import Life, Plan, Step
-from tests.simulation.runtime import Clock, VirtualRuntime
+from tests.simulation.runtime import BrokerMistake, Clock, VirtualRuntime
+from tests.simulation.violation import Violation
 from tests.simulation.wire import Connection, Lost, Reply
 
 from pentalog.app import ENDPOINTS
 from pentalog.broker.local import LocalBroker
 from pentalog.broker.security import Access
 from pentalog.config import Config
-from pentalog.log import flusher
+from pentalog.log import flusher, journal
 from pentalog.log.directories import StoreError
 from pentalog.metrics import Metrics
 from pentalog.model.errors import BrokerError
@@ -41,6 +44,13 @@ from pentalog.model.later import Later
 from pentalog.session import Address, Context
 
 _DATA: Final = Path("/data")
+_COUNTED: Final = {
+    "kill": "kills",
+    "evict": "kills",
+    "cut": "cuts",
+    "clean cut": "cuts",
+    "stop": "stops",
+}
 _PATIENCE_MS: Final = 120_000
 """A request that has no answer after this long has none."""
 
@@ -108,6 +118,7 @@ class World:
     # The story
 
     def tell(self, text: str) -> None:
+        text = text.replace(LONG_NAME, "xxxxxxxx...")
         self.trace.append(f"{self.clock.elapsed_ms:10.1f}  {text}")
 
     @property
@@ -130,14 +141,19 @@ class World:
 
         with (
             mock.patch.object(uuid, "uuid4", next_id),
+            mock.patch.object(secrets, "token_bytes", ids.randbytes),
+            mock.patch.object(journal, "SIZE_MIN", 20 << 10),
             mock.patch.object(flusher, "_JOURNAL_PAYS_AFTER", self.settings.journal_pays_after),
             _logs_of(self),
         ):
-            for number, life in enumerate(self.plan.lives):
-                self.counts["lives"] += 1
-                self.tell(f"life {number}")
-                self._live(life)
-            self._live(Life([], "stop", [], 0))
+            try:
+                for life in self.plan.lives:
+                    self.counts["lives"] += 1
+                    self.tell(f"life {life.number}")
+                    self._live(life)
+                self._live(Life(-1, [], "stop", [], 0))
+            finally:
+                self._abandon()
 
     def _live(self, life: Life) -> None:
         self.random.seed(life.seed)
@@ -151,9 +167,18 @@ class World:
             self._end(life.ending)
         except Crash:
             self._crashed(self._crash_kind)
+        except BrokerMistake as mistake:
+            raise Violation("exception", _last_lines(mistake.__cause__ or mistake)) from mistake
         self._recovery = list(life.recovery)
 
     _recovery: list[Step]
+
+    def _abandon(self) -> None:
+        """Leave no thread and no coroutine behind."""
+        self.dead = True
+        self.runtime.kill()
+        for task in self.tasks:
+            task.run.close()
 
     def _do(self, step: Step) -> None:
         random = self.random = self.runtime.random = self.files._random = Random(step.seed)
@@ -333,19 +358,20 @@ class World:
         self.connections.append(connection)
         return connection
 
+    def wait(self, delay_ms: float) -> Reply:
+        """Awaited by a client: let time pass."""
+        reply = Reply()
+        self.runtime.after(delay_ms, lambda: reply.fill(b""))
+        return reply
+
     def turn(self) -> bool:
         """Let one thing happen; False if nothing can before time passes."""
         ready = [task for task in self.tasks if task.ready]
         if ready and self.random.random() < 0.5:
             self._resume(self.random.choice(ready))
             return True
-        try:
-            if self.runtime.step():
-                return True
-        except Violation:
-            raise
-        except Exception as error:
-            raise Violation("exception", _last_lines(error)) from error
+        if self.runtime.step():
+            return True
         if ready:
             self._resume(self.random.choice(ready))
             return True
@@ -377,20 +403,25 @@ class World:
         self.relieve()
         self.drain()
         self.runtime.run_for(5_000)
+        if self.files.faults.sync_failed:
+            # What was only written then is not served before the next start.
+            self.judge.sync_failed()
 
     def _end(self, ending: str) -> None:
         self.tell(f"the life ends by {ending}")
         self._crash_calls = self._crash_steps = 0
         if ending.startswith("stop"):
-            self._stop()
+            clean = self._stop()
             self.dead = True
-            self._crashed("cut" if ending.endswith("cut") else "stop")
+            if clean and ending.endswith("cut"):
+                ending = "clean cut"
+            self._crashed(ending.removeprefix("stop+"))
         else:
             self.dead = True
             self._crashed(ending)
 
-    def _stop(self) -> None:
-        """Stop cleanly, as `App.stop` does."""
+    def _stop(self) -> bool:
+        """Stop as `App.stop` does; False if the disk did not let it be a clean stop."""
         local = self.local
         local.stop_derived()
         local.stop_waiting()
@@ -410,11 +441,14 @@ class World:
         except (BrokerError, OSError) as error:
             if not self.had_fault:
                 raise Violation("stop failed", str(error)) from error
+            return False
+        self.database.checkpoint()
+        return not any(partition.failed for partition in local.store.all())
 
     def _crashed(self, kind: str) -> None:
         """The process is gone: by a kill, a power cut, or a clean stop."""
         self.dead = True
-        self.counts[{"evict": "kills", "kill": "kills", "cut": "cuts"}.get(kind, "stops")] += 1
+        self.counts[_COUNTED[kind]] += 1
         self.runtime.kill()
         for connection in self.connections:
             connection.lose()
@@ -424,10 +458,11 @@ class World:
         self.tasks.clear()
         if self.files.faults.sync_failed:
             self.judge.sync_failed()
-        if kind == "cut":
+        if kind in ("cut", "clean cut"):
             self.disk.cut_power(self.random)
             self.database.cut_power(self.random)
-            self.judge.power_cut()
+            if kind == "cut":
+                self.judge.power_cut()
         else:
             self.database.kill()
         if kind == "evict":

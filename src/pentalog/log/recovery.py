@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from pentalog import kernels
 from pentalog.log import swap, transactions
 from pentalog.log.index import OffsetIndex, TimeIndex
-from pentalog.log.inspection import OFFSET_MAX, Damage
+from pentalog.log.inspection import OFFSET_MAX, Care, Damage
 from pentalog.log.journal import Entry
 from pentalog.log.partition import PartitionLog
 from pentalog.log.producers import Producers, Written
@@ -167,11 +167,13 @@ def _recover(
         timestamp_max=time_index.newest,
         timestamp_max_offset=time_index.newest_offset(segment.base_offset),
         bytes_since_entry=segment.index_interval + 1 if position else 0,
-        boundaries=sorted({*indexed, *boundaries}),
-        at_rest=at_rest,
-        # Where the page cache is good enough nothing says what was written before what: as Kafka
-        # does, only that is kept before which nothing is missing.
-        ends_at_damage=not (at_rest or partition.flusher.syncs),
+        care=Care(
+            sorted({*indexed, *boundaries}),
+            at_rest,
+            # Where the page cache is good enough nothing says what was written before what: as
+            # Kafka does, only that is kept before which nothing is missing.
+            ends_at_damage=not (at_rest or partition.flusher.syncs),
+        ),
     )
     sealed_end = segment.next_offset
     segment.adopt(index, time_index, found, from_position=position)

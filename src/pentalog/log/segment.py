@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -18,7 +18,7 @@ from pentalog import kernels
 from pentalog.kernels import BatchHeader, Facts, Scan
 from pentalog.log.files import Files, Handle
 from pentalog.log.index import OffsetIndex, TimeIndex
-from pentalog.log.inspection import OFFSET_MAX, Damage, Inspection, inspect
+from pentalog.log.inspection import AT_REST, OFFSET_MAX, Care, Damage, Inspection, inspect
 from pentalog.log.residents import Residents
 
 WINDOW_BYTES: Final = 4 << 20
@@ -328,9 +328,7 @@ class Segment:
         timestamp_max: int = -1,
         timestamp_max_offset: int = -1,
         bytes_since_entry: int = 0,
-        boundaries: Sequence[int] = (),
-        at_rest: bool = True,
-        ends_at_damage: bool = False,
+        care: Care = AT_REST,
     ) -> Inspection:
         """Check every batch from a boundary to the end of the file."""
         mapped = self.files.map(self.file, position)
@@ -348,9 +346,7 @@ class Segment:
                 timestamp_entered=timestamp_max,
                 bytes_since_entry=bytes_since_entry,
                 gaps=self.gaps,
-                boundaries=boundaries,
-                at_rest=at_rest,
-                ends_at_damage=ends_at_damage,
+                care=care,
             )
         finally:
             view.release()
@@ -446,7 +442,7 @@ class Segment:
             next_offset=low,
             offset_max=high,
             gaps=self.gaps,
-            boundaries=index.positions,
+            care=Care(index.positions),
         )
         fresh = list(found.damages)
         if found.end < end:
