@@ -460,7 +460,7 @@ class Groups(Protocol):
         *,
         epoch_aware: bool = True,
     ) -> Later[None]:
-        """Commit for a member, or by an empty fence while there is none.  `epoch_aware`: KIP-848."""
+        """Commit for a member, or by an empty fence where there is none; `epoch_aware`: KIP-848."""
 
     def check_commit(
         self, group: str, fence: Fence, *, transactional: bool, epoch_aware: bool = True
