@@ -169,7 +169,7 @@ class Journal:
 
     def start(self, file: Handle | None = None) -> None:
         """Begin a new life with nothing in it: what the old one held is in the partitions now."""
-        file = file or self._found
+        file = file or self._found or self._file
         self._found = None
         self._token = secrets.token_bytes(15) + _TOKEN_END
         self._sequence = 1
