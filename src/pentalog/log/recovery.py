@@ -48,6 +48,7 @@ def open_partition(
     *,
     recovery_point: int,
     start_offset: int,
+    compacted_offset: int = 0,
     entries: Sequence[Entry] = (),
 ) -> Generator[None, None, list[Entry]]:
     """Attach what lies in the partition's directory; `open_producers` is the second half.
@@ -58,7 +59,10 @@ def open_partition(
     files, directory = partition.files, partition.directory
     names = swap.tidy(files, directory)
     bases = [int(match[1]) for name in names if (match := _SEGMENT_NAME.fullmatch(name))]
-    replayed = replay(files, directory, entries, bases, synced_offset=recovery_point)
+    # Compaction moves batches, so an entry of a compacted segment names a position that holds
+    # other batches now.  Recovery points say so too, but their file may be lost or damaged.
+    synced_offset = max(recovery_point, compacted_offset)
+    replayed = replay(files, directory, entries, bases, synced_offset=synced_offset)
     segments = _without_empty([_segment(partition, base) for base in bases], stop)
     for segment, following in pairwise(segments):
         segment.next_offset = following.base_offset
