@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Iterator
@@ -142,7 +143,8 @@ def test_every_door_into_one_table(
     lost = RECORDS * 2 // 3
     silver = DeltaTable(orders.table("silver").uri)
     silver.delete(f"id = {lost}")
-    (problem,) = verification.verify(spark, orders).problems
+    # Gold has no part in it, and would take as long as all else.
+    (problem,) = verification.verify(spark, dataclasses.replace(orders, gold=())).problems
     bronze = table(orders, "bronze")
     here = pc.match_substring(bronze.column("value"), f'"id": {lost},')
     (row,) = bronze.filter(here).select(["partition", "offset"]).to_pylist()
