@@ -64,7 +64,7 @@ def journal_entries(random: Random, content: bytes) -> bytes:
     entry = _forged_entry(random, content, random.choice(places))
     # In front of the value are an entry's head, a batch's head, and a few bytes of the record;
     # with this filler the forged entry often begins where one may begin.
-    before = journal._ENTRY.size + 61 + random.randint(6, 14)
+    before = journal._ENTRY.size + 61 + random.choice((8, 8, 10))
     return bytes(-before % 64) + entry
 
 
@@ -76,7 +76,7 @@ def _forged_entry(random: Random, content: bytes, at: int) -> bytes:
     number += random.randint(0, 4)
     # A large one would not pass through the journal.
     if length > 600 or random.random() < 0.7:
-        payload = forged_batch(random, base)
+        payload = base.to_bytes(8, "big") + forged_batch(random, base)[8:]
     body = journal._ENTRY_BODY.pack(
         len(payload), number, topic_id, partition, 0, base, segment_base, position
     )

@@ -471,15 +471,24 @@ class Judge:
     def _check_compacted(self, topic: TopicLife, index: int, found: dict[int, bytes]) -> None:
         """The newest record of every key must be there, or a newer one."""
         newest: dict[bytes | None, tuple[int, Item, Sent]] = {}
+        buried: set[bytes | None] = set()
         for sent in topic.model(index).sents:
             if sent.offset is None or not sent.required:
+                if self.wall_ms - sent.sent_ms >= topic.tombstones_ms:
+                    # A tombstone that was never seen may have come and gone.
+                    buried |= {item.key for item in sent.items if item.value is None}
                 continue
             for number, item in enumerate(sent.items):
                 at = sent.offset + number
                 if at >= newest.get(item.key, (-1,))[0]:
                     newest[item.key] = (at, item, sent)
+        there: dict[bytes | None, int] = {}
+        for at, identity in found.items():
+            owner, number = self._items[identity]
+            key = owner.items[number].key
+            there[key] = max(at, there.get(key, -1))
         for at, item, sent in newest.values():
-            if at in found:
+            if there.get(item.key, -1) >= at or item.key in buried:
                 continue
             if item.value is None and self.wall_ms - sent.sent_ms >= topic.tombstones_ms:
                 continue

@@ -39,6 +39,8 @@ _LOSSY_CODES: Final = frozenset({1, 45, 47, 48, 49, 53, 59, 87, 90})
 _SEQUENCE_CODES: Final = (45, 59)
 """What a producer is answered whose last batches are not known any more."""
 _UNKNOWN_TOPIC: Final = 3
+_MOVED_CODES: Final = (_UNKNOWN_TOPIC, 45, 48, 59, 87)
+"""What a batch is answered whose topic has been replaced by another one."""
 _OUT_OF_RANGE: Final = 1
 _DUPLICATE: Final = 46
 _CLIENTS: Final = {
@@ -206,7 +208,7 @@ class KafkaClients:
             self.world.judge.acknowledge(sent, answer.base_offset)
         elif answer.code != _DUPLICATE:
             moved = sent.topic.being is not Being.ALIVE or sent.loose
-            allowed = (_UNKNOWN_TOPIC,) if moved else ()
+            allowed = _MOVED_CODES if moved else ()
             if sent.transaction is not None:
                 allowed += (48, 51, 53)
                 allowed += _SEQUENCE_CODES if self._forgotten(sent) else ()
@@ -290,6 +292,8 @@ class KafkaClients:
             self.world.judge.acknowledge(sent, answer.base_offset)
             producer.sequences[place] = producer.sequences.get(place, 0) + len(sent.items)
             producer.pending = None
+            if sent.loose:
+                producer.producer_id = -1
             return
         sent.absent = was_absent and not sent.loose
         if answer.code in _SEQUENCE_CODES and (
@@ -302,7 +306,7 @@ class KafkaClients:
             producer.sequences[place] = producer.sequences.get(place, 0) + len(sent.items)
             return
         moved = sent.topic.being is not Being.ALIVE or sent.loose
-        self.refused(f"batch {sent.number}", answer.code, *((_UNKNOWN_TOPIC,) if moved else ()))
+        self.refused(f"batch {sent.number}", answer.code, *(_MOVED_CODES if moved else ()))
         if moved:
             producer.pending, producer.producer_id = None, -1
 
@@ -364,7 +368,7 @@ class KafkaClients:
         transaction.outcome = Outcome.COMMITTED if commit else Outcome.ABORTED
         for register, number in attempts:
             register.confirm(number)
-        producer.ready = True
+        producer.ready = good
 
     async def _initialise(self, client: str, producer: Transactional) -> bool:
         fields = {
@@ -434,7 +438,8 @@ class KafkaClients:
         )
         self.world.tell(f"batch {sent.number} in transaction {transaction.number}")
         code = await self._send(client, sent, data, producer.name)
-        if code:
+        if code or sent.loose:
+            # Which topic knows this sequence now, the producer cannot tell.
             producer.ready = False
             return False
         producer.sequences[place] = producer.sequences.get(place, 0) + len(items)

@@ -7,7 +7,7 @@ possible.  That is what makes a failing plan shrinkable.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Final, NamedTuple
 
@@ -145,8 +145,12 @@ def plan(seed: int, *, lives: int | None = None, length: int | None = None) -> P
     weights = dict(_WEIGHTS)
     for kind in random.sample(sorted(weights), 5):
         weights[kind] *= random.choice((0, 0, 3, 5))
-    for kind, factor in random.choice(_THEMES).items():
+    theme = random.choice(_THEMES)
+    for kind, factor in theme.items():
         weights[kind] *= factor
+    if theme.get("produce"):
+        # So that the journal fills up.
+        settings = replace(settings, small=True, journal_batch_bytes_max=4 << 10)
     weights["produce"] = max(weights["produce"], 5)
     number = 0
     planned: list[Life] = []
@@ -155,6 +159,8 @@ def plan(seed: int, *, lives: int | None = None, length: int | None = None) -> P
         # Topics first, in the first life: most steps need one.
         kinds = ["create", "create"] if not planned else []
         count = length or random.choice((4, 10, 20, 30, 30, 60))
+        if theme.get("produce") and not length:
+            count += 30
         kinds += random.choices(list(weights), list(weights.values()), k=count)
         for kind in kinds:
             steps.append(Step(number, kind, random.getrandbits(32)))
