@@ -250,6 +250,13 @@ class Journal:
         crc = struct.pack("<I", kernels.crc32c(body))
         return _HEADER_MAGIC + crc + body, self._number % 2 * _SLOT_BYTES
 
+    def forget_header(self) -> None:
+        """The newest header could not be written: the next goes to the same slot.
+
+        The other slot holds the only header that is known to be sound.
+        """
+        self._number -= 1
+
     def release(self, sequence: int) -> None:
         """The header that gives up all entries up to `sequence` is on the disk."""
         while self._chunks and self._chunks[0][2] <= sequence:

@@ -9,6 +9,7 @@ Not thread-safe: one owner.
 from __future__ import annotations
 
 import contextlib
+import errno
 from bisect import bisect_right
 from collections.abc import Callable
 from pathlib import Path
@@ -90,6 +91,7 @@ class Segment:
         """What lies behind was written, or inspected, by this process."""
         self._windows: list[int] | None = None
         self._windows_inspected: set[int] = set()
+        self._closed = False
         self._ragged = False
         """A failed write left bytes behind the end that could not be cut off yet."""
 
@@ -108,6 +110,9 @@ class Segment:
     @property
     def file(self) -> Handle:
         if self._file is None:
+            if self._closed:
+                # Its topic was deleted: the same path may be that of another one by now.
+                raise FileNotFoundError(errno.ENOENT, "closed", str(self.path(".log")))
             self._file = self.files.open(self.path(".log"), create=self.active)
         if not self.active:
             self._residents.touch(self)
@@ -622,6 +627,7 @@ class Segment:
     def close(self) -> None:
         self._residents.leave(self)
         self._file = None
+        self._closed = True
 
 
 def _unreported(_: Damage) -> None: ...
