@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.compactions import newest
 from tests.support.faults import FaultyFiles
 from tests.support.logs import AT, LogBench
 
@@ -398,3 +399,28 @@ def test_putting_in_place_can_be_repeated(written: Path, tmp_path: Path) -> None
         assert not [name for name in names if name.endswith(".swap")]
     assert {f"{base:020d}.log" for base in bases} <= set(names)
     check(directory)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no checkpoint\n"])
+def test_journal_entries_of_compacted_segments_are_not_replayed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None
+) -> None:
+    """Even if the recovery points are lost or damaged: batches have other positions now."""
+    monkeypatch.setattr("pentalog.log.flusher._JOURNAL_PAYS_AFTER", 1)
+    bench = LogBench(tmp_path)
+    bench.partition(**SETTINGS)
+    expected: dict[bytes, bytes] = {}
+    for number in range(200):
+        key = b"key-%d" % (number * 7919 % 53)
+        expected[key] = b"value-%d" % number * (1 + number % 9)
+        bench.settled(expected[key], keys=[key])
+    bench.partition().roll()
+    bench.runtime.advance(1_000)
+    assert compact(bench)
+    assert bench.store.journal.used_bytes
+    bench.crash()
+    checkpoint = tmp_path / "recovery-point-offset-checkpoint"
+    checkpoint.unlink()
+    if content is not None:
+        checkpoint.write_bytes(content)
+    assert newest(LogBench(tmp_path)) == expected

@@ -206,4 +206,19 @@ def test_entries_are_found_wherever_a_piece_that_is_read_ends(
         assert Journal(tmp_path / "journal", RealFiles(), 512 << 10).recover() == entries
 
 
+def test_a_clean_stop_keeps_the_journal_and_voids_its_entries(tmp_path: Path) -> None:
+    bench = LogBench(tmp_path)
+    bench.partition()
+    for number in range(5):
+        bench.settled(b"%d" % number)
+    bench.store.close()
+    bench = LogBench(tmp_path)
+    assert bench.store.journal.ready, "it would have to be written ahead again"
+    bench.settled(b"5")
+    assert bench.metrics.journal_bytes > 0
+    bench.crash()
+    journal = Journal(tmp_path / "journal", RealFiles(), 256 << 10)
+    assert [entry.base_offset for entry in journal.recover()] == [5]
+
+
 PLACE_ID = LogBench.topic_id("events")

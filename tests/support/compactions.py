@@ -21,6 +21,7 @@ COMPACTED: dict[str, Any] = {
 
 def compact(bench: LogBench, at: Partition = AT, **options: Any) -> bool:
     """One compaction of whatever can be compacted; False if there is nothing."""
+    bench.store.get(at).sync_all()  # only what is on the disk is compacted
     found = plan(bench.store.get(at), bench.store.cleaned_offsets.get(at), bench.runtime.now_ms())
     if found is None:
         return False
@@ -52,6 +53,7 @@ def leftovers(partition: PartitionLog) -> list[str]:
 def fill(bench: LogBench, history: list[tuple[bytes, bytes | None]], **options: Any) -> None:
     for key, value in history:
         bench.append(value, keys=[key], **options)
+    bench.store.get(options.get("at", AT)).sync_all()
 
 
 def numbered(count: int, keys: int, *, start: int = 0) -> list[tuple[bytes, bytes | None]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid5
@@ -84,7 +83,7 @@ class LogBench:
             part = later.value
             if not part.size_bytes:
                 return found
-            data = bytes_of(part.pieces)
+            data = bytes_of(part.pieces, self.files)
             position = 0
             while position < len(data):
                 header = kernels.batch_header(data, position)
@@ -112,11 +111,12 @@ class LogBench:
         self.store._lock = None
 
 
-def bytes_of(pieces: Any) -> bytes:
+def bytes_of(pieces: Any, files: Files | None = None) -> bytes:
+    files = files or RealFiles()
     out = bytearray()
     for piece in pieces:
         if isinstance(piece, FilePiece):
-            out += os.pread(piece.file.fd, piece.length, piece.position)
+            out += files.read(piece.file, piece.length, piece.position)
         else:
             out += piece
     return bytes(out)

@@ -1,8 +1,10 @@
-"""200,000 records through every door become tables in which each is once, and that is proved."""
+"""Records through every door become tables in which each is once, and that is proved."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable
 from doors import WRITERS
 from lake import make_topic, run, table
+from topic_samples import compacted
 
 import pentalog
 from pentalog.protocols import PROTOCOLS
@@ -22,7 +25,7 @@ from pentalog.tables import pipeline, verification
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-RECORDS = 200_000
+RECORDS = 200_000 if "PENTALOG_TORTURE" in os.environ else 50_000
 PARTITIONS = 3
 POISON_EVERY = 1000
 ABORTED = 500
@@ -36,7 +39,7 @@ into = "{into}/orders"
 decode = {{ format = "json", schema = "id BIGINT, amount DOUBLE, at TIMESTAMP", infer = true }}
 event_time = "at"
 fsync = false
-batch_rows_max = 130000
+batch_rows_max = {rows}
 
 [pipeline.orders.gold.per_minute]
 window = "1 minute"
@@ -102,12 +105,12 @@ def test_every_door_into_one_table(
     doors = [name for name in WRITERS if any(one.name == name for one in PROTOCOLS)]
     assert {one.name for one in PROTOCOLS} == set(doors), "a door is not tested"
     make_topic(server, "orders", PARTITIONS)
-    compacted = {"cleanup.policy": "compact", "segment.bytes": "2048",
-                 "min.cleanable.dirty.ratio": "0.01"}  # fmt: skip
+    policy = {"cleanup.policy": "compact", "segment.bytes": "2048",
+              "min.cleanable.dirty.ratio": "0.01"}  # fmt: skip
     admin = AdminClient({"bootstrap.servers": server})
-    admin.create_topics([NewTopic("customers", 1, config=compacted)])["customers"].result(30)
+    admin.create_topics([NewTopic("customers", 1, config=policy)])["customers"].result(30)
     file = tmp_path / "pipelines.toml"
-    file.write_text(PIPELINES.format(server=server, into=tmp_path))
+    file.write_text(PIPELINES.format(server=server, into=tmp_path, rows=RECORDS * 2 // 3))
     pipelines = pipeline.load(file)
     orders, customers = pipelines["orders"], pipelines["customers"]
 
@@ -137,11 +140,13 @@ def test_every_door_into_one_table(
     assert report.problems == ()
     assert sum(one.compacted for one in report.partitions) > 1000
 
+    lost = RECORDS * 2 // 3
     silver = DeltaTable(orders.table("silver").uri)
-    silver.delete("id = 123456")
-    (problem,) = verification.verify(spark, orders).problems
+    silver.delete(f"id = {lost}")
+    # Gold has no part in it, and would take as long as all else.
+    (problem,) = verification.verify(spark, dataclasses.replace(orders, gold=())).problems
     bronze = table(orders, "bronze")
-    here = pc.match_substring(bronze.column("value"), '"id": 123456,')
+    here = pc.match_substring(bronze.column("value"), f'"id": {lost},')
     (row,) = bronze.filter(here).select(["partition", "offset"]).to_pylist()
     assert (problem.layer, problem.kind) == ("silver", "missing")
     assert (problem.partition, problem.start) == (row["partition"], row["offset"])

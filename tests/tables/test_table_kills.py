@@ -27,10 +27,10 @@ from pentalog.tables.pipeline import LAYERS, Pipeline, load
 
 TORTURE = "PENTALOG_TORTURE" in os.environ
 SEED = int(os.environ.get("PENTALOG_SEED", str(random.randrange(1 << 30))))
-ROUNDS = 10 if TORTURE else 1
-KILLS = ["broker"] * 6 + ["driver"] * 2 + ["java"] * 2
+ROUNDS = 20 if TORTURE else 1
+KILLS = ["broker"] * 3 + ["driver"] + ["java"]
 
-pytestmark = [pytest.mark.crash, pytest.mark.timeout(600 * ROUNDS)]
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(300 * (ROUNDS + 1))]
 
 FILE = """
 [pipeline.orders]

@@ -41,6 +41,8 @@ class Stretch(NamedTuple):
     """States for that, and the offset of the first."""
     doubtful_end: Offset = 0
     """Records of quality 0 before this may have been delivered before a crash: pass over them."""
+    zero_end: Offset = 0
+    """Records of quality 0 from here on must not be delivered yet: end before the first."""
 
 
 class Subscription(Protocol):

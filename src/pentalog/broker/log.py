@@ -15,7 +15,7 @@ from pentalog.log.partition import PartitionLog
 from pentalog.log.segment import Cold
 from pentalog.log.store import Store
 from pentalog.metrics import Metrics
-from pentalog.model.errors import BrokerError, InvalidTopic, StorageFailed
+from pentalog.model.errors import BrokerError, InvalidTopic, PartitionNotFound, StorageFailed
 from pentalog.model.internal import INTERNAL
 from pentalog.model.later import Later
 from pentalog.model.types import (
@@ -161,6 +161,9 @@ class LocalLog:
         horizon: Horizon,
         whole_first: bool,
     ) -> None:
+        if partition.deleted:
+            later.refuse(PartitionNotFound(f"{partition.name} was deleted"))
+            return
         try:
             later.fill(
                 partition.reading.read(

@@ -460,10 +460,7 @@ class Groups(Protocol):
         *,
         epoch_aware: bool = True,
     ) -> Later[None]:
-        """Commit for a member, or for nobody (an empty fence) while the group has no members.
-
-        `epoch_aware`: the client knows groups that the broker plans.
-        """
+        """Commit for a member, or by an empty fence where there is none; `epoch_aware`: KIP-848."""
 
     def check_commit(
         self, group: str, fence: Fence, *, transactional: bool, epoch_aware: bool = True

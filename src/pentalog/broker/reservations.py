@@ -3,8 +3,8 @@
 The positions of subscriptions are written some times a second, so after a crash the state file is
 behind the deliveries.  Records of quality 1 are delivered again then; those of quality 0 must not
 be.  Each row therefore also says up to where deliveries may have gone on without another commit,
-and no delivery goes beyond that.  After a crash the records of quality 0 before that offset are
-passed over: some of them were perhaps not delivered, which quality 0 allows.
+and none of quality 0 goes beyond that.  After a crash the records of quality 0 before that offset
+are passed over: some of them were perhaps not delivered, which quality 0 allows.
 
 How much is reserved follows the speed of the consumer, and the next reservation is written when
 half of the newest one is used: a fast consumer rarely waits, and a crash costs a slow one little.

@@ -201,15 +201,17 @@ def _create_tokens(database: sqlite3.Connection) -> None:
 
 def _number_offsets(database: sqlite3.Connection) -> None:
     """Number commits in their order; rows written so far have only their times to go by."""
-    for table in ("offsets", "staged_offsets"):
+    older = {
+        "offsets": "other.committed_ms < offsets.committed_ms",
+        "staged_offsets": "(other.committed_ms, other.producer_id)"
+        " <= (staged_offsets.committed_ms, staged_offsets.producer_id)",
+    }
+    for table, before in older.items():
         database.execute(f"ALTER TABLE {table} ADD COLUMN sequence INTEGER NOT NULL DEFAULT 0")
-        before = "(other.committed_ms, other.producer_id) <= (this.committed_ms, this.producer_id)"
-        if table == "offsets":
-            before = "other.committed_ms < this.committed_ms"
         database.execute(
-            f"UPDATE {table} AS this SET sequence = (SELECT count(*) FROM staged_offsets AS other"
-            " WHERE other.grp = this.grp AND other.topic = this.topic"
-            f" AND other.partition = this.partition AND {before})"
+            f"UPDATE {table} SET sequence = (SELECT count(*) FROM staged_offsets AS other"
+            f" WHERE other.grp = {table}.grp AND other.topic = {table}.topic"
+            f" AND other.partition = {table}.partition AND {before})"
         )
 
 

@@ -241,16 +241,16 @@ class LocalSubscription:
             marks = marks_of(window.at)
             if window.cursor >= marks.stable or len(window.states) >= WINDOW_OFFSETS_MAX:
                 continue
-            if window.cursor >= window.reserved:
+            if window.blocked:
                 self._owner.reservations.extend(self.subscription_id, window)
-            if window.cursor >= window.reserved:
+            if window.blocked:
                 reserving = reserving or window.reserving
                 continue
             opening = self._open(window, marks)
             if isinstance(opening, Later):
                 return opening
             if opening is not None:
-                stop = min(opening.end, window.floor + WINDOW_OFFSETS_MAX, window.reserved)
+                stop = min(opening.end, window.floor + WINDOW_OFFSETS_MAX)
                 repeat = window.next_repeat()
                 if repeat is not None and window.cursor < repeat.behind:
                     stop = min(stop, repeat.behind)

@@ -20,7 +20,7 @@ WINDOW_OFFSETS_MAX: Final = 65_536
 """Offsets a subscription keeps states of in one partition; beyond that it waits for answers."""
 TAG_PARTITION_SHIFT: Final = 48
 RESERVED_MIN: Final = 16
-RESERVED_MAX: Final = 8_192
+RESERVED_MAX: Final = 65_536
 """Offsets reserved at a time, by how fast they are used; a crash may cost as many of quality 0."""
 _LEASE_MS_MAX: Final = 24 * 3600 * 1000
 _DEAD: Final = bytes(range(DEAD_ATTEMPTS, DEAD_TOO_LARGE + 1))
@@ -64,6 +64,7 @@ class Window:
     __slots__ = (
         "at",
         "block",
+        "blocked_at",
         "changed",
         "dead",
         "doubtful_end",
@@ -102,7 +103,7 @@ class Window:
         self.changed = False
         """Since it was written to the state file."""
         self.reserved: Offset = 0
-        """Up to here the state file says that deliveries may have been made: none beyond it."""
+        """Up to here the state file allows deliveries of quality 0."""
         self.reserved_at: Offset = floor
         """The cursor when the newest reservation was asked for."""
         self.reserved_end: Offset = 0
@@ -113,6 +114,8 @@ class Window:
         """Ready when the newest reservation is in the state file, or cannot be."""
         self.doubtful_end: Offset = 0
         """Before this an earlier life may have delivered more than its states tell."""
+        self.blocked_at: Offset = -1
+        """Where a delivery of quality 0 last met the end of the reservation."""
 
     @property
     def cursor(self) -> Offset:
@@ -134,8 +137,8 @@ class Window:
     def reserve(self, *, ahead: bool = True) -> Offset:
         """Where the next reservation ends: the more were used of the newest one, the further on.
 
-        Nothing is delivered from there on until another one is in the state file.  So after a crash
-        the file covers every delivery, without a commit for each.
+        Nothing of quality 0 is delivered from there on until another one is in the state file.  So
+        after a crash the file covers every such delivery, without a commit for each.
         """
         used = self.cursor - self.reserved_at
         self.block = min(max(4 * used, self.block // 2, RESERVED_MIN), RESERVED_MAX)
@@ -154,7 +157,13 @@ class Window:
     @property
     def short(self) -> bool:
         """Is it time for another reservation, so that deliveries need not wait for it?"""
-        return self.reserving is None and self.reserved - self.cursor < self.block // 2
+        used = self.blocked_at >= 0 and self.reserving is None
+        return used and self.reserved - self.cursor < self.block // 2
+
+    @property
+    def blocked(self) -> bool:
+        """Is the next record of quality 0 and not reserved?"""
+        return self.cursor >= self.reserved and self.blocked_at == self.cursor
 
     def restore(self) -> None:
         """After a restart nothing is on lease: what was waits to be delivered again."""
@@ -218,6 +227,7 @@ class Window:
             self.tag_shift,
             timestamp_min,
             doubtful_end=self.doubtful_end,
+            zero_end=self.reserved,
         )
 
     def next_repeat(self) -> Repeat | None:
@@ -253,6 +263,8 @@ class Window:
     def took_first(self, stretch: Stretch, delivered: Delivered, now_ms: int, base_ms: int) -> None:
         opening, start = self.opening, self.cursor
         assert opening is not None
+        if start == delivered.offset < stretch.stop and delivered.batch < len(opening.batches):
+            self.blocked_at = start
         opening.batch, opening.record = delivered.batch, delivered.record
         self.changed = True
         if delivered.leased or self.states or delivered.states.strip(b"\0"):

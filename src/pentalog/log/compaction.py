@@ -71,7 +71,7 @@ def plan(partition: PartitionLog, cleaned_offset: int | None, now_ms: int) -> Pl
     for segment in partition.segments:
         if segment.active or segment.next_offset > partition.stable_offset:
             break
-        if partition.syncs and segment.next_offset > partition.synced.offset:
+        if segment.next_offset > partition.synced.offset:
             break  # the journal may still have to restore it as it is
         if segment.next_offset > first_dirty and not _is_settled(segment, partition, now_ms):
             break

@@ -303,6 +303,7 @@ class Flusher:
         if error is None:
             self._journal.release(sequence)
         else:
+            self._journal.forget_header()
             log.error("cannot write the journal's header: %s", error)
 
     # Partition files

@@ -37,6 +37,20 @@ class Damage(NamedTuple):
     """First offset that is there again; that of the log's end if nothing follows."""
 
 
+class Care(NamedTuple):
+    """What is known of a piece of a segment before it is inspected."""
+
+    boundaries: Sequence[int] = ()
+    """File positions, ascending, where batches are known to begin."""
+    at_rest: bool = True
+    """It was written whole; otherwise its last batch may be torn."""
+    ends_at_damage: bool = False
+    """Nothing behind the first damage counts."""
+
+
+AT_REST: Final = Care()
+
+
 class Inspection(NamedTuple):
     """What a piece of a segment holds.  Positions inside `scans` count from the piece's start."""
 
@@ -61,25 +75,20 @@ def inspect(
     timestamp_max_offset: int = -1,
     bytes_since_entry: int = 0,
     timestamp_entered: int = -1,
-    producers: bool = False,
     gaps: bool = False,
-    boundaries: Sequence[int] = (),
-    at_rest: bool = True,
-    ends_at_damage: bool = False,
+    care: Care = AT_REST,
 ) -> Inspection:
     """Walk `data`, which lies at `file_position` and starts with a batch.
 
     Offsets must stay in `next_offset..offset_max`.  `gaps` says that offsets may be missing
-    between neighbours, as they are after compaction.  `boundaries` are file positions, ascending,
-    where batches are known to begin.  Unless it is `at_rest`, the data may end in a batch that
-    was never written whole.
+    between neighbours, as they are after compaction.
     """
     scans: list[Scan] = []
     damages: list[Damage] = []
     size = len(data)
     start = 0
     resumed_at = -1
-    known = [position - file_position for position in boundaries]
+    known = [position - file_position for position in care.boundaries]
     while start < size:
         scan = kernels.scan_batches(
             data,
@@ -94,7 +103,7 @@ def inspect(
             timestamp_max_offset=timestamp_max_offset,
             timestamp_entered=timestamp_entered,
             verify=True,
-            producers=producers,
+            producers=False,
             gaps=gaps,
             offset_max=offset_max,
         )
@@ -106,12 +115,13 @@ def inspect(
             timestamp_entered = scan.timestamp_entered
             bytes_since_entry = scan.bytes_since_entry
         start = scan.position
-        if start >= size or ends_at_damage:
+        if start >= size or care.ends_at_damage:
             break
-        # A checksum may hold where the rest does not: never go on twice from the same place.
-        search_from = start + 1 if start == resumed_at else start
-        following = _positions_behind(data, start, next_offset, offset_max, known, at_rest=at_rest)
-        resumed = _resume(data, start, search_from, next_offset, offset_max, following)
+        following = _positions_behind(data, start, next_offset, offset_max, known, care.at_rest)
+        if start != resumed_at:
+            # A checksum may hold where the rest does not: not twice from the same place.
+            following = chain((start,), following)
+        resumed = _resume(data, start, next_offset, offset_max, following)
         if resumed is None:
             break
         position, offset = resumed
@@ -122,21 +132,17 @@ def inspect(
             bytes_since_entry = index_interval + 1  # the index must know where this goes on
         next_offset = offset
         start = position
-    end = file_position + start
-    return Inspection(end, next_offset, scans, damages)
+    return Inspection(file_position + start, next_offset, scans, damages)
 
 
 def _resume(
     data: bytes | memoryview,
     start: int,
-    search_from: int,
     next_offset: int,
     offset_max: int,
     positions: Iterator[int],
 ) -> tuple[int, int] | None:
     """Where sound batches go on after the one at `start` did not fit, and with which offset."""
-    if search_from == start:
-        positions = chain((start,), positions)
     for position in positions:
         if not _is_sound(data, position, next_offset, offset_max):
             continue
@@ -174,7 +180,6 @@ def _positions_behind(
     next_offset: int,
     offset_max: int,
     known: Sequence[int],
-    *,
     at_rest: bool,
 ) -> Iterator[int]:
     """Where a batch may begin behind the damaged one at `start`, the likeliest first."""

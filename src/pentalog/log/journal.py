@@ -169,7 +169,7 @@ class Journal:
 
     def start(self, file: Handle | None = None) -> None:
         """Begin a new life with nothing in it: what the old one held is in the partitions now."""
-        file = file or self._found
+        file = file or self._found or self._file
         self._found = None
         self._token = secrets.token_bytes(15) + _TOKEN_END
         self._sequence = 1
@@ -249,6 +249,13 @@ class Journal:
         body = _HEADER_BODY.pack(_VERSION, 0, self._number, self._token, sequence + 1)
         crc = struct.pack("<I", kernels.crc32c(body))
         return _HEADER_MAGIC + crc + body, self._number % 2 * _SLOT_BYTES
+
+    def forget_header(self) -> None:
+        """The newest header could not be written: the next goes to the same slot.
+
+        The other slot holds the only header that is known to be sound.
+        """
+        self._number -= 1
 
     def release(self, sequence: int) -> None:
         """The header that gives up all entries up to `sequence` is on the disk."""

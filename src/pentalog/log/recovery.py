@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from pentalog import kernels
 from pentalog.log import swap, transactions
 from pentalog.log.index import OffsetIndex, TimeIndex
-from pentalog.log.inspection import OFFSET_MAX, Damage
+from pentalog.log.inspection import OFFSET_MAX, Care, Damage
 from pentalog.log.journal import Entry
 from pentalog.log.partition import PartitionLog
 from pentalog.log.producers import Producers, Written
@@ -48,6 +48,7 @@ def open_partition(
     *,
     recovery_point: int,
     start_offset: int,
+    compacted_offset: int = 0,
     entries: Sequence[Entry] = (),
 ) -> Generator[None, None, list[Entry]]:
     """Attach what lies in the partition's directory; `open_producers` is the second half.
@@ -58,7 +59,10 @@ def open_partition(
     files, directory = partition.files, partition.directory
     names = swap.tidy(files, directory)
     bases = [int(match[1]) for name in names if (match := _SEGMENT_NAME.fullmatch(name))]
-    replayed = replay(files, directory, entries, bases, synced_offset=recovery_point)
+    # Compaction moves batches, so an entry of a compacted segment names a position that holds
+    # other batches now.  Recovery points say so too, but their file may be lost or damaged.
+    synced_offset = max(recovery_point, compacted_offset)
+    replayed = replay(files, directory, entries, bases, synced_offset=synced_offset)
     segments = _without_empty([_segment(partition, base) for base in bases], stop)
     for segment, following in pairwise(segments):
         segment.next_offset = following.base_offset
@@ -167,11 +171,13 @@ def _recover(
         timestamp_max=time_index.newest,
         timestamp_max_offset=time_index.newest_offset(segment.base_offset),
         bytes_since_entry=segment.index_interval + 1 if position else 0,
-        boundaries=sorted({*indexed, *boundaries}),
-        at_rest=at_rest,
-        # Where the page cache is good enough nothing says what was written before what: as Kafka
-        # does, only that is kept before which nothing is missing.
-        ends_at_damage=not (at_rest or partition.flusher.syncs),
+        care=Care(
+            sorted({*indexed, *boundaries}),
+            at_rest,
+            # Where the page cache is good enough nothing says what was written before what: as
+            # Kafka does, only that is kept before which nothing is missing.
+            ends_at_damage=not (at_rest or partition.flusher.syncs),
+        ),
     )
     sealed_end = segment.next_offset
     segment.adopt(index, time_index, found, from_position=position)

@@ -9,8 +9,9 @@ Not thread-safe: one owner.
 from __future__ import annotations
 
 import contextlib
+import errno
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -18,7 +19,7 @@ from pentalog import kernels
 from pentalog.kernels import BatchHeader, Facts, Scan
 from pentalog.log.files import Files, Handle
 from pentalog.log.index import OffsetIndex, TimeIndex
-from pentalog.log.inspection import OFFSET_MAX, Damage, Inspection, inspect
+from pentalog.log.inspection import AT_REST, OFFSET_MAX, Care, Damage, Inspection, inspect
 from pentalog.log.residents import Residents
 
 WINDOW_BYTES: Final = 4 << 20
@@ -90,6 +91,7 @@ class Segment:
         """What lies behind was written, or inspected, by this process."""
         self._windows: list[int] | None = None
         self._windows_inspected: set[int] = set()
+        self._closed = False
         self._ragged = False
         """A failed write left bytes behind the end that could not be cut off yet."""
 
@@ -108,6 +110,9 @@ class Segment:
     @property
     def file(self) -> Handle:
         if self._file is None:
+            if self._closed:
+                # Its topic was deleted: the same path may be that of another one by now.
+                raise FileNotFoundError(errno.ENOENT, "closed", str(self.path(".log")))
             self._file = self.files.open(self.path(".log"), create=self.active)
         if not self.active:
             self._residents.touch(self)
@@ -328,9 +333,7 @@ class Segment:
         timestamp_max: int = -1,
         timestamp_max_offset: int = -1,
         bytes_since_entry: int = 0,
-        boundaries: Sequence[int] = (),
-        at_rest: bool = True,
-        ends_at_damage: bool = False,
+        care: Care = AT_REST,
     ) -> Inspection:
         """Check every batch from a boundary to the end of the file."""
         mapped = self.files.map(self.file, position)
@@ -348,9 +351,7 @@ class Segment:
                 timestamp_entered=timestamp_max,
                 bytes_since_entry=bytes_since_entry,
                 gaps=self.gaps,
-                boundaries=boundaries,
-                at_rest=at_rest,
-                ends_at_damage=ends_at_damage,
+                care=care,
             )
         finally:
             view.release()
@@ -446,7 +447,7 @@ class Segment:
             next_offset=low,
             offset_max=high,
             gaps=self.gaps,
-            boundaries=index.positions,
+            care=Care(index.positions),
         )
         fresh = list(found.damages)
         if found.end < end:
@@ -626,6 +627,7 @@ class Segment:
     def close(self) -> None:
         self._residents.leave(self)
         self._file = None
+        self._closed = True
 
 
 def _unreported(_: Damage) -> None: ...

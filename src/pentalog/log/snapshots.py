@@ -51,7 +51,9 @@ class ProducerSnapshots:
         def done(_: None, error: BaseException | None) -> None:
             try:
                 if error is not None:
+                    # Another sync proves nothing: the entries must be written again.
                     partition.aborts_unsynced = unsynced | partition.aborts_unsynced
+                    partition.aborts_unwritten = True
                     raise error
                 if not partition.deleted:
                     self._write(snapshot, offset)
@@ -86,8 +88,14 @@ class ProducerSnapshots:
         files, older = self._partition.files, self.synced_offset
         if self.offset == older:
             return
-        sync_file(files, self._path(self.offset))
-        files.sync_directory(self._partition.directory)
+        try:
+            sync_file(files, self._path(self.offset))
+            files.sync_directory(self._partition.directory)
+        except OSError:
+            # Another sync proves nothing: the next one is of another snapshot.
+            files.remove(self._path(self.offset))
+            self.offset = older
+            raise
         self.synced_offset = self.offset
         if older >= 0:
             files.remove(self._path(older))
@@ -102,8 +110,9 @@ class ProducerSnapshots:
             return
         try:
             partition.make_up_for_aborts()
+            partition.aborts_unwritten = bool(partition.aborts_unsynced)  # if the sync fails
             self._sync_aborts(partition.aborts_unsynced)
-            partition.aborts_unsynced = {}
+            partition.aborts_unsynced, partition.aborts_unwritten = {}, False
             self._write(partition.producers.packed(), partition.end_offset)
             self.sync()
         except OSError as error:

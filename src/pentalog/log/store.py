@@ -224,6 +224,7 @@ class Store:
             stop,
             recovery_point=recovery_point,
             start_offset=start_offset,
+            compacted_offset=self.cleaned_offsets.get(at, 0),
             entries=entries,
         )
         if rejected:

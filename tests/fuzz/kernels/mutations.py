@@ -303,6 +303,7 @@ def try_blipmq(chance: random.Random) -> None:
         "bytes_max": chance.choice((0, 100, 1 << 20)),
         "frame_bytes_max": chance.choice((0, 100, 1 << 20)),
         "doubtful_end": chance.choice((0, 5, 1 << 40)),
+        "zero_end": chance.choice((0, 5, 1 << 40)),
     }
     place = (chance.choice((0, 0, chance.randrange(len(data) + 1))), chance.choice((0, 0, 70)))
     window = (chance.choice((0, 3, 50)), chance.choice((0, 60, 1 << 10)))

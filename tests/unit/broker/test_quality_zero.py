@@ -9,7 +9,7 @@ import pytest
 from tests.support.blipmq_world import BlipBroker, Connection
 
 from pentalog.broker import subscription_rows as rows
-from pentalog.broker.windows import RESERVED_MAX, RESERVED_MIN
+from pentalog.broker.windows import RESERVED_MIN
 from pentalog.model import batch
 from pentalog.model.errors import StorageFull
 from pentalog.model.types import Ack, Partition, Record
@@ -139,7 +139,7 @@ def test_a_fast_consumer_does_not_cost_a_commit_for_each_delivery(
     published = world.publish(50_000)
     written = _counted(monkeypatch)
     assert world.poll(subscription, 50_000) == published
-    assert written() <= 50_000 // (RESERVED_MAX // 2) + 10
+    assert written() <= 10
 
 
 def _counted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
@@ -174,6 +174,25 @@ def test_a_full_disk_delivers_no_more_than_was_reserved(world: World) -> None:
     assert before == published[:RESERVED_MIN]
     world.broker.state._refusal = None
     assert world.poll(subscription, 84) == published[RESERVED_MIN:]
+
+
+def test_a_full_disk_does_not_hold_up_quality_1(world: World) -> None:
+    subscription = world.subscribe(leased=True)
+    published = world.publish(100)
+    world.broker.state._refusal = StorageFull("no space")
+    assert world.poll(subscription, 200) == published
+    mixed = world.publish(100, mixed=True)
+    assert world.poll(subscription, 200) == mixed[:1], "the next one has quality 0"
+    world.broker.state._refusal = None
+    assert world.poll(subscription, 200) == mixed[1:]
+
+
+def test_quality_1_costs_no_reservations(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    subscription = world.subscribe(leased=True)
+    published = world.publish(10_000)
+    written = _counted(monkeypatch)
+    assert world.poll(subscription, 10_000) == published
+    assert written() == 0
 
 
 def test_a_poll_waits_for_its_reservation_in_line(world: World) -> None:

@@ -67,6 +67,7 @@ def take(broker: BlipBroker, subscription: Subscription, count: int) -> dict[int
             states=stretch.states,
             floor=stretch.floor,
             doubtful_end=stretch.doubtful_end,
+            zero_end=stretch.zero_end,
         )
         subscription.took(stretch, delivered)
         position = 0

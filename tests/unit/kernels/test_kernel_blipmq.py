@@ -209,6 +209,13 @@ def test_quality_0_that_may_have_been_delivered_is_passed_over(twin: SimpleNames
     got = twin.deliver_blipmq(data, 0, 0, 0, 9, ids(10, 11, 12), **options)
     assert got.frames == publish(b"one", correlation=2) + publish(b"two", qos=0, correlation=11)
     assert (got.states, got.polls, got.offset) == (b"\0\1\0\0", 2, 4)
+    barred = {**DELIVER, "zero_end": 1}
+    got = twin.deliver_blipmq(data, 0, 0, 0, 9, ids(10, 11, 12, 13), **barred)
+    assert (got.states, got.polls, got.offset) == (b"\0\1", 2, 2)
+    rest = twin.deliver_blipmq(data, got.batch, got.record, 2, 9, ids(12, 13), **barred)
+    assert (rest.states, rest.polls, rest.offset) == (b"", 0, 2)
+    rest = twin.deliver_blipmq(data, rest.batch, rest.record, 2, 9, ids(12, 13), **DELIVER)
+    assert (rest.states, rest.polls, rest.offset) == (b"\0\0", 2, 4)
     unleased = {**DELIVER, "qos": 0, "doubtful_end": 3}
     got = twin.deliver_blipmq(data, 0, 0, 0, 9, ids(10, 11), **unleased)
     assert got.frames == publish(b"two", qos=0, correlation=10)
@@ -338,6 +345,7 @@ def test_splits_agree(data: bytes, frame_bytes_max: int, batch_bytes_max: int) -
     qos=st.integers(0, 1),
     timestamp_min=st.sampled_from([-(1 << 63), NOW + 1]),
     doubtful_end=st.integers(0, 9),
+    zero_end=st.integers(0, 9),
     states=st.none() | st.binary(max_size=8),
 )
 def test_deliveries_agree(
@@ -348,13 +356,14 @@ def test_deliveries_agree(
     qos: int,
     timestamp_min: int,
     doubtful_end: int,
+    zero_end: int,
     states: bytes | None,
 ) -> None:
     outcomes = []
     for module in (pure_answers, compiled("blipmq_answers")):
         known = None if states is None else bytearray(states)
         options = {**DELIVER, "qos": qos, "timestamp_min": timestamp_min, "frame_bytes_max": 30}
-        options["doubtful_end"] = doubtful_end
+        options |= {"doubtful_end": doubtful_end, "zero_end": zero_end}
         if known is not None:
             options |= {"again": 0x81, "states": known, "floor": 1}
         got = module.deliver_blipmq(data, 0, 0, offset, stop, ids(*range(polls)), **options)

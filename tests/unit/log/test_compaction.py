@@ -419,6 +419,7 @@ def test_work_on_a_partition_that_changed_meanwhile_is_thrown_away(tmp_path: Pat
         partition = bench.partition(at, **COMPACTED)
         for key, value in numbered(100, keys=3):
             bench.append(value, keys=[key], at=at)
+        partition.sync_all()
         found = plan(partition, None, bench.runtime.now_ms())
         assert found is not None
         lane.add("compaction")

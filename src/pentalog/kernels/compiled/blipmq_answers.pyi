@@ -19,5 +19,6 @@ def deliver_blipmq(
     states: bytearray | None = None,
     floor: int = 0,
     doubtful_end: int = 0,
+    zero_end: int = ...,
 ) -> Delivered: ...
 def refuse_blipmq(correlations: Buffer, code: int, text: bytes) -> bytes: ...

@@ -120,6 +120,7 @@ cdef class _Answers:
     cdef int64_t leased
     cdef int64_t timestamp_min
     cdef int64_t doubtful_end
+    cdef int64_t zero_end
     cdef int again
     cdef unsigned char* known
     cdef Py_ssize_t known_bytes
@@ -215,6 +216,9 @@ cdef class _Answers:
                     return record
                 if not self.has_room():
                     return record
+                if at >= self.zero_end and not self.again and (parts.qos_zero or not self.qos):
+                    self.pass_over(at)
+                    return record
                 if data[batch + 22] & APPEND_TIME:
                     time = i64_at(data + batch + 35)
                 else:
@@ -291,6 +295,7 @@ def deliver_blipmq(
     bytearray states=None,
     int64_t floor=0,
     int64_t doubtful_end=0,
+    int64_t zero_end=OFFSET_MAX,
 ):
     """Answer POLLs with the records from `offset` on, up to `stop`."""
     cdef Py_buffer view, asked
@@ -304,6 +309,7 @@ def deliver_blipmq(
     answers.tag_shift = tag_shift
     answers.timestamp_min = timestamp_min
     answers.doubtful_end = doubtful_end
+    answers.zero_end = zero_end
     answers.bytes_max = bytes_max
     answers.frame_bytes_max = frame_bytes_max
     if states is not None:

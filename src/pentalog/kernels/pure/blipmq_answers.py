@@ -42,18 +42,20 @@ def deliver_blipmq(
     states: bytearray | None = None,
     floor: int = 0,
     doubtful_end: int = 0,
+    zero_end: int = _OFFSET_MAX,
 ) -> Delivered:
     """Answer POLLs with the records from `offset` on, up to `stop`.
 
     `polls` has their correlation ids; a leased record's is its tag, offset plus `tag_shift`.
     With `again` only records whose state is that are given, and their states are advanced in place.
-    Records of quality 0 before `doubtful_end` may have been delivered: they are passed over.
+    Records of quality 0 before `doubtful_end` may have been delivered: they are passed over.  The
+    first one from `zero_end` on must not be delivered yet: it ends before that.
     """
     view = memoryview(batches)
     answers = _Answers(memoryview(polls), topic, qos, tag_shift, bytes_max, frame_bytes_max)
     answers.offset = offset
     answers.timestamp_min = timestamp_min
-    answers.doubtful_end = doubtful_end
+    answers.doubtful_end, answers.zero_end = doubtful_end, zero_end
     if states is not None:
         answers.again, answers.known, answers.floor = again, states, floor
     unreadable = 0
@@ -72,9 +74,8 @@ def deliver_blipmq(
             answers.pass_over(stop)
             break
         try:
-            reached = answers.take(
-                view, position, max(inside, position + _HEADER_BYTES), after, stop
-            )
+            inside = max(inside, position + _HEADER_BYTES)
+            reached = answers.take(view, position, inside, after, stop)
         except Malformed:
             unreadable += 1
             reached = 0
@@ -122,7 +123,7 @@ class _Answers:
         self.states = bytearray()
         self.leased = 0
         self.timestamp_min = 0
-        self.doubtful_end = 0
+        self.doubtful_end = self.zero_end = 0
         self.again = 0
         self.known = bytearray()
         self.floor = 0
@@ -150,10 +151,14 @@ class _Answers:
                     return record
                 if not self._room():
                     return record
+                qos = 0 if ("blipmq.qos", b"0") in headers else self._qos
+                if not qos and not self.again and at >= self.zero_end:
+                    self.pass_over(at)
+                    return record
                 time = header.base_timestamp + delta
                 if header.attributes & 8:
                     time = header.max_timestamp
-                self._answer(at, i64(time), value or b"", headers)
+                self._answer(at, i64(time), value or b"", qos)
             record = begin + size
         self.pass_over(min(stop, header.base_offset + header.last_offset_delta + 1))
         return 0
@@ -167,12 +172,9 @@ class _Answers:
     def _room(self) -> bool:
         return self.used * 8 < len(self._polls) and len(self.out) < self._bytes_max
 
-    def _answer(
-        self, at: int, time: int, value: bytes, headers: tuple[tuple[str, bytes | None], ...]
-    ) -> None:
+    def _answer(self, at: int, time: int, value: bytes, qos: int) -> None:
         self.pass_over(at)
         self.offset = at + 1
-        qos = 0 if ("blipmq.qos", b"0") in headers else self._qos
         if self.again:
             index = at - self.floor
             if not 0 <= index < len(self.known) or self.known[index] != self.again:

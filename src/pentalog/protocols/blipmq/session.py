@@ -447,6 +447,7 @@ class BlipmqSession:
             states=stretch.states,
             floor=stretch.floor,
             doubtful_end=stretch.doubtful_end,
+            zero_end=stretch.zero_end,
         )
         subscription.took(stretch, delivered)
         self._context.metrics.sent_records += delivered.polls
