@@ -279,6 +279,11 @@ class Judge:
             for lives in self.topics.values():
                 # The settings of an earlier topic of the name may be back.
                 lives[-1].unsure |= any(life.retention or life.compact for life in lives[:-1])
+                if len(lives) > 1:
+                    # So may its row, and the records of one topic are in the other then.
+                    for model in (model for life in lives for model in life.models.values()):
+                        for sent in model.sents:
+                            sent.loose = True
                 for model in (model for life in lives for model in life.models.values()):
                     kept_items = {
                         item.identity for s in model.sents if s.required for item in s.items

@@ -191,7 +191,7 @@ class KafkaClients:
         items = self._items(topic, index, random)
         data = self._batch(items, random)
         sent = self.world.judge.send(
-            topic, index, items, acks=acks, now_ms=self.world.clock.wall_ms_max
+            topic, index, items, acks=acks, now_ms=self.world.clock.now_ms()
         )
         name = f"produce {sent.number} to {topic.label}-{index}, acks={acks}, {len(data)} bytes"
         return name, self._send(client, sent, data)
@@ -260,9 +260,7 @@ class KafkaClients:
             producer_epoch=producer.epoch,
             base_sequence=sequence,
         )
-        sent = self.world.judge.send(
-            topic, index, items, acks=-1, now_ms=self.world.clock.wall_ms_max
-        )
+        sent = self.world.judge.send(topic, index, items, acks=-1, now_ms=self.world.clock.now_ms())
         self.world.tell(f"batch {sent.number}: producer {producer.producer_id}, {sequence}")
         producer.pending = (sent, data)
         await self._retry(client, producer, sent, data)
@@ -433,7 +431,7 @@ class KafkaClients:
             index,
             items,
             acks=-1,
-            now_ms=self.world.clock.wall_ms_max,
+            now_ms=self.world.clock.now_ms(),
             transaction=transaction,
         )
         self.world.tell(f"batch {sent.number} in transaction {transaction.number}")
