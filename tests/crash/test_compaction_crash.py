@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.compactions import compact, newest
+from tests.support.compactions import newest
 from tests.support.faults import FaultyFiles
 from tests.support.logs import AT, LogBench
 
