@@ -206,4 +206,22 @@ def test_entries_are_found_wherever_a_piece_that_is_read_ends(
         assert Journal(tmp_path / "journal", RealFiles(), 512 << 10).recover() == entries
 
 
+def test_entries_are_replayed_only_where_they_were_written(tmp_path: Path) -> None:
+    """Two directories name the same topic id: one has the metadata file of the other."""
+    bench = LogBench(tmp_path)
+    first, second = Partition("a", 0), Partition("b", 0)
+    for at in (first, second):
+        bench.partition(at)
+    for number in range(20):
+        for at in (first, second):
+            bench.settled(b"%s-%d;" % (at.topic.encode(), number) * 9, at=at)
+    bench.runtime.advance(6_000)  # the recovery points say whose directories these are
+    cut_power(bench)
+    shutil.copy(tmp_path / "b-0" / "partition.metadata", tmp_path / "a-0" / "partition.metadata")
+    again = LogBench(tmp_path)
+    found = again.values(at=second)
+    assert found == {number: b"b-%d;" % number * 9 for number in range(20)}
+    assert not any((value or b"").startswith(b"b-") for value in again.values(at=first).values())
+
+
 PLACE_ID = LogBench.topic_id("events")
