@@ -131,7 +131,7 @@ class Store:
                 f"may be {self.files_max}; let this process open more (ulimit -Hn)"
             )
         entries = self._read_journal()
-        ids = {name: self._directories.topic_id(directory / name) for _, name in found}
+        ids = {name: self._topic_id(name, points) for _, name in found}
         owners = _owners(found, ids, points)
         for done, (at, name) in enumerate(found):
             topic_id = ids[name]
@@ -168,6 +168,21 @@ class Store:
         self._opened = True
         self._checkpoint_timer = self.runtime.after(_CHECKPOINT_INTERVAL_MS, self._checkpoint_due)
         self._publish_due()
+
+    def _topic_id(self, name: str, points: dict[str, Checkpointed]) -> UUID:
+        """The id of a directory's topic; if its file is damaged, as the recovery points name it.
+
+        Without an id the start offset and the journal's entries of the partition would be lost.
+        A new topic of the same name gets no acknowledged record before its own id is synced.
+        """
+        found = self._directories.topic_id(self.directory / name)
+        known = points.get(name)
+        if found.int or known is None or known.topic_id is None:
+            return found
+        path = self.directory / name / TOPIC_ID_FILE
+        log.warning("%s is damaged: it is written again as the recovery points name it", path)
+        self._directories.write_topic_id(path.parent, known.topic_id)
+        return known.topic_id
 
     def _read_journal(self) -> dict[tuple[UUID, int], list[Entry]]:
         entries: dict[tuple[UUID, int], list[Entry]] = {}
