@@ -33,7 +33,8 @@ def imitation(random: Random, disk: Disk, next_offset: int) -> bytes:
     """Something the broker could take for its own."""
     kind = random.choice(("batch", "batch", "batches", "journal", "segment"))
     if kind == "batch":
-        return forged_batch(random, next_offset)
+        # Often in a later sector or page than the head of the batch around it.
+        return bytes(random.choice((0, 0, 500, 1000, 3800))) + forged_batch(random, next_offset)
     if kind == "batches":
         first = forged_batch(random, next_offset)
         return first + forged_batch(random, next_offset + 1)

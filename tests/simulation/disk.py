@@ -240,6 +240,8 @@ class Disk:
         self.root = Directory()
         self.space_pages: int | None = None
         """Pages that may still be allocated; None while there is room for everything."""
+        self.renames_fail = 0.0
+        """Share of renames that need a block of their own, while the disk is full."""
 
     def cut_power(self, random: Random) -> None:
         self.root.cut_power(random)

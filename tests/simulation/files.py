@@ -151,7 +151,7 @@ class SimulatedFiles(RealFiles):
     def rename(self, old: Path, new: Path) -> None:
         assert old.parent == new.parent, "only inside one directory"
         self._gate("rename", old)
-        if self.disk.space_pages == 0 and self._random.random() < 0.1:
+        if self.disk.space_pages is not None and self._random.random() < self.disk.renames_fail:
             self._fail(errno.ENOSPC, old)
         self._maybe_fail(Faults.WRITE, old)
         directory = self._directory(old.parent)

@@ -119,6 +119,8 @@ class TopicLife:
     compact: bool = False
     tombstones_ms: int = 1 << 60
     retention: bool = False
+    unsure: bool = False
+    """It may be retained or compacted in a way that is not known."""
     doomed: bool = False
     """Its deletion was begun."""
     models: dict[int, PartitionModel] = field(default_factory=dict)
@@ -276,7 +278,7 @@ class Judge:
                 register.forget()
             for lives in self.topics.values():
                 # The settings of an earlier topic of the name may be back.
-                lives[-1].retention |= any(life.retention or life.compact for life in lives)
+                lives[-1].unsure |= any(life.retention or life.compact for life in lives[:-1])
                 for model in (model for life in lives for model in life.models.values()):
                     kept_items = {
                         item.identity for s in model.sents if s.required for item in s.items
@@ -341,7 +343,7 @@ class Judge:
                 self._take(topic, index, model, read.offset, _MARKER)
                 continue
             found[read.offset] = self._observe_record(topic, index, model, read, durable)
-        if not topic.compact:
+        if not topic.compact and not topic.unsure:
             self._check_whole(topic, index, model, found, start, end)
         return found
 
@@ -410,7 +412,7 @@ class Judge:
                     continue
                 if transaction is not None:
                     self._check_transaction(transaction, sent, number, seen)
-                elif not seen and sent.required and not topic.compact:
+                elif not seen and sent.required and not (topic.compact or topic.unsure):
                     raise Violation("lost", f"record {number} of {sent} is hidden from consumers")
 
     def _check_transaction(
@@ -441,7 +443,7 @@ class Judge:
                 "trim undone", f"{place} starts at {start}, deleted up to {model.floor}"
             )
         allowed = max(model.floor, model.floor_maybe)
-        if not topic.retention and not topic.compact:
+        if not (topic.retention or topic.compact or topic.unsure):
             for sent in model.sents:
                 if sent.required and sent.offset is not None and allowed <= sent.offset < start:
                     raise Violation("start moved", f"{place} starts at {start}, behind {sent}")
@@ -457,7 +459,7 @@ class Judge:
         self, topic: TopicLife, index: int, found: dict[int, bytes], *, restart: bool
     ) -> None:
         """A complete reading with nothing under way: decide what open attempts became."""
-        if topic.compact:
+        if topic.compact and not topic.unsure:
             self._check_compacted(topic, index, found)
         for sent in topic.model(index).sents:
             if sent.loose:
@@ -465,7 +467,8 @@ class Judge:
             there = sent.offset is not None and found.get(sent.offset) == sent.items[0].identity
             if restart and there:
                 sent.at_start = True
-            if restart and not sent.required and not (topic.compact or topic.retention):
+            lasting = not (topic.compact or topic.retention or topic.unsure)
+            if restart and lasting and not sent.required:
                 sent.absent = True
 
     def _check_compacted(self, topic: TopicLife, index: int, found: dict[int, bytes]) -> None:

@@ -19,7 +19,7 @@ _TIMEOUT: Final = ms(30_000)
 UNKNOWN_TOPIC: Final = 3
 _EXISTS: Final = 36
 _OUT_OF_RANGE: Final = 1
-TOMBSTONES_MS: Final = 20_000
+TOMBSTONES_MS: Final = 600_000
 
 
 class Administrator:

@@ -131,9 +131,10 @@ _THEMES: Final[Sequence[Mapping[str, int]]] = (
     {},
     {},
     {"produce": 4, "idempotent": 4},
-    {"recreate": 8, "create": 3, "full": 4, "relief": 3},
+    {"recreate": 8, "create": 3, "full": 4, "relief": 3, "produce": 2},
     {"transaction": 5, "fetch": 2, "commit": 2},
     {"full": 4, "relief": 4, "error": 3},
+    {"crash": 4},
 )
 """What a seed is about: some combinations are rare without."""
 _ENDINGS: Final = ("kill", "kill", "cut", "cut", "cut", "stop", "stop+cut", "evict")
@@ -148,10 +149,16 @@ def plan(seed: int, *, lives: int | None = None, length: int | None = None) -> P
     theme = random.choice(_THEMES)
     for kind, factor in theme.items():
         weights[kind] *= factor
-    if theme.get("produce"):
+    if theme.get("produce", 0) > 2:
         # So that the journal fills up.
         settings = replace(settings, small=True, journal_batch_bytes_max=4 << 10)
     weights["produce"] = max(weights["produce"], 5)
+    if theme.get("recreate"):
+        # So that a deleted topic leaves more than the file that the next one begins with.
+        settings = replace(settings, small=False, segment_bytes=1024)
+    if theme.get("crash"):
+        # So that torn batches hold whole ones.
+        settings = replace(settings, small=False, hostile=0.7, segment_bytes=16384)
     number = 0
     planned: list[Life] = []
     for _ in range(lives or random.randint(3, 6)):
@@ -159,7 +166,7 @@ def plan(seed: int, *, lives: int | None = None, length: int | None = None) -> P
         # Topics first, in the first life: most steps need one.
         kinds = ["create", "create"] if not planned else []
         count = length or random.choice((4, 10, 20, 30, 30, 60))
-        if theme.get("produce") and not length:
+        if theme.get("produce", 0) > 2 and not length:
             count += 30
         kinds += random.choices(list(weights), list(weights.values()), k=count)
         for kind in kinds:

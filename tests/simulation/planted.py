@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -17,9 +18,10 @@ from tests.simulation.runner import run_seed
 from pentalog import kernels
 from pentalog.broker.endings import Endings
 from pentalog.broker.groups import LocalGroups
-from pentalog.broker.log import LocalLog
+from pentalog.broker.log import LocalLog, LocalWait
+from pentalog.broker.offsets import LocalOffsets
 from pentalog.broker.state import State
-from pentalog.log import inspection, journal, recovery, store
+from pentalog.log import inspection, journal, recovery, replay, rewriting, store
 from pentalog.log.checkpoints import CLEAN_STOP, Checkpointed
 from pentalog.log.directories import Directories
 from pentalog.log.flusher import Flusher
@@ -27,7 +29,7 @@ from pentalog.log.journal import Journal
 from pentalog.log.partition import PartitionLog
 from pentalog.log.producers import Producers
 from pentalog.log.reading import Reading
-from pentalog.log.segment import Segment
+from pentalog.log.segment import Segment, segment_path
 from pentalog.log.store import Store
 from pentalog.log.transactions import AbortedTransactions
 from pentalog.model.later import Later
@@ -138,9 +140,7 @@ def forged_journal_entry(stack: ExitStack) -> None:
 @_fault("the journal's space is reused while it is needed")
 def journal_reused_early(stack: ExitStack) -> None:
     def room(owner: Journal, size: int) -> int:
-        if size > owner.size_bytes - journal._START:
-            return -1
-        return owner._head if owner._head + size <= owner.size_bytes else journal._START
+        return journal._START if size <= owner.size_bytes - journal._START else -1
 
     _patch(stack, Journal, "_room", room)
 
@@ -241,7 +241,54 @@ def old_directory_adopted(stack: ExitStack) -> None:
     _patch(stack, Directories, "make_way", lambda owner, directory, topic_id: None)
 
 
+@_fault("the journal does not fill holes before the end of a segment")
+def holes_not_filled(stack: ExitStack) -> None:
+    apply = replay._apply
+
+    def append_only(files: Any, directory: Any, entry: Any, restored: Any) -> int:
+        path = segment_path(directory, entry.segment_base, ".log")
+        if files.exists(path) and files.stat(path)[0] >= entry.position + len(entry.payload):
+            return int(entry.position)
+        return apply(files, directory, entry, restored)
+
+    _patch(stack, replay, "_apply", append_only)
+
+
+@_fault("a log that lost its tail may end before its start")
+def start_beyond_end(stack: ExitStack) -> None:
+    _patch(stack, recovery, "_drop_before_start", lambda partition: None)
+
+
+@_fault("what acks=1 acknowledged is visible after the flush interval only")
+def acknowledged_not_visible(stack: ExitStack) -> None:
+    def ends(log: LocalLog, partitions: Any) -> Any:
+        return Later.now({at: log.marks(at).durable for at in partitions})
+
+    _patch(stack, LocalLog, "ends", ends)
+    _patch(stack, LocalWait, "_time_up", LocalWait.give_up)
+
+
+@_fault("tombstones expire by the time their producer gave them")
+def tombstones_backdated(stack: ExitStack) -> None:
+    def over(sieve: Any, header: Any, last_offset: int) -> bool:
+        if last_offset >= sieve._job.first_dirty:
+            return False
+        return bool(header.max_timestamp + sieve._job.delete_retention_ms < sieve._job.now_ms)
+
+    _patch(stack, rewriting._Sieve, "_tombstones_are_over", over)
+
+
 # Producers, transactions, state
+
+
+@_fault("committed offsets are ordered by the wall clock")
+def offsets_by_clock(stack: ExitStack) -> None:
+    numbered = LocalOffsets._numbered
+
+    def by_clock(offsets: LocalOffsets, given: Any, now_ms: int) -> Any:
+        return replace(numbered(offsets, given, now_ms), sequence=now_ms)
+
+    _patch(stack, LocalOffsets, "_numbered", by_clock)
 
 
 @_fault("retries of idempotent producers are written again")

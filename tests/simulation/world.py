@@ -107,6 +107,7 @@ class World:
         self.connections: list[Connection] = []
         self._crash_calls = 0
         self._crash_steps = 0
+        self._crash_writes = 0
         self._crash_kind = "kill"
         self.had_fault = False
         """Something was made to fail in this life."""
@@ -216,6 +217,7 @@ class World:
 
     def _step_full(self, random: Random) -> None:
         self.disk.space_pages = random.choice((0, 0, 1, 2, 3, 5))
+        self.disk.renames_fail = random.choice((0.0, 0.1, 0.5, 1.0))
         self.had_fault = True
         self.counts["full disks"] += 1
         self.tell(f"the disk is full but for {self.disk.space_pages} pages")
@@ -234,7 +236,10 @@ class World:
     def _step_crash(self, random: Random) -> None:
         self._crash_kind = random.choice(("kill", "cut", "cut"))
         count = random.choice((1, 2, 3, 5, 8, 13, 21, 34, 55))
-        if random.random() < 0.6:
+        if random.random() < 0.3:
+            # Just behind a write to a segment, before anything syncs it.
+            self._crash_writes = count = random.randint(1, 3)
+        elif random.random() < 0.6:
             self._crash_calls = count
         else:
             self._crash_steps = count
@@ -253,12 +258,17 @@ class World:
         if self.dead:
             raise Crash
         self.counts["file calls"] += 1
+        due = False
         if self._crash_calls:
             self._crash_calls -= 1
-            if not self._crash_calls:
-                self.tell(f"{self._crash_kind} at {operation} of {path}")
-                self.dead = True
-                raise Crash
+            due = not self._crash_calls
+        if self._crash_writes and operation == "written" and path.suffix == ".log":
+            self._crash_writes -= 1
+            due = due or not self._crash_writes
+        if due:
+            self.tell(f"{self._crash_kind} at {operation} of {path}")
+            self.dead = True
+            raise Crash
         self.runtime.at_file_call()
         if self.dead:
             raise Crash
@@ -278,7 +288,7 @@ class World:
         recovery: list[Step] = getattr(self, "_recovery", [])
         while True:
             step = recovery.pop(0) if recovery else None
-            self._crash_calls = self._crash_steps = 0
+            self._crash_calls = self._crash_steps = self._crash_writes = 0
             if step is not None:
                 random = Random(step.seed)
                 self._crash_kind = step.kind
@@ -409,7 +419,7 @@ class World:
 
     def _end(self, ending: str) -> None:
         self.tell(f"the life ends by {ending}")
-        self._crash_calls = self._crash_steps = 0
+        self._crash_calls = self._crash_steps = self._crash_writes = 0
         if ending.startswith("stop"):
             clean = self._stop()
             self.dead = True
