@@ -50,7 +50,8 @@ class Administrator:
 
     async def _create(self, name: str, random: Random) -> None:
         judge = self._world.judge
-        policy = random.choice(("delete", "delete", "delete", "compact"))
+        compact = random.random() < self._world.settings.compact
+        policy = "compact" if compact else "delete"
         retention = policy == "delete" and random.random() < 0.15
         configs = {"cleanup.policy": policy}
         if policy == "compact":

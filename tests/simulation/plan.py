@@ -44,6 +44,8 @@ class Settings:
     """Share of values that imitate the broker's own files."""
     small: bool
     """Values are small: more of them fit into the journal and into a segment."""
+    compact: float
+    """Share of topics that are compacted."""
     patience: float
     """Share of steps after which the world waits until nothing is under way."""
 
@@ -135,6 +137,7 @@ _THEMES: Final[Sequence[Mapping[str, int]]] = (
     {"transaction": 5, "fetch": 2, "commit": 2},
     {"full": 4, "relief": 4, "error": 3},
     {"crash": 4},
+    {"sleep": 4, "produce": 2, "jump": 0},
 )
 """What a seed is about: some combinations are rare without."""
 _ENDINGS: Final = ("kill", "kill", "cut", "cut", "cut", "stop", "stop+cut", "evict")
@@ -156,6 +159,9 @@ def plan(seed: int, *, lives: int | None = None, length: int | None = None) -> P
     if theme.get("recreate"):
         # So that a deleted topic leaves more than the file that the next one begins with.
         settings = replace(settings, small=False, segment_bytes=1024)
+    if theme.get("sleep"):
+        # So that there is something to compact, and time for it.
+        settings = replace(settings, small=True, segment_bytes=1024, compact=0.9)
     if theme.get("crash"):
         # So that torn batches hold whole ones.
         settings = replace(settings, small=False, hostile=0.7, segment_bytes=16384)
@@ -195,5 +201,6 @@ def _settings(random: Random) -> Settings:
         cold=random.choice((0.0, 0.0, 0.3)),
         hostile=random.choice((0.0, 0.1, 0.5)),
         small=random.random() < 0.4,
+        compact=0.25,
         patience=random.choice((0.1, 0.5, 0.9)),
     )
