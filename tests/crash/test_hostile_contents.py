@@ -12,13 +12,13 @@ from uuid import UUID
 
 import pytest
 from tests.simulation.disk import PAGE, Disk
+from tests.support.contents import batch_at, nested
 from tests.support.disks import DATA, DiskBench, check_lives, cut_power, everything, find_inode
 from tests.support.logs import AT, LogBench
 
 from pentalog import kernels
 from pentalog.log.journal import Entry
-from pentalog.model import batch
-from pentalog.model.types import Partition, Record
+from pentalog.model.types import Partition
 
 VICTIM = Partition("victim", 0)
 LOG = "events-0/00000000000000000000.log"
@@ -27,13 +27,6 @@ LOG = "events-0/00000000000000000000.log"
 @pytest.fixture(autouse=True)
 def _journal_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pentalog.log.flusher._JOURNAL_PAYS_AFTER", 1)
-
-
-def batch_at(offset: int, *values: bytes) -> bytes:
-    """A batch as it is in a segment."""
-    data = batch.build([Record(value) for value in values], timestamp_ms=1_700_000_000_000)
-    kernels.stamp(memoryview(data), 0, len(data), offset, 0)
-    return bytes(data)
 
 
 def fill(bench: DiskBench, count: int = 5, at: Partition = AT) -> dict[int, bytes]:
@@ -227,12 +220,6 @@ def test_a_journal_of_version_1_is_read(first_at: int) -> None:
 
 
 # Batches in values
-
-
-def nested(offset: int) -> bytes:
-    """A value that is a whole batch, for readers that search: it begins on a page of its own."""
-    phantom = batch_at(offset, b"phantom")
-    return b"." * PAGE + phantom * 3 + b"." * (2 * PAGE)
 
 
 def tear_short(disk: Disk, start: int) -> None:

@@ -221,4 +221,44 @@ def test_a_clean_stop_keeps_the_journal_and_voids_its_entries(tmp_path: Path) ->
     assert [entry.base_offset for entry in journal.recover()] == [5]
 
 
+def test_entries_are_replayed_only_where_they_were_written(tmp_path: Path) -> None:
+    """Two directories name the same topic id: one has the metadata file of the other."""
+    bench = LogBench(tmp_path)
+    first, second = Partition("a", 0), Partition("b", 0)
+    for at in (first, second):
+        bench.partition(at)
+    for number in range(20):
+        for at in (first, second):
+            bench.settled(b"%s-%d;" % (at.topic.encode(), number) * 9, at=at)
+    bench.runtime.advance(6_000)  # the recovery points say whose directories these are
+    cut_power(bench)
+    shutil.copy(tmp_path / "b-0" / "partition.metadata", tmp_path / "a-0" / "partition.metadata")
+    again = LogBench(tmp_path)
+    found = again.values(at=second)
+    assert found == {number: b"b-%d;" % number * 9 for number in range(20)}
+    assert not any((value or b"").startswith(b"b-") for value in again.values(at=first).values())
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", None])
+def test_a_damaged_metadata_file_costs_nothing(tmp_path: Path, content: bytes | None) -> None:
+    bench = LogBench(tmp_path)
+    at = PLACES[0]
+    partition = bench.partition(at)
+    for number in range(20):
+        bench.settled(b"%d;" % number * 9, at=at)
+    partition.trim(5)
+    bench.store.write_starts()
+    bench.runtime.advance(6_000)
+    cut_power(bench)
+    metadata = partition.directory / "partition.metadata"
+    healthy = metadata.read_bytes()
+    metadata.unlink()
+    if content is not None:
+        metadata.write_bytes(content)
+    again = LogBench(tmp_path)
+    assert again.store.get(at).start_offset == 5
+    assert again.values(5, at=at) == {number: b"%d;" % number * 9 for number in range(5, 20)}
+    assert metadata.read_bytes() == healthy
+
+
 PLACE_ID = LogBench.topic_id("events")

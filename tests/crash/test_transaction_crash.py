@@ -7,16 +7,20 @@ middle of the recovery.
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tests.support.faults import FaultyFiles
-from tests.support.transactions import T0, T1, U0, Killed, TransactionBench
+from tests.support.transactions import T0, T1, U0, Killed, RememberingFiles, TransactionBench
 
+from pentalog.broker.endings import RETRY_MS
+from pentalog.kernels import batch_header
 from pentalog.log.files import Handle
-from pentalog.model.batch import build_marker
-from pentalog.model.errors import BrokerError
+from pentalog.model.batch import CONTROL, build_marker
+from pentalog.model.errors import BrokerError, TransactionBusy
 from pentalog.model.types import Identity, Partition
 
 STEPS_MAX = 200
@@ -290,3 +294,35 @@ def test_a_disk_that_fails_once_tears_nothing(tmp_path: Path, kind: str) -> None
         if not files.failed:
             break
     assert refused
+
+
+class FullFiles(RememberingFiles):
+    """A disk that refuses the next so many markers."""
+
+    refusals = 0
+
+    def write(self, file: Handle, data: bytes | bytearray | memoryview, position: int) -> None:
+        marker = file.path.suffix == ".log" and batch_header(data, 0).attributes & CONTROL
+        if marker and self.refusals:
+            self.refusals -= 1
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file.path))
+        super().write(file, data, position)
+
+
+def test_a_decided_commit_is_not_aborted_where_its_marker_is_refused(tmp_path: Path) -> None:
+    """At a start, one marker meets a full disk and the next write does not."""
+    files = FullFiles()
+    bench = TransactionBench(tmp_path, files=files)
+    who = begin(bench, (T0, U0), offsets=False)
+    files.refusals = 1_000
+    with pytest.raises(TransactionBusy):
+        bench.end("x", who, commit=True)
+    bench.die()
+    files = FullFiles()
+    files.refusals = 1
+    again = TransactionBench(tmp_path, files=files)
+    assert not files.refusals
+    again.runtime.advance(RETRY_MS)
+    assert state_of(again, (T0, U0), offsets=False) == {"seen"}
+    assert again.transactions.view("x").phase == "CompleteCommit"
+    again.die()

@@ -11,7 +11,7 @@ import errno
 import logging
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -103,9 +103,10 @@ class LocalTopics:
         for topic, name, value in self._state.rows("SELECT topic, name, value FROM topic_settings"):
             overrides[topic][name] = value
         rows = self._state.rows("SELECT name, topic_id, partitions FROM topics ORDER BY name")
+        taken = {uuid.UUID(bytes=topic_id) for _, topic_id, _ in rows}
         for name, topic_id, partitions in rows:
             known = self._known(name, uuid.UUID(bytes=topic_id), partitions, overrides[name])
-            self._restore(known, found.pop(name, {}))
+            self._restore(known, found.pop(name, {}), taken)
         for name, directories in list(found.items()):
             if self._without_unused(name, directories, 0):
                 self._adopt(name, directories)
@@ -347,11 +348,20 @@ class LocalTopics:
                 self._state.write("DELETE FROM deleted_topics WHERE topic_id = ?", topic_id.bytes)
         return found
 
-    def _restore(self, topic: Topic, directories: Mapping[int, uuid.UUID | None]) -> None:
-        """A row of the state: complete its directories, believe them where they know better."""
+    def _restore(
+        self,
+        topic: Topic,
+        directories: Mapping[int, uuid.UUID | None],
+        taken: Collection[uuid.UUID],
+    ) -> None:
+        """A row of the state: complete its directories, believe them where they know better.
+
+        `taken` are the ids of all rows: a directory with the id of another row belongs there.
+        """
         ids = [topic_id for topic_id in directories.values() if topic_id is not None]
+        fresh = [topic_id for topic_id in ids if topic_id not in taken]
         # The topic was deleted and made again, and the row of the new one was lost in a crash.
-        topic_id = ids[0] if ids and topic.topic_id not in ids else topic.topic_id
+        topic_id = fresh[0] if fresh and topic.topic_id not in ids else topic.topic_id
         directories = self._without_strays(topic.name, topic_id, directories)
         directories = self._without_unused(topic.name, directories, topic.partitions)
         partitions = max([topic.partitions, *(index + 1 for index in directories)])

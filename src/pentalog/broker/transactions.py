@@ -113,6 +113,8 @@ class LocalTransactions:
                 if producer.transaction_start < 0:
                     continue
                 entry = self._by_producer.get(producer_id)
+                if entry is not None and partition.at in entry.unmarked:
+                    continue  # its end is decided: a marker that the disk refused is tried again
                 if entry is None or producer.epoch != entry.epoch or entry.phase in PREPARED:
                     epoch = max(producer.epoch, -1 if entry is None else entry.epoch)
                     _log.warning("%s: aborted what producer %d left", partition.at, producer_id)

@@ -131,8 +131,11 @@ class Store:
                 f"may be {self.files_max}; let this process open more (ulimit -Hn)"
             )
         entries = self._read_journal()
+        ids = {name: self._topic_id(name, points) for _, name in found}
+        owners = _owners(found, ids, points)
         for done, (at, name) in enumerate(found):
-            topic_id = self._directories.topic_id(directory / name)
+            topic_id = ids[name]
+            owned = owners[topic_id, at.index] == name
             compacted = _offset_of(cleaned, name, topic_id)
             if compacted is not None:
                 self.cleaned_offsets[at] = compacted
@@ -142,7 +145,7 @@ class Store:
                 stops.get(name),
                 recovery_point=_offset_of(points, name, topic_id) or 0,
                 start_offset=_offset_of(self._starts, name, topic_id) or 0,
-                entries=entries.pop((topic_id, at.index), []),
+                entries=entries.pop((topic_id, at.index), []) if owned else [],
             ):
                 yield Opening(done, len(found))
             yield Opening(done + 1, len(found))
@@ -165,6 +168,21 @@ class Store:
         self._opened = True
         self._checkpoint_timer = self.runtime.after(_CHECKPOINT_INTERVAL_MS, self._checkpoint_due)
         self._publish_due()
+
+    def _topic_id(self, name: str, points: dict[str, Checkpointed]) -> UUID:
+        """The id of a directory's topic; if its file is damaged, as the recovery points name it.
+
+        Without an id the start offset and the journal's entries of the partition would be lost.
+        A new topic of the same name gets no acknowledged record before its own id is synced.
+        """
+        found = self._directories.topic_id(self.directory / name)
+        known = points.get(name)
+        if found.int or known is None or known.topic_id is None:
+            return found
+        path = self.directory / name / TOPIC_ID_FILE
+        log.warning("%s is damaged: it is written again as the recovery points name it", path)
+        self._directories.write_topic_id(path.parent, known.topic_id)
+        return known.topic_id
 
     def _read_journal(self) -> dict[tuple[UUID, int], list[Entry]]:
         entries: dict[tuple[UUID, int], list[Entry]] = {}
@@ -526,6 +544,24 @@ class Store:
         self._marks.forget(at)
         self.cleaned_offsets.pop(at, None)
         return partition
+
+
+def _owners(
+    found: list[tuple[Partition, str]], ids: dict[str, UUID], points: dict[str, Checkpointed]
+) -> dict[tuple[UUID, int], str]:
+    """Map each partition of a topic id to the directory that the journal's entries belong to.
+
+    A directory that was copied, or that has the metadata file of another one, names the same
+    partition.  Entries replayed there would overwrite its records and be missing in the other.
+    """
+    owners: dict[tuple[UUID, int], str] = {}
+    for at, name in found:
+        topic_id = ids[name]
+        checkpointed = points.get(name)
+        known = checkpointed is not None and checkpointed.topic_id == topic_id
+        if known or (topic_id, at.index) not in owners:
+            owners[topic_id, at.index] = name
+    return owners
 
 
 def _offset_of(offsets: dict[str, Checkpointed], name: str, topic_id: UUID) -> int | None:

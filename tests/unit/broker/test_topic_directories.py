@@ -268,3 +268,17 @@ def test_a_preparation_that_fails_leaves_nothing(
     with pytest.raises(StorageFull, match="no space left"):
         _ = ready.value
     assert directories(tmp_path) == set()
+
+
+def test_a_topic_does_not_take_the_id_of_another(live: OpenLife, tmp_path: Path) -> None:
+    """A directory with another topic's metadata file is set aside: two topics never share an id."""
+    life = live()
+    for name in ("a", "b"):
+        life.topics.create(TopicSpec(name=name))
+    ids = {topic.name: topic.topic_id for topic in life.topics.all()}
+    life.store.close()
+    metadata = [tmp_path / f"{name}-0" / "partition.metadata" for name in ("a", "b")]
+    metadata[0].write_bytes(metadata[1].read_bytes())
+    again = live()
+    assert {topic.name: topic.topic_id for topic in again.topics.all()} == ids
+    assert (tmp_path / f"{ids['b'].hex}-0.stray").is_dir()
