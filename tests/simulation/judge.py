@@ -160,8 +160,9 @@ class Register:
     def confirm(self, number: int) -> None:
         self._certain = max(self._certain, number)
 
-    def forget(self) -> None:
-        """A power cut may have taken any of it."""
+    def forget(self, others: Iterable[Register]) -> None:
+        """A power cut may have brought back any value, also of others of the same place."""
+        self._values = [*(value for other in others for value in other._values), *self._values]
         self._certain = 0
 
     def observe(self, value: int) -> None:
@@ -275,7 +276,8 @@ class Judge:
         if not self.synced:
             self.lossy = self.ever_lossy = True
             for register in self.registers.values():
-                register.forget()
+                same = [other for other in self.registers.values() if other.name == register.name]
+                register.forget(other for other in same if other is not register)
             for lives in self.topics.values():
                 # The settings of an earlier topic of the name may be back.
                 lives[-1].unsure |= any(life.retention or life.compact for life in lives[:-1])
