@@ -5,10 +5,12 @@ A fault counts as found by a seed that breaks a rule with the patch and none wit
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from types import FunctionType
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -43,6 +45,7 @@ class Planted(NamedTuple):
 
 
 PLANTED: list[Planted] = []
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def _fault(text: str) -> Callable[[Callable[[ExitStack], None]], Callable[[ExitStack], None]]:
@@ -54,6 +57,14 @@ def _fault(text: str) -> Callable[[Callable[[ExitStack], None]], Callable[[ExitS
 
 
 def _patch(stack: ExitStack, owner: Any, name: str, new: Any) -> None:
+    """Replace something; a function that cannot be called as the old one was does not fit."""
+    old = getattr(owner, name)
+    if isinstance(old, FunctionType):
+        parameters = inspect.signature(old).parameters.values()
+        inspect.signature(new).bind(
+            *(entry.name for entry in parameters if entry.kind in _POSITIONAL),
+            **{entry.name: None for entry in parameters if entry.kind is entry.KEYWORD_ONLY},
+        )
     stack.enter_context(mock.patch.object(owner, name, new))
 
 
@@ -196,7 +207,7 @@ def no_checksum(stack: ExitStack) -> None:
 @_fault("batches are searched for inside damaged ones")
 def search_in_damage(stack: ExitStack) -> None:
     def everywhere(
-        data: Any, start: int, next_offset: int, offset_max: int, known: Any, *, at_rest: bool
+        data: Any, start: int, next_offset: int, offset_max: int, known: Any, at_rest: bool
     ) -> Iterator[int]:
         position = start
         while True:

@@ -67,6 +67,12 @@ def test_planted_faults_are_found(name: str) -> None:
     assert rule
 
 
+def test_planted_faults_fit_the_code() -> None:
+    for entry in PLANTED:
+        with planted(entry.name):
+            assert entry.text
+
+
 def test_planted_faults_have_names_and_texts_of_their_own() -> None:
     assert len({entry.name for entry in PLANTED}) == len(PLANTED)
     assert len({entry.text for entry in PLANTED}) == len(PLANTED)
