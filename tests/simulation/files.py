@@ -246,7 +246,11 @@ class SimulatedFiles(RealFiles):
     def write_synced(
         self, file: Handle, data: bytes | bytearray | memoryview, position: int
     ) -> None:
-        self.write(file, data, position)
+        try:
+            self.write(file, data, position)
+        except OSError:
+            self.faults.sync_failed = True
+            raise
         inode = _inode(file)
         if self._sync_fails():
             inode.fail_sync(self._random)

@@ -151,6 +151,8 @@ class Register:
         self.name = name
         self._values = [initial]
         self._certain = 0
+        self.unknown = False
+        """The state may have gone back to that of an older topic of the same name."""
 
     def attempt(self, value: int) -> int:
         """Returns the number by which `confirm` knows the attempt."""
@@ -162,9 +164,13 @@ class Register:
 
     def forget(self) -> None:
         """A power cut may have taken any of it."""
-        self._certain = 0
+        self.unknown = True
 
     def observe(self, value: int) -> None:
+        if self.unknown:
+            self.unknown = False
+            self.confirm(self.attempt(value))
+            return
         possible = self._values[self._certain :]
         if value not in possible:
             raise Violation(
@@ -255,6 +261,7 @@ class Judge:
         found = self.registers.get(key)
         if found is None:
             found = self.registers[key] = Register(name, initial)
+            found.unknown = self.ever_lossy
         return found
 
     # What happens to the broker
@@ -279,6 +286,11 @@ class Judge:
             for lives in self.topics.values():
                 # The settings of an earlier topic of the name may be back.
                 lives[-1].unsure |= any(life.retention or life.compact for life in lives[:-1])
+                if len(lives) > 1:
+                    # So may its row, and the records of one topic are in the other then.
+                    for model in (model for life in lives for model in life.models.values()):
+                        for sent in model.sents:
+                            sent.loose = True
                 for model in (model for life in lives for model in life.models.values()):
                     kept_items = {
                         item.identity for s in model.sents if s.required for item in s.items

@@ -7,6 +7,7 @@ every await; what was told before stays an open attempt then.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,7 +30,7 @@ from pentalog.model import batch
 from pentalog.model.types import Record
 
 if TYPE_CHECKING:
-    from tests.simulation.world import World
+    from tests.simulation.world import Task, World
 
 _STORAGE: Final = 56
 _STORAGE_CODES: Final = frozenset({_STORAGE, 15, 51})
@@ -89,6 +90,10 @@ class KafkaClients:
         self._admin = Administrator(self)
         self._transactional = [Transactional("t0"), Transactional("t1")]
 
+    @property
+    def kinds(self) -> Collection[str]:
+        return _CLIENTS
+
     def disconnect(self) -> None:
         """The broker has gone."""
         self._connections.clear()
@@ -106,7 +111,7 @@ class KafkaClients:
             found = self._connections[client] = self.world.connect()
         return found
 
-    def start(self, kind: str, random: Random) -> Any:
+    def start(self, kind: str, random: Random) -> Task | None:
         """Begin one operation; None if its client is busy or has nothing to do."""
         if kind in ("idempotent", "transaction") and self.world.judge.ever_lossy:
             return None  # the broker may give ids again that it gave before the cut
@@ -191,7 +196,7 @@ class KafkaClients:
         items = self._items(topic, index, random)
         data = self._batch(items, random)
         sent = self.world.judge.send(
-            topic, index, items, acks=acks, now_ms=self.world.clock.wall_ms_max
+            topic, index, items, acks=acks, now_ms=self.world.clock.now_ms()
         )
         name = f"produce {sent.number} to {topic.label}-{index}, acks={acks}, {len(data)} bytes"
         return name, self._send(client, sent, data)
@@ -260,9 +265,7 @@ class KafkaClients:
             producer_epoch=producer.epoch,
             base_sequence=sequence,
         )
-        sent = self.world.judge.send(
-            topic, index, items, acks=-1, now_ms=self.world.clock.wall_ms_max
-        )
+        sent = self.world.judge.send(topic, index, items, acks=-1, now_ms=self.world.clock.now_ms())
         self.world.tell(f"batch {sent.number}: producer {producer.producer_id}, {sequence}")
         producer.pending = (sent, data)
         await self._retry(client, producer, sent, data)
@@ -270,7 +273,7 @@ class KafkaClients:
     async def _identify(self, client: str, producer: Idempotent) -> bool:
         fields = {
             "transactional_id": None,
-            "transaction_timeout": ms(60_000),
+            "transaction_timeout": ms(600_000),
             "producer_id": -1,
             "producer_epoch": -1,
         }
@@ -373,7 +376,7 @@ class KafkaClients:
     async def _initialise(self, client: str, producer: Transactional) -> bool:
         fields = {
             "transactional_id": producer.name,
-            "transaction_timeout": ms(60_000),
+            "transaction_timeout": ms(600_000),
             "producer_id": -1,
             "producer_epoch": -1,
         }
@@ -433,7 +436,7 @@ class KafkaClients:
             index,
             items,
             acks=-1,
-            now_ms=self.world.clock.wall_ms_max,
+            now_ms=self.world.clock.now_ms(),
             transaction=transaction,
         )
         self.world.tell(f"batch {sent.number} in transaction {transaction.number}")

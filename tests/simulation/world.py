@@ -20,6 +20,7 @@ from typing import Any, Final
 from unittest import mock
 
 from tests.simulation import kafka_audit
+from tests.simulation.clients import Clients
 from tests.simulation.database import Connection as DatabaseConnection
 from tests.simulation.database import Database
 from tests.simulation.disk import Directory, Disk
@@ -55,7 +56,7 @@ _PATIENCE_MS: Final = 120_000
 """A request that has no answer after this long has none."""
 
 
-class _Task:
+class Task:
     """A client's operation that is under way."""
 
     def __init__(
@@ -103,7 +104,7 @@ class World:
         self.counts: Counter[str] = Counter()
         self.trace: list[str] = []
         self.dead = True
-        self.tasks: list[_Task] = []
+        self.tasks: list[Task] = []
         self.connections: list[Connection] = []
         self._crash_calls = 0
         self._crash_steps = 0
@@ -112,6 +113,7 @@ class World:
         self.had_fault = False
         """Something was made to fail in this life."""
         self.kafka = KafkaClients(self)
+        self.clients: tuple[Clients, ...] = (self.kafka,)
         data = Directory()
         self.disk.root.link("data", data)
         self.disk.root.sync()
@@ -190,7 +192,8 @@ class World:
             self.tell(f"#{step.number} {kind}")
             handler(random)
         else:
-            task = self.kafka.start(kind, random)
+            clients = next(entry for entry in self.clients if kind in entry.kinds)
+            task = clients.start(kind, random)
             if task is not None:
                 self.tell(f"#{step.number} {task.name}")
                 self.tasks.append(task)
@@ -200,9 +203,9 @@ class World:
             for _ in range(random.choice((0, 1, 3, 10, 30))):
                 self.turn()
 
-    def task(self, name: str, run: Coroutine[Any, Any, None], over: Callable[[], None]) -> _Task:
+    def task(self, name: str, run: Coroutine[Any, Any, None], over: Callable[[], None]) -> Task:
         """An operation of a client; `over` is called when it has ended, however that was."""
-        return _Task(name, run, over)
+        return Task(name, run, over)
 
     # Steps that are not a client's
 
@@ -387,7 +390,7 @@ class World:
             return True
         return False
 
-    def _resume(self, task: _Task) -> None:
+    def _resume(self, task: Task) -> None:
         self.counts["turns"] += 1
         task.resume()
         if task.over:
@@ -405,7 +408,7 @@ class World:
 
     def call(self, name: str, run: Coroutine[Any, Any, None]) -> None:
         """Run one operation to its end."""
-        self.tasks.append(_Task(name, run))
+        self.tasks.append(Task(name, run))
         self.drain()
 
     def _quieten(self) -> None:
@@ -477,7 +480,8 @@ class World:
             self.database.kill()
         if kind == "evict":
             self.disk.evict()
-        self.kafka.disconnect()
+        for clients in self.clients:
+            clients.disconnect()
         self.disk.space_pages = None
         self.judge.wall_ms = self.clock.wall_ms_max
 
