@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.crash.test_hostile_contents import nested
+from tests.support.contents import nested
 from tests.support.disks import BrokerBench, DiskBench, check_lives, everything
 from tests.support.logs import AT
 

@@ -30,6 +30,7 @@ from pentalog.model.types import Partition
 
 OTHER = Partition("other", 0)
 LOG = "events-0/00000000000000000000.log"
+DAY_MS = 24 * 3600 * 1000
 LARGE = b"L" * 700
 """Of these a segment of 2000 bytes has room for two."""
 
@@ -150,7 +151,10 @@ def test_what_a_failed_sync_left_in_memory_is_written_again() -> None:
     bench = bench.restart("kill")
     values = {0: LARGE}
     assert bench.durable(AT) == values, "consumers see it from here on"
-    check_lives(bench.restart("cut"), {AT: values})
+    bench = bench.restart("cut")
+    assert bench.durable(AT) == values
+    assert bench.store.found() == {AT: LogBench.topic_id("events")}
+    check_lives(bench, {AT: values})
 
 
 # What goes with old segments
@@ -184,12 +188,33 @@ def test_producers_outlive_the_segments_that_held_their_batches(by: str) -> None
         bench = bench.restart("cut")
 
 
-def test_retention_does_not_follow_a_lost_time_index() -> None:
+@pytest.mark.parametrize("lost", ["its data", "its newest entry"])
+def test_retention_does_not_follow_a_time_index_that_lost(lost: str) -> None:
+    interval_bytes = 4096 if lost == "its data" else 200  # one entry in each segment, or several
+    settings = {
+        "segment_bytes": 2500,
+        "index_interval_bytes": interval_bytes,
+        "retention_ms": DAY_MS,
+    }
     bench = DiskBench()
-    bench.partition(segment_bytes=2000)
-    values = write(bench, 9)
-    bench.runtime.advance(10_000)  # all segments are synced, and the recovery points say so
-    bench = bench.restart("cut", zeroed=lambda path: path.endswith("index"))
+    bench.partition(**settings)
+    values: dict[int, bytes] = {}
+    for number in range(10):
+        age_ms = 0 if number % 3 == 2 else 2 * DAY_MS  # the last one of a segment is new
+        timestamp_ms = bench.runtime.now_ms() - age_ms
+        values[bench.settled(LARGE, timestamp_ms=timestamp_ms).base_offset] = LARGE
+        bench.runtime.advance(6_000)  # syncs, recovery points, and indexes so far
+    assert len(bench.store.get(AT).segments) == 4
+    bench.crash()
+    if lost == "its data":
+        cut_power(bench.disk, zeroed=lambda path: path.endswith("index"))
+    else:
+        for path, inode in bench.disk.root.walk_files():
+            if path.endswith(".timeindex") and inode.sizes:
+                inode.truncate(inode.sizes[0])  # it had grown, and that was not synced
+        cut_power(bench.disk, kept=everything)
+    bench = bench.again()
+    bench.partition(**settings)
     assert apply_retention(bench.store.get(AT), bench.runtime.now_ms()) == 0
     check_lives(bench, {AT: values})
 
