@@ -151,8 +151,6 @@ class Register:
         self.name = name
         self._values = [initial]
         self._certain = 0
-        self.unknown = False
-        """The state may have gone back to that of an older topic of the same name."""
 
     def attempt(self, value: int) -> int:
         """Returns the number by which `confirm` knows the attempt."""
@@ -162,15 +160,12 @@ class Register:
     def confirm(self, number: int) -> None:
         self._certain = max(self._certain, number)
 
-    def forget(self) -> None:
-        """A power cut may have taken any of it."""
-        self.unknown = True
+    def forget(self, others: Iterable[Register]) -> None:
+        """A power cut may have brought back any value, also of others of the same place."""
+        self._values = [*(value for other in others for value in other._values), *self._values]
+        self._certain = 0
 
     def observe(self, value: int) -> None:
-        if self.unknown:
-            self.unknown = False
-            self.confirm(self.attempt(value))
-            return
         possible = self._values[self._certain :]
         if value not in possible:
             raise Violation(
@@ -261,7 +256,6 @@ class Judge:
         found = self.registers.get(key)
         if found is None:
             found = self.registers[key] = Register(name, initial)
-            found.unknown = self.ever_lossy
         return found
 
     # What happens to the broker
@@ -282,7 +276,8 @@ class Judge:
         if not self.synced:
             self.lossy = self.ever_lossy = True
             for register in self.registers.values():
-                register.forget()
+                same = [other for other in self.registers.values() if other.name == register.name]
+                register.forget(other for other in same if other is not register)
             for lives in self.topics.values():
                 # The settings of an earlier topic of the name may be back.
                 lives[-1].unsure |= any(life.retention or life.compact for life in lives[:-1])
