@@ -31,14 +31,18 @@ from pentalog.kernels import batch_header, keep_newest, shift_tombstones
 from pentalog.model import batch
 from pentalog.model.types import Partition, Record
 
-LISTEN = ("kafka=127.0.0.1:0",)
+SETTINGS = {
+    "listen": ("kafka=127.0.0.1:0",),
+    # The records here are of 1970: retention would delete them half a minute after the start.
+    "topic_defaults": "retention.ms=-1",
+}
 
 
 @pytest.fixture
 def clusters(tmp_path: Path) -> Iterator[tuple[Cluster, Cluster]]:
     with (
-        pentalog.Broker(tmp_path / "one", listen=LISTEN) as one,
-        pentalog.Broker(tmp_path / "two", listen=LISTEN) as two,
+        pentalog.Broker(tmp_path / "one", **SETTINGS) as one,
+        pentalog.Broker(tmp_path / "two", **SETTINGS) as two,
         Cluster(one.address()) as source,
         Cluster(two.address()) as target,
     ):
@@ -90,7 +94,7 @@ def test_there_and_back(clusters: tuple[Cluster, Cluster], tmp_path: Path) -> No
     assert move_groups(source, target, {"events"}) == 1
     assert committed(target, "readers") == {Partition("events", 0): GroupOffset(17, "note")}
     with (
-        pentalog.Broker(tmp_path / "three", listen=LISTEN) as three,
+        pentalog.Broker(tmp_path / "three", **SETTINGS) as three,
         Cluster(three.address()) as home,
     ):
         assert move_topic(target, home, "events", told.append).records == moved.records

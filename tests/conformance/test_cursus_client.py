@@ -198,10 +198,16 @@ def test_groups_settle_and_stay_settled(subject: Subject, members: int) -> None:
     ]
 
     def settled() -> bool:
-        owned = sorted(index for reader in readers for index in reader.partitions)
-        return owned == [0, 1] and status(subject, group)["member_count"] == members
+        """Whether every reader knows what the broker has assigned, in the latest generation."""
+        if not all(reader.consumer._generation for reader in readers):
+            return False
+        found = status(subject, group)
+        assigned = {each["member_id"]: sorted(each["assignments"]) for each in found["members"]}
+        known = {reader.consumer._member_id: reader.partitions for reader in readers}
+        generations = {reader.consumer._generation for reader in readers}
+        return assigned == known and generations == {found["generation"]}
 
-    assert wait_for(settled, 30)
+    assert wait_for(settled)
     generation = status(subject, group)["generation"]
     for number in range(40):
         writer.send(f"{number}")

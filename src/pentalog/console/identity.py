@@ -75,15 +75,16 @@ class Session:
 
         Files do not know who may read them, so the broker is asked for the right first.
         """
-        if self.place.data is None:
-            options = SourceOptions(
-                servers=self.place.servers,
-                topics=(topic,),
-                client=self._present(self._options),
-            )
-            return ClusterOrigin(options)
-        self._ask(lambda cluster: check_readable(cluster, topic))
-        return DirectoryOrigin(str(self.place.data))
+        if self.place.data is not None:
+            self._ask(lambda cluster: check_readable(cluster, topic))
+            files = DirectoryOrigin(str(self.place.data))
+            # The broker publishes a new topic to readers of its files a moment after its creation.
+            if topic in files.topics():
+                return files
+        options = SourceOptions(
+            servers=self.place.servers, topics=(topic,), client=self._present(self._options)
+        )
+        return ClusterOrigin(options)
 
     async def check_operator(self) -> None:
         """Raise what is to be said to those who may not see what concerns everybody.

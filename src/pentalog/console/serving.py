@@ -138,7 +138,8 @@ def _application(console: Console, host: str, port: int, identity: Certificate |
             "https_only": identity is not None,
         },
         show_welcome_message=False,
-        reconnect_timeout=10.0,
+        # A page whose connection was lost for longer is loaded again and forgets what was entered.
+        reconnect_timeout=30.0,
         binding_refresh_interval=0.5,
     )
     pages_app.on_exception(lambda error: _log.warning("a page failed: %r", error))
