@@ -15,7 +15,10 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
+from pathlib import Path
 from typing import Final
+
+from pentalog.log.files import Files
 
 _TIME_ENTRY: Final = struct.Struct(">qi")
 _SWAP: Final = sys.byteorder == "little"
@@ -134,6 +137,22 @@ class TimeIndex:
     def packed(self, start: int = 0) -> bytes:
         pack = _TIME_ENTRY.pack
         return b"".join(map(pack, self.timestamps[start:], self.offsets[start:]))
+
+
+def read_newest(files: Files, path: Path) -> int:
+    """The newest timestamp in a time index file; -1 if it does not tell."""
+    if not files.exists(path):
+        return -1
+    file = files.open(path, writable=False)
+    try:
+        size = files.size(file)
+        if not size or size % TimeIndex.entry_bytes:
+            return -1
+        last = TimeIndex()
+        last.extend(files.read(file, TimeIndex.entry_bytes, size - TimeIndex.entry_bytes))
+        return last.newest
+    finally:
+        file.close()
 
 
 def _ascending(one: int, other: int) -> bool:

@@ -30,6 +30,7 @@ log = logging.getLogger("pentalog.log")
 _SEGMENT_NAME: Final = re.compile(r"(\d{20})\.log")
 _SNAPSHOT_NAME: Final = re.compile(r"(\d{20})\.producers")
 _HEADER_BYTES: Final = 61
+_REWRITE_BYTES: Final = 1 << 20
 
 
 class CleanStop(NamedTuple):
@@ -191,8 +192,24 @@ def _recover(
         lost = Damage(found.end, segment.size, found.next_offset, segment.next_offset)
         segment.damages.append(lost)
     if not at_rest:
-        segment.write_again(position)
+        _write_again(segment, position)
     return whole
+
+
+def _write_again(segment: Segment, position: int) -> None:
+    """Write the bytes from a position on over themselves, so that the next sync brings them to the
+    disk.
+
+    If a sync has failed, the system may hold pages in memory that it never wrote and does not mean
+    to write: they can be read, and the next sync succeeds without them.
+    """
+    files, file = segment.files, segment.file
+    while position < segment.size:
+        data = files.read(file, min(_REWRITE_BYTES, segment.size - position), position)
+        if not data:
+            break
+        files.write(file, data, position)
+        position += len(data)
 
 
 def _end_with(partition: PartitionLog, last: Segment) -> None:

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from pentalog import kernels
 from pentalog.kernels import BatchHeader, Facts, Scan
 from pentalog.log.files import Files, Handle
-from pentalog.log.index import OffsetIndex, TimeIndex
+from pentalog.log.index import OffsetIndex, TimeIndex, read_newest
 from pentalog.log.inspection import AT_REST, OFFSET_MAX, Care, Damage, Inspection, inspect
 from pentalog.log.residents import Residents
 
@@ -29,7 +29,6 @@ SUFFIXES: Final = (".log", ".index", ".timeindex", ".txnindex")
 DELETED: Final = ".deleted"
 
 _WALK_BYTES: Final = 16 << 10
-_REWRITE_BYTES: Final = 1 << 20
 _HEADER_BYTES: Final = 61
 
 
@@ -100,11 +99,7 @@ class Segment:
 
     @property
     def indexes(self) -> tuple[Path, Path]:
-        """Files that a sealed segment has beside its batches.
-
-        They are synced with it: a start does not look at what was synced, and retention goes by
-        the newest time that they tell.
-        """
+        """Files that are synced with a sealed segment: retention believes the times they tell."""
         return self.path(".index"), self.path(".timeindex")
 
     @property
@@ -149,7 +144,6 @@ class Segment:
             for suffix in (".index", ".timeindex"):
                 file = self.files.open(self.path(suffix), create=True)
                 try:
-                    # There may be one of a segment with this base that was given up.
                     self.files.truncate(file, 0)
                 finally:
                     file.close()
@@ -158,10 +152,7 @@ class Segment:
             raise
 
     def discard(self) -> None:
-        """Remove the files of a segment that was begun in vain, as far as the disk lets us.
-
-        A file that stays is empty: the next start removes it.
-        """
+        """Remove the files of a segment begun in vain; the next start removes what stays."""
         self._file = None
         for suffix in SUFFIXES:
             with contextlib.suppress(OSError):
@@ -379,21 +370,6 @@ class Segment:
         if self.size >= _HEADER_BYTES:
             self.timestamp_first = self.header_at(0).max_timestamp
 
-    def write_again(self, position: int) -> None:
-        """Write the bytes from a position on over themselves, so that the next sync brings them
-        to the disk.
-
-        If a sync has failed, the system may hold pages in memory that it never wrote and does not
-        mean to write: they can be read, and the next sync succeeds without them.
-        """
-        file = self.file
-        while position < self.size:
-            data = self.files.read(file, min(_REWRITE_BYTES, self.size - position), position)
-            if not data:
-                break
-            self.files.write(file, data, position)
-            position += len(data)
-
     def cut(self, position: int) -> None:
         """Drop everything from `position` on, for good."""
         self.files.truncate(self.file, position)
@@ -550,23 +526,14 @@ class Segment:
         return self.timestamp_max
 
     def _newest_on_disk(self) -> int:
-        """A sealed segment's last time index entry, read without loading the index.
+        """A sealed segment's newest time, if possible without loading the index.
 
         Retention goes by it, so it must not be older than what the segment begins with.
         """
-        path = self.path(".timeindex")
         newest = -1
-        if self._time_index is None and self.files.exists(path):
-            file = self.files.open(path, writable=False)
-            try:
-                size = self.files.size(file)
-                if size and size % TimeIndex.entry_bytes == 0:
-                    last = TimeIndex()
-                    last.extend(self.files.read(file, TimeIndex.entry_bytes, size - 12))
-                    newest = last.newest
-            finally:
-                file.close()
-        else:
+        if self._time_index is None:
+            newest = read_newest(self.files, self.path(".timeindex"))
+        if newest < 0:
             newest = self.time_index.newest
         if newest < self.header_at(0).max_timestamp:
             newest = self._rebuild()[1].newest
