@@ -306,7 +306,10 @@ class Segment:
         file = self.files.open(path, writable=False)
         try:
             size = self.files.size(file)
-            return self.files.read(file, size, 0) if size % entry_bytes == 0 else None
+            # At most one entry per batch, and one more at a segment's end.
+            entries_max = self.size // _HEADER_BYTES + 1
+            fits = size % entry_bytes == 0 and size // entry_bytes <= entries_max
+            return self.files.read(file, size, 0) if fits else None
         finally:
             file.close()
 
