@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.support.logs import AT, LogBench
 
+from pentalog.log.files import Handle, RealFiles
 from pentalog.model.types import Horizon
 
 BATCHES = 120
@@ -153,3 +154,36 @@ def test_single_bit_flips_cost_at_most_the_batch_they_hit(written: Path, tmp_pat
             raise
     # After a crash most of what is flipped stands in the journal, too, and is put back.
     assert costly > FLIPS // (2 if clean else 10), "hardly any flip hit a record"
+
+
+class CountingFiles(RealFiles):
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def read(self, file: Handle, size: int, position: int) -> bytes:
+        self.reads += 1
+        return super().read(file, size, position)
+
+
+def test_reading_past_many_damaged_batches_takes_linear_work(tmp_path: Path) -> None:
+    """Every other batch is damaged, among them those that the index points at."""
+
+    def reads(count: int) -> int:
+        directory = tmp_path / str(count)
+        bench = LogBench(directory)
+        bench.partition()
+        for number in range(count):
+            bench.append(b"%6d" % number * 10)
+        path = bench.partition().active.path(".log")
+        bench.store.close()
+        data = bytearray(path.read_bytes())
+        size = len(data) // count
+        for number in range(0, count, 2):
+            data[number * size + 70] ^= 0xFF
+        path.write_bytes(data)
+        files = CountingFiles()
+        again = LogBench(directory, files=files)
+        assert list(again.values()) == list(range(1, count, 2))
+        return files.reads
+
+    assert reads(800) < 3 * reads(400)

@@ -48,13 +48,14 @@ def admit(
     if facts.flaw:
         kind, text = _FLAWS.get(facts.flaw, (BatchCorrupt, "cannot be read"))
         raise kind(f"data for {at} {text} (at byte {facts.flaw_position})")
+    if facts.attributes_any & _CONTROL:
+        # The broker's own: a refused marker would leave its transaction open for good.
+        return batches, facts
     if facts.batch_bytes_max > settings.message_bytes_max:
         raise RecordTooLarge(
             f"batch of {facts.batch_bytes_max} bytes for {at}; "
             f"max.message.bytes accepts {settings.message_bytes_max}"
         )
-    if facts.attributes_any & _CONTROL:
-        return batches, facts
     if settings.timestamp_type is TimestampType.CREATE:
         newest = now_ms + settings.timestamp_after_ms_max
         if facts.timestamp_max > newest:

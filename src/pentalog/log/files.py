@@ -129,7 +129,11 @@ class RealFiles:
         return os.fstat(file.fd).st_size
 
     def read(self, file: Handle, size: int, position: int) -> bytes:
-        return os.pread(file.fd, size, position)
+        try:
+            return os.pread(file.fd, size, position)
+        except OSError as error:
+            # The system does not say which file: a start that ends with this must name it.
+            raise OSError(error.errno, error.strerror, str(file.path)) from error
 
     def read_into(self, file: Handle, view: memoryview, position: int) -> int:
         return os.preadv(file.fd, [view], position)

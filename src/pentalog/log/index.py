@@ -139,6 +139,19 @@ class TimeIndex:
         return b"".join(map(pack, self.timestamps[start:], self.offsets[start:]))
 
 
+def read_entries(files: Files, path: Path, entry_bytes: int, entries_max: int) -> bytes | None:
+    """The entries in an index file; None if it is missing or cannot be right."""
+    if not files.exists(path):
+        return None
+    file = files.open(path, writable=False)
+    try:
+        size = files.size(file)
+        fits = size % entry_bytes == 0 and size // entry_bytes <= entries_max
+        return files.read(file, size, 0) if fits else None
+    finally:
+        file.close()
+
+
 def read_newest(files: Files, path: Path) -> int:
     """The newest timestamp in a time index file; -1 if it does not tell."""
     if not files.exists(path):

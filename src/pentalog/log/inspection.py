@@ -10,7 +10,7 @@ never searched for byte by byte: only positions where a batch is known to begin 
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Final, NamedTuple
@@ -22,8 +22,13 @@ OFFSET_MAX: Final = (1 << 63) - 2
 """No end is known."""
 _HEADER_BYTES: Final = 61
 _CHECKSUMMED_FROM: Final = 21
+_MAGIC: Final = 2
+_MAGIC_AT: Final = 16
+_PIECE_BYTES: Final = 64 << 10
 _REPAIRS_MAX: Final = 64
 """Lengths that are tried for a batch whose own length is damaged."""
+_HEADS_MAX: Final = 1 << 20
+"""Bytes that are taken for the format of a batch in search of them: a second or so."""
 
 
 class Damage(NamedTuple):
@@ -35,6 +40,22 @@ class Damage(NamedTuple):
     """First offset that may be missing."""
     next_offset: int
     """First offset that is there again; that of the log's end if nothing follows."""
+
+
+def damage_at(damages: Sequence[Damage], position: int) -> Damage | None:
+    """The damage that covers a position, of damages in ascending order."""
+    number = bisect_right(damages, position, key=_start) - 1
+    return damages[number] if number >= 0 and position < damages[number].end else None
+
+
+def damage_from(damages: Sequence[Damage], position: int) -> Damage | None:
+    """The first damage that begins at a position or after it, of damages in ascending order."""
+    number = bisect_left(damages, position, key=_start)
+    return damages[number] if number < len(damages) else None
+
+
+def _start(damage: Damage) -> int:
+    return damage.start
 
 
 class Care(NamedTuple):
@@ -186,9 +207,9 @@ def _positions_behind(
     yield from _by_lengths(data, start, next_offset, offset_max)
     if at_rest:
         yield from _by_repair(data, start, next_offset, offset_max)
-    for position in known[bisect_right(known, start) :]:
-        if position < len(data):
-            yield position
+    for number in range(bisect_right(known, start), len(known)):
+        if known[number] < len(data):
+            yield known[number]
 
 
 def _by_lengths(
@@ -214,19 +235,36 @@ def _by_repair(
     Not where a batch may be torn: a value can be made so that a part of its batch has the
     checksum of the whole.
     """
-    if len(data) - start < _HEADER_BYTES:
+    view = memoryview(data)
+    if len(view) - start < _HEADER_BYTES:
         return
-    crc = kernels.batch_header(data, start).crc
-    position = start
-    for _ in range(_REPAIRS_MAX):
-        position = kernels.find_batch(
-            data, position + 1, len(data), offset_min=next_offset, offset_max=offset_max
-        )
-        if position < 0:
-            return
-        if kernels.crc32c(data[start + _CHECKSUMMED_FROM : position]) == crc:
+    wanted = kernels.batch_header(view, start).crc
+    crc, summed, found = 0, start + _CHECKSUMMED_FROM, 0
+    for position in _heads(view, start + _HEADER_BYTES, next_offset, offset_max):
+        # Not the sum of each batch that a head announces: a value full of heads would take hours.
+        crc, summed = kernels.crc32c(view[summed:position], crc), position
+        if crc == wanted:
             yield position
-            return
+            found += 1
+            if found == _REPAIRS_MAX:
+                return
+
+
+def _heads(view: memoryview, start: int, next_offset: int, offset_max: int) -> Iterator[int]:
+    """Positions where something like the head of a batch begins."""
+    tried = 0
+    for piece in range(start + _MAGIC_AT, len(view), _PIECE_BYTES):
+        data = bytes(view[piece : piece + _PIECE_BYTES])
+        at = data.find(_MAGIC)
+        while at >= 0 and tried < _HEADS_MAX:
+            tried += 1
+            position = piece + at - _MAGIC_AT
+            if len(view) - position >= _HEADER_BYTES:
+                header = kernels.batch_header(view, position)
+                whole = _HEADER_BYTES <= header.size <= len(view) - position
+                if whole and next_offset <= header.base_offset <= offset_max:
+                    yield position
+            at = data.find(_MAGIC, at + 1)
 
 
 def _lost(data: bytes | memoryview, start: int, position: int) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pentalog.log.admission import OPENED_BYTES_MAX
+from pentalog.log.inspection import damage_at, damage_from
 from pentalog.log.segment import Cold, Point, Segment
 from pentalog.model import batch as batches_of
 from pentalog.model.errors import OffsetOutOfRange
@@ -112,9 +113,10 @@ class Reading:
         self, segment: Segment, position: int, end: int, limit: Point
     ) -> tuple[int, int]:
         """How far one undamaged stretch goes, and the offset behind it."""
-        for damage in segment.damages:
-            if damage.end > position and damage.start < end:
-                return damage.start, damage.offset
+        damages = segment.damages
+        damage = damage_at(damages, position) or damage_from(damages, position + 1)
+        if damage is not None and damage.start < end:
+            return damage.start, damage.offset
         if segment.base_offset == limit.base:
             return end, limit.offset
         return end, segment.next_offset

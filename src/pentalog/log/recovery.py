@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from pentalog import kernels
 from pentalog.log import swap, transactions
 from pentalog.log.index import OffsetIndex, TimeIndex
-from pentalog.log.inspection import OFFSET_MAX, Care, Damage
+from pentalog.log.inspection import OFFSET_MAX, Care, Damage, damage_at, damage_from
 from pentalog.log.journal import Entry
 from pentalog.log.partition import PartitionLog
 from pentalog.log.producers import Producers, Written
@@ -337,7 +337,8 @@ def _walk_producers(partition: PartitionLog, segment: Segment, offset: int) -> N
     data = partition.files.map(segment.file, position)
     try:
         while position < segment.size:
-            end = min([d.start for d in segment.damages if d.start >= position] + [segment.size])
+            following = damage_from(segment.damages, position)
+            end = segment.size if following is None else following.start
             scan = kernels.scan_batches(
                 data,
                 position,
@@ -364,10 +365,10 @@ def _walk_producers(partition: PartitionLog, segment: Segment, offset: int) -> N
             ) in scan.producers:
                 written = Written(first, last, base, last_offset)
                 partition.note_producer(producer_id, epoch, written, attributes, data, at)
-            behind = [d.end for d in segment.damages if d.start <= scan.position < d.end]
-            if scan.position >= segment.size or not behind:
+            damage = damage_at(segment.damages, scan.position)
+            if scan.position >= segment.size or damage is None:
                 break
-            position = behind[0]
+            position = damage.end
     finally:
         if not isinstance(data, bytes):
             data.close()

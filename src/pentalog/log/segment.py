@@ -18,8 +18,17 @@ from typing import Final, NamedTuple
 from pentalog import kernels
 from pentalog.kernels import BatchHeader, Facts, Scan
 from pentalog.log.files import Files, Handle
-from pentalog.log.index import OffsetIndex, TimeIndex, read_newest
-from pentalog.log.inspection import AT_REST, OFFSET_MAX, Care, Damage, Inspection, inspect
+from pentalog.log.index import OffsetIndex, TimeIndex, read_entries, read_newest
+from pentalog.log.inspection import (
+    AT_REST,
+    OFFSET_MAX,
+    Care,
+    Damage,
+    Inspection,
+    damage_at,
+    damage_from,
+    inspect,
+)
 from pentalog.log.residents import Residents
 
 WINDOW_BYTES: Final = 4 << 20
@@ -268,34 +277,19 @@ class Segment:
 
     def read_index_files(self) -> tuple[OffsetIndex | None, TimeIndex | None]:
         """The indexes as they lie on disk; None for one that is missing or cannot be right."""
-        index: OffsetIndex | None = OffsetIndex()
-        time_index: TimeIndex | None = TimeIndex()
-        packed = self._read_whole(".index", OffsetIndex.entry_bytes)
-        if packed is None:
-            index = None
-        elif index is not None:
-            index.extend(packed)
-            if not index.sound(self.size):
-                index = None
-        packed = self._read_whole(".timeindex", TimeIndex.entry_bytes)
-        if packed is None:
-            time_index = None
-        elif time_index is not None:
-            time_index.extend(packed)
-            if not time_index.sound():
-                time_index = None
-        return index, time_index
-
-    def _read_whole(self, suffix: str, entry_bytes: int) -> bytes | None:
-        path = self.path(suffix)
-        if not self.files.exists(path):
-            return None
-        file = self.files.open(path, writable=False)
-        try:
-            size = self.files.size(file)
-            return self.files.read(file, size, 0) if size % entry_bytes == 0 else None
-        finally:
-            file.close()
+        # At most one entry per batch, and one more at a segment's end.
+        entries_max = self.size // _HEADER_BYTES + 1
+        index, time_index = OffsetIndex(), TimeIndex()
+        packed = read_entries(self.files, self.path(".index"), index.entry_bytes, entries_max)
+        times = read_entries(
+            self.files, self.path(".timeindex"), time_index.entry_bytes, entries_max
+        )
+        index.extend(packed or b"")
+        time_index.extend(times or b"")
+        return (
+            index if packed is not None and index.sound(self.size) else None,
+            time_index if times is not None and time_index.sound() else None,
+        )
 
     def _rebuild(self) -> tuple[OffsetIndex, TimeIndex]:
         found = self.inspect_from(0, self.base_offset, offset_max=self.next_offset - 1)
@@ -429,10 +423,9 @@ class Segment:
         if found.end < end:
             following = self.next_offset if last else high
             fresh.append(Damage(found.end, end, found.next_offset, following))
-        for damage in fresh:
-            if damage not in self.damages:
-                self.damages.append(damage)
-                self.report(damage)
+        for damage in sorted({*fresh} - {*self.damages}):
+            self.damages.append(damage)
+            self.report(damage)
         self.damages.sort()
         self._windows_inspected.add(number)
 
@@ -448,18 +441,15 @@ class Segment:
 
     def find(self, offset: int, *, patient: bool) -> Found | None:
         """The first sound batch that holds `offset` or a later one; None: not in this segment."""
-        position = self.index.position_at(offset - self.base_offset)
-        self.trust(position, min(self.size, position + _WALK_BYTES), patient=patient)
-        if not self._entry_holds(position, offset):
-            position = 0
+        position = self._walk_from(offset, patient=patient)
         while position < self.size:
-            damage = self._damage_at(position)
+            damage = damage_at(self.damages, position)
             if damage is not None:
                 position = damage.end
                 continue
             end = min(position + _WALK_BYTES, self._sound_until(position))
             self.trust(position, end, patient=patient)
-            if self._damage_at(position) is not None:
+            if damage_at(self.damages, position) is not None:
                 continue
             end = min(end, self._sound_until(position))
             data = self._read(position, max(_HEADER_BYTES, end - position), patient=patient)
@@ -470,6 +460,19 @@ class Segment:
                 raise AssertionError(f"{self.path('.log')} has no batch at {position}")
             position += stopped
         return None
+
+    def _walk_from(self, offset: int, *, patient: bool) -> int:
+        """Where to begin a walk to an offset: the nearest sound batch that the index leads to."""
+        index = self.index
+        for number in range(bisect_right(index.offsets, offset - self.base_offset) - 1, -1, -1):
+            position = index.positions[number]
+            self.trust(position, min(self.size, position + _WALK_BYTES), patient=patient)
+            damage = damage_at(self.damages, position)
+            if damage is not None:
+                position = damage.end
+            if self._entry_holds(position, offset):
+                return position
+        return 0
 
     def _entry_holds(self, position: int, offset: int) -> bool:
         """Does the batch an index entry points at really lie at or before the offset?"""
@@ -482,20 +485,12 @@ class Segment:
         return (
             header.magic == 2
             and self.base_offset <= header.base_offset <= offset
-            and self._damage_at(position) is None
+            and damage_at(self.damages, position) is None
         )
 
-    def _damage_at(self, position: int) -> Damage | None:
-        for damage in self.damages:
-            if damage.start <= position < damage.end:
-                return damage
-        return None
-
     def _sound_until(self, position: int) -> int:
-        for damage in self.damages:
-            if damage.start >= position:
-                return damage.start
-        return self.size
+        damage = damage_from(self.damages, position)
+        return self.size if damage is None else damage.start
 
     def boundary(self, start: int, limit: int, *, patient: bool) -> Found:
         """The last batch boundary in `start..limit`; `start` is one and is sound."""
@@ -551,7 +546,7 @@ class Segment:
         """The same, from a batch boundary on."""
         while position < self.size:
             self.trust(position, min(self.size, position + _WALK_BYTES), patient=patient)
-            damage = self._damage_at(position)
+            damage = damage_at(self.damages, position)
             if damage is not None:
                 position = damage.end
                 continue

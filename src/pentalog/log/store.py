@@ -221,7 +221,7 @@ class Store:
             self.files.replace_text(path, f"{FORMAT}\n")
         elif text != str(FORMAT):
             raise StoreError(
-                f"{self.directory} has format {text}, this pentalog reads format {FORMAT}; "
+                f"{path} says format {text[:20]!r}, this pentalog reads format {FORMAT}; "
                 f"use the pentalog that wrote it, or choose another --data"
             )
 

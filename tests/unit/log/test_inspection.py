@@ -35,3 +35,27 @@ def test_a_right_sum_over_impossible_fields_costs_that_batch_only(
     found = inspect(data, file_position=0, segment_base=0, next_offset=0, offset_max=3, gaps=gaps)
     assert (found.end, found.next_offset) == (len(data), 4)
     assert [(d.start, d.end) for d in found.damages] == [(len(odd), 2 * len(odd))]
+
+
+def test_a_batch_with_a_damaged_length_costs_itself_only() -> None:
+    batches = [sound(offset) for offset in range(4)]
+    batches[1][8] ^= 0x40
+    data = bytes(b"".join(batches))
+    found = inspect(data, file_position=0, segment_base=0, next_offset=0, offset_max=3)
+    size = len(batches[0])
+    assert (found.end, found.next_offset) == (len(data), 4)
+    assert [(d.start, d.end) for d in found.damages] == [(size, 2 * size)]
+
+
+@pytest.mark.timeout(20)
+def test_a_value_full_of_heads_of_batches_does_not_stop_the_search() -> None:
+    """To check the sum of each batch they announce would take minutes."""
+    size = 4 << 20
+    head = struct.pack(">qiiB", 1, size // 2, 0, 2)
+    hostile = batch.build([Record(head * (size // len(head)))], timestamp_ms=1)
+    kernels.stamp(hostile, 0, len(hostile), 0, 0)
+    hostile[8] ^= 0x40
+    data = bytes(hostile + sound(1))
+    found = inspect(data, file_position=0, segment_base=0, next_offset=0, offset_max=1)
+    assert (found.end, found.next_offset) == (len(data), 2)
+    assert [(d.start, d.end) for d in found.damages] == [(0, len(hostile))]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import mmap
 from pathlib import Path
 
+import pytest
 from tests.support.logs import AT, LogBench
 
+from pentalog.log.directories import StoreError
 from pentalog.log.files import Handle, RealFiles
 
 
@@ -78,3 +80,44 @@ def test_a_damaged_checkpoint_is_counted_and_costs_nothing(tmp_path: Path) -> No
         assert bench.metrics.damaged_checkpoints == 1
         assert list(bench.values()) == list(range(200))
         bench.crash()
+
+
+@pytest.mark.parametrize("name", ["pentalog.format", "recovery-point-offset-checkpoint"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
+    LogBench(tmp_path).crash()
+    (tmp_path / name).unlink(missing_ok=True)
+    (tmp_path / name).mkdir()
+    with pytest.raises(OSError, match=name):
+        LogBench(tmp_path)
+
+
+def test_a_format_that_is_no_number_is_refused_in_one_line(tmp_path: Path) -> None:
+    LogBench(tmp_path).crash()
+    (tmp_path / "pentalog.format").write_bytes(b"\x00\n\x1b" * 500)
+    with pytest.raises(StoreError, match=r"pentalog\.format says format") as refused:
+        LogBench(tmp_path)
+    assert str(refused.value).isprintable()
+    assert len(str(refused.value)) < 300 + len(str(tmp_path))
+
+
+def test_an_index_with_more_entries_than_batches_is_not_read(tmp_path: Path) -> None:
+    bench = fill(tmp_path)
+    path = bench.partition().active.path(".index")
+    expected = bench.values()
+    bench.crash()
+    with path.open("r+b") as index:
+        index.truncate(64 << 20)
+    files = IndexBytes()
+    assert LogBench(tmp_path, files=files).values() == expected
+    assert files.read_bytes < 1 << 20
+
+
+class IndexBytes(RealFiles):
+    def __init__(self) -> None:
+        self.read_bytes = 0
+
+    def read(self, file: Handle, size: int, position: int) -> bytes:
+        data = super().read(file, size, position)
+        if file.path.suffix == ".index":
+            self.read_bytes += len(data)
+        return data
