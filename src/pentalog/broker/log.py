@@ -216,15 +216,16 @@ class LocalLog:
             for partition in asked
             if partition.end_offset > partition.durable.offset and not partition.failed
         ]
+        found = {partition: partition.end_offset for partition in asked}
         if not unsettled:
-            return Later.now(_durable_ends(asked))
+            return Later.now(_durable_ends(found))
         later: Later[Mapping[Partition, Offset]] = Later()
         left = len(unsettled)
 
         def answer() -> None:
             if not later.ready:
                 stuck.cancel()
-                later.fill(_durable_ends(asked))
+                later.fill(_durable_ends(found))
 
         def settled(_: BrokerError | None) -> None:
             nonlocal left
@@ -372,9 +373,12 @@ class LocalWait(Waiting):
             partition.watchers.pop(self.look, None)
 
 
-def _durable_ends(partitions: Collection[PartitionLog]) -> Mapping[Partition, Offset]:
+def _durable_ends(found: Mapping[PartitionLog, Offset]) -> Mapping[Partition, Offset]:
+    """The ends as they were found, as far as they are durable."""
     return {
-        partition.at: partition.durable.offset for partition in partitions if not partition.deleted
+        partition.at: min(end, partition.durable.offset)
+        for partition, end in found.items()
+        if not partition.deleted
     }
 
 

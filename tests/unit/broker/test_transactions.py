@@ -21,7 +21,6 @@ from pentalog.model.errors import (
     TransactionUnknown,
 )
 from pentalog.model.later import Later
-from pentalog.model.settings import LogSettings
 from pentalog.model.types import Ack, Horizon, Identity, Partition
 
 
@@ -592,13 +591,3 @@ def test_acks_of_transactional_writes_need_no_marker(lives: Lives) -> None:
     later = bench.log.settle(appended, Ack.DURABLE)
     bench.runtime.step()
     assert later.ready
-
-
-def test_a_marker_is_written_whatever_size_the_topic_accepts(lives: Lives) -> None:
-    bench = lives()
-    who = bench.identify("x")
-    bench.write(who, T0, 0, b"a")
-    bench.store.configure(T0, LogSettings(message_bytes_max=0))
-    bench.end("x", who, commit=True)
-    assert phase(bench) == "CompleteCommit"
-    assert bench.committed(T0) == [b"a"]

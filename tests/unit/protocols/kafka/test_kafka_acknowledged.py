@@ -131,7 +131,7 @@ def test_a_topic_deleted_meanwhile_is_unknown(broker: DiskBroker, reader: Connec
     acknowledged(broker)
     reader.feed(list_offsets(LATEST))
     assert reader.line.frames() == []
-    broker.topics.delete("orders")
+    broker.store.delete(Partition("orders", 0))
     (answer,) = reader.line.frames()
     assert answer_of(2, 10, answer).topics[0].partitions[0].error_code == 3
 
