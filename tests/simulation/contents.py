@@ -86,7 +86,7 @@ def _forged_entry(random: Random, content: bytes, at: int) -> bytes:
 
 
 def forged_batch(random: Random, next_offset: int) -> bytes:
-    """A sound batch that nobody sent, with an offset that fits the place it will lie at."""
+    """A sound batch that no client sent, with an offset that fits the place it will lie at."""
     number = random.getrandbits(64)
     records = [
         Record(b"forged %d" % number, b"k%d" % random.randint(0, 3)),

@@ -361,7 +361,7 @@ class Judge:
         identity = identity_of(read.record)
         entry = self._items.get(identity)
         if entry is None:
-            raise Violation("phantom", f"nobody wrote what is at {place}: {identity[:60]!r}")
+            raise Violation("phantom", f"no client wrote what is at {place}: {identity[:60]!r}")
         sent, number = entry
         item = sent.items[number]
         if (item.key, item.value) != (read.record.key, read.record.value):

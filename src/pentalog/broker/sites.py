@@ -109,7 +109,7 @@ class Sites:
             raise
 
     def remove(self, topic: Topic) -> None:
-        """Remove a topic's partitions, which nobody finds by its name any more.
+        """Remove the partitions of a topic that is no longer found by its name.
 
         Not before the deletion is on the disk: a topic that a crash brings back has its records.
         """

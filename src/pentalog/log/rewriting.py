@@ -201,7 +201,7 @@ class _Sieve:
     def kept(
         self, header: BatchHeader, data: bytes, position: int, bytes_max: int
     ) -> memoryview | bytearray | None:
-        """The batch as it is, or made anew with fewer records; None if nothing of it stays.
+        """The batch as it is, or rebuilt with fewer records; None if no record of it stays.
 
         `bytes_max` bounds a batch that becomes larger than it was.
         """

@@ -498,7 +498,7 @@ class Store:
 
     def _write_topic_id(self, directory: Path, topic_id: UUID) -> None:
         self._directories.write_topic_id(directory, topic_id)
-        # Without it the journal's entries are nobody's.
+        # Without it the journal's entries belong to no partition.
         self.flusher.created(directory, directory / TOPIC_ID_FILE)
 
     def identify(self, at: Partition, topic_id: UUID) -> None:
