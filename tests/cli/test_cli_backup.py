@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -24,6 +25,7 @@ from pentalog.clients.blipmq import BlipmqClient
 from pentalog.clients.kafka import LATEST
 from pentalog.clients.kafka.offsets import GroupOffset, commit, committed
 from pentalog.log import checkpoints
+from pentalog.log.checkpoints import Checkpointed
 from pentalog.log.files import RealFiles
 from pentalog.model import batch
 from pentalog.model.types import Partition, Record
@@ -255,16 +257,17 @@ def test_topics_of_long_names_are_restored(run: Run, tmp_path: Path) -> None:
 
 def test_what_is_compacted_meanwhile_may_have_gaps(tmp_path: Path) -> None:
     data, draft = tmp_path / "data", tmp_path / "draft"
+    first, second = uuid4(), uuid4()
     for directory, offsets in (
-        (data, {Partition("a", 0): 7, Partition("b", 1): 9}),
-        (draft, {Partition("a", 0): 5}),
+        (data, {"a-0": Checkpointed(7, first), "b-1": Checkpointed(9, second)}),
+        (draft, {"a-0": Checkpointed(5, first)}),
     ):
         directory.mkdir()
         text = checkpoints.offsets_text(offsets)
         (directory / checkpoints.CLEANED_OFFSETS).write_text(text)
     backups._note_compacted(data, draft)
     kept = checkpoints.read_offsets(RealFiles(), draft / checkpoints.CLEANED_OFFSETS)
-    assert kept == {Partition("a", 0): 5, Partition("b", 1): 0}
+    assert kept == {"a-0": Checkpointed(5, first), "b-1": Checkpointed(0, second)}
 
 
 def test_a_run_that_did_not_finish_is_in_nobodys_way(run: Run, tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_a_topic_deleted_meanwhile_has_no_end(local: FluvioBroker) -> None:
     body = Writer(24).u32(1).text("demo")
     body.many((0,), body.u32)
     spu.request(FETCH_OFFSETS, bytes(body.out))
-    local.topics.delete("demo")
+    local.store.delete(AT)
     ((_, answer),) = spu.pushed()
     assert (answer.u32(), answer.text(), answer.u32()) == (1, "demo", 1)
     assert (answer.i16(), answer.u32(), answer.i64(), answer.i64()) == (3001, 0, 0, 0)

@@ -76,7 +76,7 @@ def test_a_packed_produce_without_records(world: RustLogWorld, written: RustLogC
 def test_a_topic_deleted_meanwhile(world: RustLogWorld, written: RustLogConnection) -> None:
     before = len(written.line.frames())
     written.feed(describe("demo") + produce("demo", 0))
-    world.disk.topics.delete("demo")
+    world.disk.store.delete(AT)
     written.run()
     answers = written.line.frames()[before:]
     assert [answer[0] for answer in answers] == [0xFE, 0xFE]
