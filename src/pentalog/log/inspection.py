@@ -165,7 +165,7 @@ def _resume(
 ) -> tuple[int, int] | None:
     """Where sound batches go on after the one at `start` did not fit, and with which offset."""
     for position in positions:
-        if not _is_sound(data, position, next_offset, offset_max):
+        if not is_sound(data, position, next_offset, offset_max):
             continue
         header = kernels.batch_header(data, position)
         following = header.base_offset + header.last_offset_delta + 1
@@ -174,7 +174,7 @@ def _resume(
         # No checksum covers a base offset.  If a damaged one were believed, the batch behind it
         # would seem to go back.
         behind = position + header.size
-        if _is_sound(data, behind, 0, offset_max):
+        if is_sound(data, behind, 0, offset_max):
             believed = kernels.batch_header(data, behind).base_offset >= following
         else:
             missing = header.base_offset - next_offset
@@ -184,7 +184,7 @@ def _resume(
     return None
 
 
-def _is_sound(data: bytes | memoryview, position: int, offset_min: int, offset_max: int) -> bool:
+def is_sound(data: kernels.Buffer, position: int, offset_min: int, offset_max: int) -> bool:
     """Does a whole, right-summed batch with such a base offset begin exactly there?"""
     if len(data) - position < _HEADER_BYTES:
         return False

@@ -18,6 +18,7 @@ from pentalog.log import checkpoints, transactions
 from pentalog.log.cuts import Parts
 from pentalog.log.files import Files, Handle, RealFiles
 from pentalog.log.index import OffsetIndex, TimeIndex
+from pentalog.log.inspection import is_sound
 from pentalog.log.marks import PublishedMarks, read_marks
 from pentalog.log.segment import segment_path
 from pentalog.log.store import FORMAT
@@ -360,15 +361,34 @@ class SegmentFeed:
         if header.magic == 2 and count < header.size <= left:
             self._buffer = bytearray(header.size)
             return
-        found = kernels.find_batch(view, 1, count, offset_min=self._cursor, offset_max=_OFFSET_MAX)
-        if found < 0 and left > count:
-            self._position += count - _HEADER_BYTES + 1
-            return
-        if found < 0:
+        following = self._batch_behind(opened, header.size, left)
+        if following is None:
             self._leave(opened)
             return
-        self._position += found
-        self._skip(kernels.batch_header(view, found).base_offset, "its bytes are damaged")
+        self._position, offset = following
+        self._skip(offset, "its bytes are damaged")
+
+    def _batch_behind(self, opened: Opened, size: int, left: int) -> tuple[int, Offset] | None:
+        """Position and offset of the next sound batch behind a damaged one.
+
+        It is where the damaged one ends, or where the index knows a batch; it is not searched
+        for, because a value may hold whole batches.
+        """
+        files, start = self._partition.files, self._position
+        known = self._partition.index(opened.base)
+        positions = [start + size] if size >= _HEADER_BYTES else []
+        if known.sound(start + left):
+            positions += known.positions[bisect_right(known.positions, start) :]
+        for position in positions:
+            head = files.read(opened.file, _HEADER_BYTES, position)
+            if len(head) < _HEADER_BYTES:
+                continue
+            header = kernels.batch_header(head, 0)
+            if _HEADER_BYTES <= header.size <= start + left - position:
+                data = files.read(opened.file, header.size, position)
+                if is_sound(data, 0, self._cursor, _OFFSET_MAX):
+                    return position, header.base_offset
+        return None
 
     def _leave(self, opened: Opened) -> None:
         """Go on in the segment behind this one."""

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from pyspark.sql.datasource import InputPartition
 
-from pentalog.kernels import Columns, batch_header, decode_columns, find_batch
+from pentalog.kernels import Buffer, Columns, batch_header, decode_columns
+from pentalog.log.inspection import is_sound
 from pentalog.model.pieces import Gone, Piece, opened
 from pentalog.model.types import Offset, Partition
 from pentalog.tables.options import SourceOptions
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("pentalog.tables")
 
 _OFFSET_MAX: Final = 1 << 62
+_HEADER_BYTES: Final = 61
 
 
 class Maker(Protocol):
@@ -124,13 +126,7 @@ class SplitReader:
             yield from maker.batches(columns, at.topic, at.index)
             if not columns.flaw:
                 break
-            sound = find_batch(
-                data,
-                columns.position + 1,
-                len(data),
-                offset_min=self._cursor,
-                offset_max=_OFFSET_MAX,
-            )
+            sound = _batch_behind(data, columns.position, self._cursor)
             behind = batch_header(data, sound).base_offset if sound >= 0 else piece.next_offset
             if behind > self._cursor:
                 self._lost(Gone(self._cursor, min(behind, high), "a batch is damaged"))
@@ -142,3 +138,19 @@ class SplitReader:
         if self._fail:
             raise LostRecords(self._split.at, gone.first, gone.behind, gone.why) from gone
         log.warning("%s: going on without what is lost: %s", self._split.at, gone)
+
+
+def _batch_behind(data: Buffer, position: int, offset: Offset) -> int:
+    """Where the next sound batch from an offset on begins behind a damaged one; -1: nowhere.
+
+    Each damaged batch is left by its own length.  The next one is not searched for, because a
+    value may hold whole batches.
+    """
+    while len(data) - position >= _HEADER_BYTES:
+        size = batch_header(data, position).size
+        if size < _HEADER_BYTES:
+            return -1
+        position += size
+        if is_sound(data, position, offset, _OFFSET_MAX):
+            return position
+    return -1

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support import compactions
+from tests.support.contents import batch_at
 from tests.support.logs import AT, LogBench
 
+from pentalog import kernels
 from pentalog.kernels import column_facts, decode_columns
 from pentalog.log.reader import DirectoryReader, DirectoryUnreadable, SegmentFeed, Swapping
 from pentalog.log.retention import apply_retention
 from pentalog.model import batch
 from pentalog.model.pieces import Gone, opened
-from pentalog.model.types import Partition
+from pentalog.model.types import Partition, Record
 
 INTERVAL_MS = 500
 
@@ -341,3 +344,53 @@ def test_ranges_of_a_compacted_partition_end_where_they_should(
         for high in range(low, 61, 5):
             found = offsets(reader, low, high, bytes_max=bytes_max)
             assert found == [offset for offset in kept if low <= offset < high]
+
+
+@pytest.mark.parametrize(
+    ("at", "lost"),
+    [(16, range(30, 31)), (10, range(30, 40))],
+    ids=["its format", "its length"],
+)
+def test_batches_in_a_damaged_value_are_not_read(tmp_path: Path, at: int, lost: range) -> None:
+    """Where the length is damaged too, what the index knows next is read next."""
+    bench = LogBench(tmp_path, flush_interval_ms=0)
+    partition = bench.partition(index_interval_bytes=256)
+    for number in range(30):
+        bench.append(b"%03d" % number * 30)
+    bench.append(batch_at(31, b"phantom") * 3)
+    for number in range(31, 60):
+        bench.append(b"%03d" % number * 30)
+    found = partition.active.find(30, patient=True)
+    assert found is not None
+    path = partition.active.path(".log")
+    partition.roll()
+    reader = published(bench)
+    data = bytearray(path.read_bytes())
+    data[found.position + at] ^= 0xFF
+    path.write_bytes(data)
+    feed = SegmentFeed(reader.partition(AT), 0, 60, bytes_max=1 << 12)
+    values: list[bytes | None] = []
+    gone: list[Gone] = []
+    while True:
+        try:
+            piece = feed.read()
+        except Gone as loss:
+            gone.append(loss)
+            continue
+        if piece is None:
+            break
+        values += [record.value for record in records_in(piece.data)]
+    assert b"phantom" not in values
+    (loss,) = gone
+    assert loss.first == 30
+    assert loss.behind - 1 in lost
+    kept = [number for number in range(60) if not 30 <= number < loss.behind]
+    assert values == [b"%03d" % number * 30 for number in kept]
+
+
+def records_in(data: memoryview) -> Iterator[Record]:
+    position = 0
+    while position < len(data):
+        for _, record in batch.records_of(bytes(data), position, bytes_max=1 << 20):
+            yield record
+        position += kernels.batch_header(data, position).size
