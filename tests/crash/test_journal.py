@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 from tests.support.logs import LogBench
 
-from pentalog.log.files import RealFiles
+from pentalog import kernels
+from pentalog.log.files import Handle, RealFiles
 from pentalog.log.journal import Entry, Journal
-from pentalog.model.types import Ack, Horizon, Partition
+from pentalog.log.replay import replay
+from pentalog.model import batch
+from pentalog.model.types import Ack, Horizon, Partition, Record
 
 PLACES = [Partition("events", index) for index in range(4)]
 
@@ -259,6 +262,42 @@ def test_a_damaged_metadata_file_costs_nothing(tmp_path: Path, content: bytes | 
     assert again.store.get(at).start_offset == 5
     assert again.values(5, at=at) == {number: b"%d;" % number * 9 for number in range(5, 20)}
     assert metadata.read_bytes() == healthy
+
+
+class CountingFiles(RealFiles):
+    def __init__(self) -> None:
+        self.read_bytes = 0
+
+    def read(self, file: Handle, size: int, position: int) -> bytes:
+        data = super().read(file, size, position)
+        self.read_bytes += len(data)
+        return data
+
+
+@pytest.mark.parametrize("piece_bytes", [100, 5_000, 1 << 20])
+def test_entries_without_a_position_are_put_where_the_batches_before_them_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
+) -> None:
+    """As a journal of version 1 has them; some batches were synced without an entry."""
+    monkeypatch.setattr("pentalog.log.replay._PIECE_BYTES", piece_bytes)
+    chance = random.Random(piece_bytes)
+    whole, durable = bytearray(), 0
+    entries: list[Entry] = []
+    for number in range(400):
+        data = batch.build([Record(b"v" * chance.choice((1, 100, 2_000)))], timestamp_ms=1)
+        kernels.stamp(data, 0, len(data), number, 0)
+        whole += data
+        if number < 200 or chance.random() < 0.2:
+            durable = len(whole)
+        else:
+            entries.append(Entry(PLACE_ID, 0, number, 0, -1, bytes(data)))
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(whole[:durable])
+    files = CountingFiles()
+    replayed = replay(files, tmp_path, entries, [0], synced_offset=0)
+    assert path.read_bytes() == whole
+    assert (replayed.end_offset, replayed.rejected) == (entries[-1].base_offset + 1, [])
+    assert files.read_bytes < 4 * len(whole) + len(entries) * piece_bytes
 
 
 PLACE_ID = LogBench.topic_id("events")

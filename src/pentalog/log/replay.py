@@ -14,15 +14,24 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from pentalog import kernels
-from pentalog.log.files import Files
+from pentalog.log.files import Files, Handle
 from pentalog.log.inspection import OFFSET_MAX
 from pentalog.log.journal import Entry
 from pentalog.log.segment import segment_path
 
 log = logging.getLogger("pentalog.log")
 
+_HEADER_BYTES: Final = 61
+_PIECE_BYTES: Final = 1 << 20
 _SEGMENT_BYTES_MAX: Final = (1 << 32) - 1
 """What an index entry can point at."""
+
+
+class _End(NamedTuple):
+    """How far the batches of a segment are known."""
+
+    offset: int
+    position: int
 
 
 class Replayed(NamedTuple):
@@ -50,6 +59,7 @@ def replay(
     Segments that the entries begin are made and added to `bases`.
     """
     replayed = Replayed(0, {}, [], [])
+    ends: dict[int, _End] = {}
     for entry in entries:
         end_offset = _end_offset(entry)
         if end_offset < 0:
@@ -58,11 +68,15 @@ def replay(
         replayed = replayed._replace(end_offset=max(replayed.end_offset, end_offset))
         if end_offset <= synced_offset or not _segment_exists(entry, bases):
             continue  # dropped, or replaced by a compaction, since it was written
-        position = _apply(files, directory, entry, replayed.restored)
+        known = ends.get(entry.segment_base)
+        if known is None or known.offset > entry.base_offset:
+            known = _End(entry.segment_base, 0)
+        position = _apply(files, directory, entry, known, replayed.restored)
         if position < 0:
             replayed.rejected.append(entry)
         else:
             replayed.boundaries.setdefault(entry.segment_base, []).append(position)
+            ends[entry.segment_base] = _End(end_offset, position + len(entry.payload))
     for positions in replayed.boundaries.values():
         positions.sort()
     if replayed.restored:
@@ -96,14 +110,14 @@ def _segment_exists(entry: Entry, bases: list[int]) -> bool:
     return False
 
 
-def _apply(files: Files, directory: Path, entry: Entry, restored: list[Entry]) -> int:
+def _apply(files: Files, directory: Path, entry: Entry, known: _End, restored: list[Entry]) -> int:
     """Write an entry to its place unless it is there; gives the place, or -1 if none is known."""
     path = segment_path(directory, entry.segment_base, ".log")
     file = files.open(path, create=True)
     try:
         position = entry.position
         if position < 0:
-            position = _position_of(files.read(file, files.size(file), 0), entry)
+            position = _position_of(files, file, entry, known)
         if position < 0:
             return -1
         if files.read(file, len(entry.payload), position) != entry.payload:
@@ -114,10 +128,24 @@ def _apply(files: Files, directory: Path, entry: Entry, restored: list[Entry]) -
         file.close()
 
 
-def _position_of(data: bytes, entry: Entry) -> int:
-    """Where an entry of a journal of version 1 belongs: where the batches before it end."""
-    scan = _scan(data, entry.segment_base, entry.segment_base, offset_max=entry.base_offset - 1)
-    return scan.position if scan.next_offset == entry.base_offset else -1
+def _position_of(files: Files, file: Handle, entry: Entry, known: _End) -> int:
+    """Where an entry of a journal of version 1 belongs: where the batches before it end.
+
+    They are walked from where an earlier entry ended: a segment may have thousands of entries.
+    """
+    offset, position = known
+    size = _PIECE_BYTES
+    while offset < entry.base_offset:
+        data = files.read(file, size, position)
+        scan = _scan(data, entry.segment_base, offset, offset_max=entry.base_offset - 1)
+        if scan.position:
+            offset, position, size = scan.next_offset, position + scan.position, _PIECE_BYTES
+            continue
+        needed = kernels.batch_header(data, 0).size if len(data) >= _HEADER_BYTES else 0
+        if not size < needed <= files.size(file) - position:
+            return -1
+        size = needed
+    return position if offset == entry.base_offset else -1
 
 
 def _scan(

@@ -52,17 +52,14 @@ class AbortedTransactions:
 
     def between(self, offset: int, limit: int) -> list[Aborted]:
         """Those with records in `offset..limit`, by first offset."""
-        if not self._entries:
-            return []
-        found = self._entries[bisect_left(self._last_offsets, offset) :]
-        return sorted(
-            (
-                Aborted(entry.producer_id, entry.first_offset)
-                for entry in found
-                if entry.first_offset < limit
-            ),
-            key=lambda aborted: aborted.first_offset,
-        )
+        found: list[Aborted] = []
+        for number in range(bisect_left(self._last_offsets, offset), len(self._entries)):
+            entry = self._entries[number]
+            if entry.first_offset < limit:
+                found.append(Aborted(entry.producer_id, entry.first_offset))
+            if limit <= entry.stable_offset <= entry.last_offset + 1:
+                break  # whatever began before the limit had ended by this marker
+        return sorted(found, key=lambda aborted: aborted.first_offset)
 
     def forget(self, before: int) -> None:
         gone = bisect_left(self._last_offsets, before)
