@@ -335,11 +335,15 @@ class Judge:
         *,
         start: int,
         end: int,
-        durable: bool = True,
+        floor: int | None = None,
     ) -> dict[int, bytes]:
-        """Check everything that lies in `start..end`, all of which was read."""
+        """Check everything that lies in `start..end`, all of which was read.
+
+        `floor` is the start that had been acknowledged when the reading began.
+        """
         self.readings += 1
         model = topic.model(index)
+        floor = model.floor if floor is None else floor
         found: dict[int, bytes] = {}
         last = -1
         for read in reads:
@@ -349,13 +353,13 @@ class Judge:
             if is_marker(read):
                 self._take(topic, index, model, read.offset, _MARKER)
                 continue
-            found[read.offset] = self._observe_record(topic, index, model, read, durable)
+            found[read.offset] = self._observe_record(topic, index, model, read, floor)
         if not topic.compact and not topic.unsure:
             self._check_whole(topic, index, model, found, start, end)
         return found
 
     def _observe_record(
-        self, topic: TopicLife, index: int, model: PartitionModel, read: Read, durable: bool
+        self, topic: TopicLife, index: int, model: PartitionModel, read: Read, floor: int
     ) -> bytes:
         place = f"offset {read.offset} of {topic.label}-{index}"
         identity = identity_of(read.record)
@@ -375,12 +379,11 @@ class Judge:
             raise Violation("duplicate", f"{place} holds record {number} of {sent}")
         if sent.absent:
             raise Violation("returned", f"{place} holds {sent}, which was not there before")
-        if read.offset < model.floor:
+        if read.offset < floor:
             raise Violation("trim undone", f"{place} was deleted by an acknowledged request")
         self._take(topic, index, model, read.offset, identity)
         sent.offset = base
-        if durable:
-            sent.shown = True
+        sent.shown = True
         return identity
 
     def _check_whole(

@@ -113,8 +113,8 @@ class KafkaClients:
 
     def start(self, kind: str, random: Random) -> Task | None:
         """Begin one operation; None if its client is busy or has nothing to do."""
-        if kind in ("idempotent", "transaction") and self.world.judge.ever_lossy:
-            return None  # the broker may give ids again that it gave before the cut
+        if kind == "transaction" and self.world.judge.ever_lossy:
+            return None  # the broker may give an epoch again that it gave before the cut
         client = _CLIENTS[kind]
         if client.endswith("*"):
             client = client[:-1] + str(random.randint(0, 1))
@@ -503,7 +503,7 @@ class KafkaClients:
         self, client: str, topic: TopicLife, index: int, committed: bool, random: Random
     ) -> None:
         model = topic.model(index)
-        promised = topic.required_end(index)
+        promised, floor_before = topic.required_end(index), model.floor
         where = random.choice(("start", "middle", "end", "record"))
         floor = max(model.floor, model.floor_maybe if model.floor_maybe < ANYWHERE else 0)
         offset = {"start": floor, "end": max(floor, promised)}.get(where, -1)
@@ -533,7 +533,14 @@ class KafkaClients:
             end = min(answer.next_offset, answer.stable)
             self.world.judge.observe_committed(topic, index, kept, start=offset, end=end)
             return
-        self.world.judge.observe(topic, index, answer.records, start=offset, end=answer.next_offset)
+        self.world.judge.observe(
+            topic,
+            index,
+            answer.records,
+            start=offset,
+            end=answer.next_offset,
+            floor=floor_before,
+        )
         failed = self.world.files.faults.sync_failed
         if offset < promised and not answer.records and not topic.compact and not failed:
             self.world.violate(
