@@ -254,15 +254,15 @@ def old_directory_adopted(stack: ExitStack) -> None:
 
 @_fault("the journal does not fill holes before the end of a segment")
 def holes_not_filled(stack: ExitStack) -> None:
-    apply = replay._apply
+    apply = replay._SegmentWriter.apply
 
-    def append_only(files: Any, directory: Any, entry: Any, restored: Any) -> int:
-        path = segment_path(directory, entry.segment_base, ".log")
+    def append_only(writer: Any, entry: Any, known: Any, restored: Any) -> int:
+        files, path = writer._files, segment_path(writer._directory, entry.segment_base, ".log")
         if files.exists(path) and files.stat(path)[0] >= entry.position + len(entry.payload):
             return int(entry.position)
-        return apply(files, directory, entry, restored)
+        return apply(writer, entry, known, restored)
 
-    _patch(stack, replay, "_apply", append_only)
+    _patch(stack, replay._SegmentWriter, "apply", append_only)
 
 
 @_fault("a log that lost its tail may end before its start")

@@ -63,7 +63,7 @@ def open_partition(
     # Compaction moves batches, so an entry of a compacted segment names a position that holds
     # other batches now.  Recovery points say so too, but their file may be lost or damaged.
     synced_offset = max(recovery_point, compacted_offset)
-    replayed = replay(files, directory, entries, bases, synced_offset=synced_offset)
+    replayed = yield from replay(files, directory, entries, bases, synced_offset=synced_offset)
     segments = _without_empty([_segment(partition, base) for base in bases], stop)
     for segment, following in pairwise(segments):
         segment.next_offset = following.base_offset
