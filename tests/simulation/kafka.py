@@ -113,8 +113,6 @@ class KafkaClients:
 
     def start(self, kind: str, random: Random) -> Task | None:
         """Begin one operation; None if its client is busy or has nothing to do."""
-        if kind == "transaction" and self.world.judge.ever_lossy:
-            return None  # the broker may give an epoch again that it gave before the cut
         client = _CLIENTS[kind]
         if client.endswith("*"):
             client = client[:-1] + str(random.randint(0, 1))

@@ -23,6 +23,7 @@ from pentalog.broker.groups import LocalGroups
 from pentalog.broker.log import LocalLog, LocalWait
 from pentalog.broker.offsets import LocalOffsets
 from pentalog.broker.state import State
+from pentalog.broker.transactions import LocalTransactions
 from pentalog.log import inspection, journal, recovery, replay, rewriting, store
 from pentalog.log.checkpoints import CLEAN_STOP, Checkpointed
 from pentalog.log.directories import Directories
@@ -310,6 +311,11 @@ def no_idempotence(stack: ExitStack) -> None:
 @_fault("producers are forgotten by a restart")
 def producers_forgotten(stack: ExitStack) -> None:
     _patch(stack, store, "open_producers", lambda partition: None)
+
+
+@_fault("without syncs, an epoch is given again after a power cut")
+def epoch_given_again(stack: ExitStack) -> None:
+    _patch(stack, LocalTransactions, "_fence_outrun", lambda owner, epochs: None)
 
 
 @_fault("consumers are not told which transactions were aborted")

@@ -133,9 +133,15 @@ class LocalTransactions:
                 self._offsets.finish(producer_id, commit=False)
             else:
                 self._begin(entry)
-        for name, epoch in outrun.items():
-            # Without syncs a power cut may take the newest epoch from the state and leave its
-            # batches.  Were it given again, new batches would pass for repetitions of those.
+        self._fence_outrun(outrun)
+
+    def _fence_outrun(self, epochs: Mapping[str, int]) -> None:
+        """Raise epochs that batches in the log have outrun.
+
+        Without syncs a power cut may take the newest epoch from the state and leave its batches.
+        Were it given again, new batches would pass for repetitions of those.
+        """
+        for name, epoch in epochs.items():
             self._by_name[name].epoch = epoch + 1
 
     # Identities
