@@ -23,6 +23,7 @@ from pentalog.broker.groups import LocalGroups
 from pentalog.broker.log import LocalLog, LocalWait
 from pentalog.broker.offsets import LocalOffsets
 from pentalog.broker.state import State
+from pentalog.broker.transaction import Transaction
 from pentalog.broker.transactions import LocalTransactions
 from pentalog.log import inspection, journal, recovery, replay, rewriting, store
 from pentalog.log.checkpoints import CLEAN_STOP, Checkpointed
@@ -316,6 +317,11 @@ def producers_forgotten(stack: ExitStack) -> None:
 @_fault("without syncs, an epoch is given again after a power cut")
 def epoch_given_again(stack: ExitStack) -> None:
     _patch(stack, LocalTransactions, "_fence_outrun", lambda owner, epochs: None)
+
+
+@_fault("a transactional id may write with the producer id of another")
+def impostor(stack: ExitStack) -> None:
+    _patch(stack, Transaction, "check_owner", lambda owner, who: None)
 
 
 @_fault("consumers are not told which transactions were aborted")
