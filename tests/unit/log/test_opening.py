@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,30 @@ def test_starts_survive_their_damaged_checkpoint(tmp_path: Path) -> None:
         assert again.metrics.damaged_checkpoints == 1
         assert next(iter(again.values(57))) == again.store.get(AT).start_offset == 57
         again.crash()
+
+
+@pytest.mark.parametrize("name", ["pentalog.format", "journal", "events-0/partition.metadata"])
+def test_a_pipe_in_the_place_of_a_file_is_refused(tmp_path: Path, name: str) -> None:
+    bench = LogBench(tmp_path)
+    bench.partition()
+    bench.crash()
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(OSError, match=f"not a regular file.*{name}"):
+        LogBench(tmp_path)
+
+
+def test_a_write_that_fails_names_its_file(tmp_path: Path) -> None:
+    files = RealFiles()
+    file = files.open(tmp_path / "some", create=True)
+    readable = Handle(os.open(tmp_path / "some", os.O_RDONLY), file.path)
+    for write in (
+        lambda: files.write(readable, b"x", 0),
+        lambda: files.write_synced(readable, b"x", 0),
+        lambda: files.truncate(readable, 0),
+    ):
+        with pytest.raises(OSError, match="some"):
+            write()
 
 
 def test_a_file_larger_than_any_of_ours_is_not_read_whole(
