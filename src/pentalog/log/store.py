@@ -26,7 +26,7 @@ from uuid import UUID
 
 from pentalog.config import Config
 from pentalog.log import checkpoints
-from pentalog.log.checkpoints import Checkpointed, spell
+from pentalog.log.checkpoints import Checkpointed, offset_of, spell
 from pentalog.log.directories import DOOMED, STRAY, TOPIC_ID_FILE, Directories, StoreError
 from pentalog.log.files import Files, Handle, sync_file
 from pentalog.log.flusher import SYNC_LANE, Flusher
@@ -45,7 +45,6 @@ from pentalog.runtime import Runtime, Timer
 
 log = logging.getLogger("pentalog.log")
 
-"""Format 1 had another journal and checkpoints without topic ids; both are read."""
 _SET_ASIDE_BYTES_MAX: Final = 64 << 20
 
 _CHECKPOINT_INTERVAL_MS: Final = 5_000
@@ -97,6 +96,8 @@ class Store:
         self._lock: Handle | None = None
         self._starts: dict[str, Checkpointed] = {}
         """What the checkpoint of starts holds, by directory name."""
+        self._points: dict[str, Checkpointed] = {}
+        """The recovery points that were found at the start, by directory name."""
         self._checkpoint_timer: Timer | None = None
         self._checkpointed: dict[Partition, tuple[int, int]] = {}
         self._opened = False
@@ -116,9 +117,9 @@ class Store:
         self._lock_directory()
         yield Opening(0, 0)
         stops = checkpoints.read_clean_stop(files, directory / checkpoints.CLEAN_STOP)
-        points = self._read_offsets(checkpoints.RECOVERY_POINTS)
+        self._points = points = self._read_offsets(checkpoints.RECOVERY_POINTS)
         cleaned = self._read_offsets(checkpoints.CLEANED_OFFSETS)
-        self._starts = self._read_starts()
+        starts = self._read_starts()
         if stops:
             files.remove(directory / checkpoints.CLEAN_STOP)
             files.sync_directory(directory)
@@ -135,15 +136,15 @@ class Store:
         for done, (at, name) in enumerate(found):
             topic_id = ids[name]
             owned = owners[topic_id, at.index] == name
-            compacted = _offset_of(cleaned, name, topic_id)
+            compacted = offset_of(cleaned, name, topic_id)
             if compacted is not None:
                 self.cleaned_offsets[at] = compacted
             for _ in self._open_partition(
                 at,
                 topic_id,
                 stops.get(name),
-                recovery_point=_offset_of(points, name, topic_id) or 0,
-                start_offset=_offset_of(self._starts, name, topic_id) or 0,
+                recovery_point=offset_of(points, name, topic_id) or 0,
+                start_offset=offset_of(starts, name, topic_id) or 0,
                 entries=entries.pop((topic_id, at.index), []) if owned else [],
             ):
                 yield Opening(done, len(found))
@@ -202,7 +203,8 @@ class Store:
             ) from error
         except OSError as error:
             raise StoreError(
-                f"cannot use {directory} as data directory: {error.strerror}; choose another --data"
+                f"cannot use {directory} as data directory: {error.filename}: {error.strerror}; "
+                f"choose another --data"
             ) from error
         self._check_format()
 
@@ -210,13 +212,13 @@ class Store:
         return checkpoints.read_offsets(self.files, self.directory / name, self._note_damage)
 
     def _read_starts(self) -> dict[str, Checkpointed]:
-        """Where partitions start; if the checkpoint is damaged, as readers of the files knew it."""
+        """Where partitions start; if the checkpoint does not say it, as the readers' marks do."""
         known = self.metrics.damaged_checkpoints
-        starts = self._read_offsets(checkpoints.LOG_STARTS)
-        if self.metrics.damaged_checkpoints == known:
-            return starts
+        self._starts = self._read_offsets(checkpoints.LOG_STARTS)
+        if self._starts:
+            return self._starts
         published = read_marks(self.files, self.directory, self._names)
-        if published is None:
+        if published is None and self.metrics.damaged_checkpoints != known:
             log.error("nothing says where partitions start: deleted records may be back")
         return {
             spell(at): Checkpointed(marks.start, marks.topic_id)
@@ -506,6 +508,11 @@ class Store:
             self.files.replace_text(directory / checkpoints.NAME_FILE, at.topic)
         self._write_topic_id(directory, topic_id)
         partition = self._partition(at, topic_id, directory, settings)
+        # If its directory was lost, it continues after the offsets that are known to be taken.
+        known = (offsets.get(directory.name) for offsets in (self._starts, self._points))
+        partition.start_offset = max(
+            (found.offset for found in known if found and found.topic_id == topic_id), default=0
+        )
         partition.attach([])
         return partition
 
@@ -575,12 +582,6 @@ def _owners(
         if known or (topic_id, at.index) not in owners:
             owners[topic_id, at.index] = name
     return owners
-
-
-def _offset_of(offsets: dict[str, Checkpointed], name: str, topic_id: UUID) -> int | None:
-    """What a checkpoint says of a partition, unless it is of another topic of that name."""
-    found = offsets.get(name)
-    return found.offset if found is not None and found.of(topic_id) else None
 
 
 def _ignore_outcome(_: None, error: BaseException | None) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
+import shutil
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from tests.support.logs import AT, LogBench
 
 from pentalog.log.directories import StoreError
 from pentalog.log.files import Handle, RealFiles
+from pentalog.model.settings import LogSettings
 
 
 class CountingFiles(RealFiles):
@@ -92,12 +96,71 @@ def test_starts_survive_their_damaged_checkpoint(tmp_path: Path) -> None:
     bench.crash()
     path = tmp_path / "log-start-offset-checkpoint"
     healthy = path.read_text()
-    for text in (healthy.replace("57", "5"), healthy[:-3], healthy + "x"):
-        path.write_text(text)
+    for text in (healthy.replace("57", "5"), healthy[:-3], healthy + "x", "", None):
+        path.unlink()
+        if text is not None:
+            path.write_text(text)
         again = LogBench(tmp_path)
-        assert again.metrics.damaged_checkpoints == 1
+        assert again.metrics.damaged_checkpoints == bool(text)
         assert next(iter(again.values(57))) == again.store.get(AT).start_offset == 57
         again.crash()
+        path.touch()
+
+
+def test_a_start_taken_from_the_marks_is_written_when_it_is_asked_for_again(tmp_path: Path) -> None:
+    bench = fill(tmp_path)
+    bench.runtime.advance(1_000)
+    bench.partition().trim(57)
+    bench.store.write_starts()
+    bench.store.close()
+    path = tmp_path / "log-start-offset-checkpoint"
+    healthy = path.read_text()
+    path.unlink()
+    again = LogBench(tmp_path)
+    again.partition().trim(57)
+    again.store.write_starts()
+    assert path.read_text() == healthy
+
+
+@pytest.mark.parametrize("damage", [(r"200,", "199,"), (r"200,", "2e999,"), (r"\d,", "[" * 9999)])
+def test_a_damaged_clean_marker_is_not_believed(tmp_path: Path, damage: tuple[str, str]) -> None:
+    bench = fill(tmp_path)
+    bench.settled(b"last of its segment")
+    bench.store.close()
+    path = tmp_path / "pentalog.clean"
+    path.write_text(re.sub(damage[0].replace("200", "201"), damage[1], path.read_text(), count=1))
+    again = LogBench(tmp_path)
+    assert not again.store.stopped_cleanly
+    assert again.append(b"next").base_offset == 201
+    assert list(again.values()) == list(range(202))
+
+
+def test_a_partition_whose_directory_is_lost_gives_no_offset_again(tmp_path: Path) -> None:
+    for trimmed in (0, 57):
+        directory = tmp_path / str(trimmed)
+        bench = fill(directory)
+        bench.runtime.advance(1_000)
+        bench.partition().trim(trimmed)
+        bench.store.write_starts()
+        bench.store.close()
+        shutil.rmtree(directory / "events-0")
+        again = LogBench(directory)
+        again.partition()
+        assert again.settled(b"next").base_offset == 200
+        again.store.close()
+        assert LogBench(directory).values(200) == {200: b"next"}
+
+
+def test_another_topic_of_the_same_name_starts_at_0(tmp_path: Path) -> None:
+    bench = fill(tmp_path)
+    bench.store.close()
+    # As directories of format 1 have it: without the id of the topic.
+    points = tmp_path / "recovery-point-offset-checkpoint"
+    points.write_text("0\n1\nevents 0 200\n")
+    again = LogBench(tmp_path)
+    again.store.delete(AT)
+    again.store.create(AT, UUID(int=77), LogSettings())
+    assert again.append(b"first").base_offset == 0
 
 
 @pytest.mark.parametrize("name", ["pentalog.format", "journal", "events-0/partition.metadata"])
