@@ -200,6 +200,27 @@ def test_a_file_larger_than_any_of_ours_is_not_read_whole(
     assert files.largest_bytes <= 1 << 20
 
 
+def test_what_is_cut_off_is_not_written_again_before(tmp_path: Path) -> None:
+    bench = LogBench(tmp_path)
+    bench.partition()
+    bench.settled(b"kept")
+    bench.crash()
+    with (tmp_path / "events-0" / "00000000000000000000.log").open("r+b") as file:
+        file.truncate(64 << 20)
+    files = CountingWrites()
+    assert LogBench(tmp_path, files=files).values() == {0: b"kept"}
+    assert 0 < files.written_bytes < 1 << 10
+
+
+class CountingWrites(RealFiles):
+    written_bytes = 0
+
+    def write(self, file: Handle, data: bytes | bytearray | memoryview, position: int) -> None:
+        if file.path.suffix == ".log":
+            self.written_bytes += len(data)
+        super().write(file, data, position)
+
+
 class CountingReads(RealFiles):
     largest_bytes = 0
 
