@@ -6,7 +6,7 @@ import base64
 import contextlib
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -154,6 +154,26 @@ class Directories:
         # May fail where no more files can be opened; a bare directory is as good as none.
         with contextlib.suppress(OSError):
             self.files.remove_directory(directory)
+
+
+def owners_of(
+    found: Sequence[tuple[Partition, str]],
+    ids: Mapping[str, UUID],
+    points: Mapping[str, checkpoints.Checkpointed],
+) -> dict[tuple[UUID, int], str]:
+    """Map each partition of a topic id to the directory that the journal's entries belong to.
+
+    A directory that was copied, or that has the metadata file of another one, names the same
+    partition.  Entries replayed there would overwrite its records and be missing in the other.
+    """
+    owners: dict[tuple[UUID, int], str] = {}
+    for at, name in found:
+        topic_id = ids[name]
+        checkpointed = points.get(name)
+        known = checkpointed is not None and checkpointed.topic_id == topic_id
+        if known or (topic_id, at.index) not in owners:
+            owners[topic_id, at.index] = name
+    return owners
 
 
 def _checksum(topic_id: str) -> str:

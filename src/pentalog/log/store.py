@@ -27,12 +27,19 @@ from uuid import UUID
 from pentalog.config import Config
 from pentalog.log import checkpoints
 from pentalog.log.checkpoints import Checkpointed, offset_of, spell
-from pentalog.log.directories import DOOMED, STRAY, TOPIC_ID_FILE, Directories, StoreError
+from pentalog.log.directories import (
+    DOOMED,
+    STRAY,
+    TOPIC_ID_FILE,
+    Directories,
+    StoreError,
+    owners_of,
+)
 from pentalog.log.files import Files, Handle, sync_file
 from pentalog.log.flusher import SYNC_LANE, Flusher
 from pentalog.log.format import FORMAT, FORMAT_FILE, FORMATS_READ, read_format, write_format
 from pentalog.log.journal import Entry, Journal
-from pentalog.log.marks import MarksFile, read_marks
+from pentalog.log.marks import MarksFile, PublishedMarks, read_marks
 from pentalog.log.partition import PartitionLog
 from pentalog.log.recovery import CleanStop, open_partition, open_producers
 from pentalog.log.residents import Residents
@@ -119,7 +126,8 @@ class Store:
         stops = checkpoints.read_clean_stop(files, directory / checkpoints.CLEAN_STOP)
         self._points = points = self._read_offsets(checkpoints.RECOVERY_POINTS)
         cleaned = self._read_offsets(checkpoints.CLEANED_OFFSETS)
-        starts = self._read_starts()
+        published = read_marks(files, directory, self._names)
+        starts = self._read_starts(published)
         if stops:
             files.remove(directory / checkpoints.CLEAN_STOP)
             files.sync_directory(directory)
@@ -131,8 +139,8 @@ class Store:
                 f"may be {self.files_max}; let this process open more (ulimit -Hn)"
             )
         entries = self._read_journal()
-        ids = {name: self._topic_id(name, points) for _, name in found}
-        owners = _owners(found, ids, points)
+        ids = {name: self._topic_id(at, name, published or {}) for at, name in found}
+        owners = owners_of(found, ids, points)
         for done, (at, name) in enumerate(found):
             topic_id = ids[name]
             owned = owners[topic_id, at.index] == name
@@ -169,20 +177,24 @@ class Store:
         self._checkpoint_timer = self.runtime.after(_CHECKPOINT_INTERVAL_MS, self._checkpoint_due)
         self._publish_due()
 
-    def _topic_id(self, name: str, points: dict[str, Checkpointed]) -> UUID:
-        """The id of a directory's topic; if its file is damaged, as the recovery points name it.
+    def _topic_id(
+        self, at: Partition, name: str, published: Mapping[Partition, PublishedMarks]
+    ) -> UUID:
+        """The id of a directory's topic; if its file is damaged, as other files name it.
 
         Without an id the start offset and the journal's entries of the partition would be lost.
         A new topic of the same name gets no acknowledged record before its own id is synced.
         """
         found = self._directories.topic_id(self.directory / name)
-        known = points.get(name)
-        if found.int or known is None or known.topic_id is None:
+        if found.int:
             return found
-        path = self.directory / name / TOPIC_ID_FILE
-        log.warning("%s is damaged: it is written again as the recovery points name it", path)
-        self._directories.write_topic_id(path.parent, known.topic_id)
-        return known.topic_id
+        for named in (self._points.get(name), self._starts.get(name), published.get(at)):
+            if named is not None and named.topic_id is not None:
+                path = self.directory / name / TOPIC_ID_FILE
+                log.warning("%s is damaged: it is written again as other files name the id", path)
+                self._directories.write_topic_id(path.parent, named.topic_id)
+                return named.topic_id
+        return found
 
     def _read_journal(self) -> dict[tuple[UUID, int], list[Entry]]:
         entries: dict[tuple[UUID, int], list[Entry]] = {}
@@ -211,13 +223,14 @@ class Store:
     def _read_offsets(self, name: str) -> dict[str, Checkpointed]:
         return checkpoints.read_offsets(self.files, self.directory / name, self._note_damage)
 
-    def _read_starts(self) -> dict[str, Checkpointed]:
+    def _read_starts(
+        self, published: Mapping[Partition, PublishedMarks] | None
+    ) -> dict[str, Checkpointed]:
         """Where partitions start; if the checkpoint does not say it, as the readers' marks do."""
         known = self.metrics.damaged_checkpoints
         self._starts = self._read_offsets(checkpoints.LOG_STARTS)
         if self._starts:
             return self._starts
-        published = read_marks(self.files, self.directory, self._names)
         if published is None and self.metrics.damaged_checkpoints != known:
             log.error("nothing says where partitions start: deleted records may be back")
         return {
@@ -564,24 +577,6 @@ class Store:
         self._marks.forget(at)
         self.cleaned_offsets.pop(at, None)
         return partition
-
-
-def _owners(
-    found: list[tuple[Partition, str]], ids: dict[str, UUID], points: dict[str, Checkpointed]
-) -> dict[tuple[UUID, int], str]:
-    """Map each partition of a topic id to the directory that the journal's entries belong to.
-
-    A directory that was copied, or that has the metadata file of another one, names the same
-    partition.  Entries replayed there would overwrite its records and be missing in the other.
-    """
-    owners: dict[tuple[UUID, int], str] = {}
-    for at, name in found:
-        topic_id = ids[name]
-        checkpointed = points.get(name)
-        known = checkpointed is not None and checkpointed.topic_id == topic_id
-        if known or (topic_id, at.index) not in owners:
-            owners[topic_id, at.index] = name
-    return owners
 
 
 def _ignore_outcome(_: None, error: BaseException | None) -> None:
