@@ -43,6 +43,18 @@ class CleanStop(NamedTuple):
     timestamp_max_offset: int
 
 
+def clean_stop_of(partition: PartitionLog) -> CleanStop:
+    """What a clean stop says of a partition as it is now."""
+    active = partition.active
+    return CleanStop(
+        active.base_offset,
+        active.size,
+        active.next_offset,
+        active.timestamp_max,
+        active.timestamp_max_offset,
+    )
+
+
 def open_partition(
     partition: PartitionLog,
     stop: CleanStop | None,

@@ -41,7 +41,7 @@ from pentalog.log.format import FORMAT, FORMAT_FILE, FORMATS_READ, read_format, 
 from pentalog.log.journal import Entry, Journal
 from pentalog.log.marks import MarksFile, PublishedMarks, read_marks
 from pentalog.log.partition import PartitionLog
-from pentalog.log.recovery import CleanStop, open_partition, open_producers
+from pentalog.log.recovery import CleanStop, clean_stop_of, open_partition, open_producers
 from pentalog.log.residents import Residents
 from pentalog.log.troubles import Troubles
 from pentalog.metrics import Metrics
@@ -173,6 +173,12 @@ class Store:
             self.journal.retire()
         else:
             self.journal.start()
+        known = (*points.values(), *cleaned.values(), *self._starts.values())
+        if any(offset.topic_id is None for offset in known):
+            # As format 1 wrote them: a new topic of the same name would inherit these offsets.
+            self.write_starts()
+            self.write_cleaned_offsets()
+            self._write_checkpoints(self._recovery_points())
         self._opened = True
         self._checkpoint_timer = self.runtime.after(_CHECKPOINT_INTERVAL_MS, self._checkpoint_due)
         self._publish_due()
@@ -352,7 +358,7 @@ class Store:
                 partition.active.persist_indexes()
                 partition.snapshots.write()
                 partition.snapshots.sync()
-                stops[spell(partition.at)] = _clean_stop(partition)
+                stops[spell(partition.at)] = clean_stop_of(partition)
         self._write_checkpoints(self._recovery_points())
         if len(stops) == len(partitions):
             self.journal.start()
@@ -438,7 +444,7 @@ class Store:
 
     def _recovery_points(self) -> dict[str, Checkpointed]:
         return {
-            partition.directory.name: Checkpointed(partition.synced.offset, partition.topic_id)
+            partition.directory.name: _checkpointed(partition, partition.synced.offset)
             for partition in self._partitions.values()
         }
 
@@ -454,7 +460,7 @@ class Store:
     def write_starts(self) -> None:
         """Make it last where partitions start, then drop what lies before; raises OSError."""
         starts = {
-            partition.directory.name: Checkpointed(partition.start_offset, partition.topic_id)
+            partition.directory.name: _checkpointed(partition, partition.start_offset)
             for partition in self._partitions.values()
             if partition.start_offset
         }
@@ -468,7 +474,7 @@ class Store:
     def write_cleaned_offsets(self) -> None:
         path = self.directory / checkpoints.CLEANED_OFFSETS
         cleaned = {
-            spell(at): Checkpointed(offset, self._partitions[at].topic_id)
+            spell(at): _checkpointed(self._partitions[at], offset)
             for at, offset in self.cleaned_offsets.items()
         }
         self.files.replace_text(path, checkpoints.offsets_text(cleaned))
@@ -579,17 +585,10 @@ class Store:
         return partition
 
 
+def _checkpointed(partition: PartitionLog, offset: int) -> Checkpointed:
+    return Checkpointed(offset, partition.topic_id if partition.topic_id.int else None)
+
+
 def _ignore_outcome(_: None, error: BaseException | None) -> None:
     if error is not None:
         log.warning("cannot remove the files of a deleted partition: %s", error)
-
-
-def _clean_stop(partition: PartitionLog) -> CleanStop:
-    active = partition.active
-    return CleanStop(
-        active.base_offset,
-        active.size,
-        active.next_offset,
-        active.timestamp_max,
-        active.timestamp_max_offset,
-    )

@@ -151,16 +151,21 @@ def test_a_partition_whose_directory_is_lost_gives_no_offset_again(tmp_path: Pat
         assert LogBench(directory).values(200) == {200: b"next"}
 
 
-def test_another_topic_of_the_same_name_starts_at_0(tmp_path: Path) -> None:
-    bench = fill(tmp_path)
-    bench.store.close()
-    # As directories of format 1 have it: without the id of the topic.
-    points = tmp_path / "recovery-point-offset-checkpoint"
-    points.write_text("0\n1\nevents 0 200\n")
+def test_a_new_topic_inherits_nothing_from_checkpoints_without_ids(tmp_path: Path) -> None:
+    """Format 1 wrote none: a checkpoint names a topic, and that may be another one by now."""
+    fill(tmp_path).store.close()
+    for name in ("recovery-point", "log-start", "cleaner"):
+        (tmp_path / f"{name}-offset-checkpoint").write_text("0\n1\nevents 0 150\n")
     again = LogBench(tmp_path)
+    assert again.store.get(AT).start_offset == again.store.cleaned_offsets[AT] == 150
     again.store.delete(AT)
     again.store.create(AT, UUID(int=77), LogSettings())
-    assert again.append(b"first").base_offset == 0
+    assert again.settled(b"first").base_offset == 0
+    again.crash()
+    once_more = LogBench(tmp_path)
+    assert once_more.store.cleaned_offsets == {}
+    assert once_more.values() == {0: b"first"}
+    assert once_more.append(b"second").base_offset == 1
 
 
 @pytest.mark.parametrize("name", ["pentalog.format", "journal", "events-0/partition.metadata"])
