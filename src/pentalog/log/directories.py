@@ -37,6 +37,20 @@ class StoreError(Exception):
     """The data directory cannot be used; the text says why and what to do."""
 
 
+def read_topic_id(files: Files, directory: Path) -> UUID:
+    """As it is written there; nought if it is not."""
+    text = checkpoints.read_text(files, directory / TOPIC_ID_FILE)
+    words = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+    spelled = words.get("topic_id", "").strip()
+    # Kafka writes no checksum, and neither did directories of format 1.
+    if words.get("crc32c", _checksum(spelled)) != _checksum(spelled):
+        return UUID(int=0)
+    try:
+        return UUID(bytes=base64.urlsafe_b64decode(spelled + "=="))
+    except ValueError:
+        return UUID(int=0)
+
+
 class Directories:
     def __init__(self, files: Files, directory: Path, names: checkpoints.Names) -> None:
         self.files = files
@@ -95,17 +109,7 @@ class Directories:
         return topic == OFFSETS_TOPIC and (self.topic_id(self.directory / name) == OFFSETS_TOPIC_ID)
 
     def topic_id(self, directory: Path) -> UUID:
-        """As it is written there; nought if it is not."""
-        text = checkpoints.read_text(self.files, directory / TOPIC_ID_FILE)
-        words = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
-        spelled = words.get("topic_id", "").strip()
-        # Kafka writes no checksum, and neither did directories of format 1.
-        if words.get("crc32c", _checksum(spelled)) != _checksum(spelled):
-            return UUID(int=0)
-        try:
-            return UUID(bytes=base64.urlsafe_b64decode(spelled + "=="))
-        except ValueError:
-            return UUID(int=0)
+        return read_topic_id(self.files, directory)
 
     def write_topic_id(self, directory: Path, topic_id: UUID) -> None:
         spelled = base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
