@@ -79,6 +79,8 @@ class PartitionLog:
         self.settings = settings
         self.segments: list[Segment] = []
         self.start_offset = 0
+        self.start_on_disk = 0
+        """Where the log would start after a restart: what lies before may be dropped."""
         self.producers = Producers()
         self.aborted = AbortedTransactions()
         self.failed = ""
@@ -477,12 +479,11 @@ class PartitionLog:
         return before
 
     def drop_trimmed(self) -> None:
-        """Drop whole segments before the start.
+        """Drop whole segments before the start that is on the disk.
 
-        Not before it is on the disk: a power cut must not leave the old start and a part of what
-        follows it.
+        With an older one, a restart would find the old start and only a part of what follows it.
         """
-        start = self.start_offset
+        start = self.start_on_disk
         self.drop_segments([s for s in self.segments[:-1] if s.next_offset <= start])
 
     def drop_segments(self, doomed: list[Segment]) -> None:

@@ -70,6 +70,7 @@ def open_partition(
     if segments:
         segments[-1].active = True
     partition.start_offset = max(start_offset, segments[0].base_offset if segments else 0)
+    partition.start_on_disk = partition.start_offset
     partition.attach(segments)
     if segments:
         yield from _open_segments(partition, stop, recovery_point, replayed)
