@@ -51,6 +51,15 @@ _RELATIVE_OFFSET_MAX: Final = (1 << 31) - 1
 LEADER_EPOCH: Final = 0
 
 
+class UnsyncedAborts:
+    """An index as of its newest write; another object for each."""
+
+    __slots__ = ("file",)
+
+    def __init__(self, file: Handle) -> None:
+        self.file = file
+
+
 class PartitionLog:
     def __init__(
         self,
@@ -98,8 +107,11 @@ class PartitionLog:
         self.records_since_sync = 0
         self.leased_bytes = 0
         """Kept only because somebody has not read them yet."""
-        self.aborts_unsynced: dict[Path, Handle] = {}
-        """Indexes of aborted transactions that a power cut would take."""
+        self.aborts_unsynced: dict[Path, UnsyncedAborts] = {}
+        """Indexes of aborted transactions that a power cut would take.
+
+        Each stays here until a sync of its newest state has succeeded, also while one runs.
+        """
         self.aborts_unwritten = False
         """The files do not tell yet what was aborted; the next checkpoint makes up for it."""
         self.snapshots = ProducerSnapshots(self)
@@ -384,10 +396,13 @@ class PartitionLog:
         self, segment: Segment, entries: list[AbortedTransaction], index: int
     ) -> None:
         path = segment.path(".txnindex")
-        file = self.aborts_unsynced.get(path)
-        if file is None:
-            file = self.aborts_unsynced[path] = self.files.open(path, create=True)
+        known = self.aborts_unsynced.get(path)
+        if known is None:
+            file = self.files.open(path, create=True)
             self.flusher.created(self.directory)
+        else:
+            file = known.file
+        self.aborts_unsynced[path] = UnsyncedAborts(file)
         self.files.write(file, transactions.pack(entries), index * transactions.ENTRY_BYTES)
 
     def _appended(self, records: int) -> None:
@@ -551,8 +566,8 @@ class PartitionLog:
                 for path in segment.indexes:
                     sync_file(self.files, path)
         self.make_up_for_aborts()
-        for file in self.aborts_unsynced.values():
-            self.files.sync(file)
+        for unsynced in self.aborts_unsynced.values():
+            self.files.sync(unsynced.file)
         self.aborts_unsynced = {}
         self.files.sync_directory(self.directory)
         self.synced = target

@@ -313,7 +313,8 @@ def open_producers(partition: PartitionLog) -> None:
     files, end = partition.files, partition.end_offset
     names = files.list(partition.directory)
     offsets = [int(match[1]) for name in names if (match := _SNAPSHOT_NAME.fullmatch(name))]
-    offset = partition.start_offset
+    # Not from its start: what was deleted in this segment may be sent again.
+    offset = partition.segments[0].base_offset
     for candidate in sorted(offsets, reverse=True):
         path = segment_path(partition.directory, candidate, ".producers")
         file = files.open(path, writable=False)
