@@ -87,7 +87,7 @@ class KafkaClients:
         self._busy: set[str] = set()
         self._count = 0
         self._once = [Idempotent(), Idempotent()]
-        self._admin = Administrator(self)
+        self.admin = Administrator(self)
         self._transactional = [Transactional("t0"), Transactional("t1")]
 
     @property
@@ -121,7 +121,7 @@ class KafkaClients:
         if client in self._busy:
             return None
         if client == "admin":
-            operation = getattr(self._admin, kind)(random)
+            operation = getattr(self.admin, kind)(random)
         else:
             operation = getattr(self, f"_{kind}")(client, random)
         if operation is None:

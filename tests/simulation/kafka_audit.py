@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation import kafka_wire
 from tests.simulation.judge import Being, Outcome, TopicLife
+from tests.simulation.kafka_admin import DERIVED
 from tests.simulation.violation import Violation
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ async def _audit(world: World, restart: bool) -> None:
     listed = {
         topic.name: (topic.topic_id, len(topic.partitions))
         for topic in metadata.topics
-        if not topic.is_internal
+        if not topic.is_internal and topic.name != DERIVED
     }
     judge.reconcile(listed)
     for life in judge.alive():
