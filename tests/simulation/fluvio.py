@@ -172,6 +172,7 @@ class FluvioClients(ProtocolClients):
                 self.world.tell(f"batch {sent.number} acknowledged at {offset}")
                 self.world.judge.acknowledge(sent, offset)
                 offset += len(sent.items)
+        self.crash_sometimes(random)
 
     # Fetching
 
@@ -374,6 +375,7 @@ class FluvioClients(ProtocolClients):
         if self.is_current(life):
             register.confirm(number)
             self.world.tell(f"{register.name} is {offset}")
+            self.crash_sometimes(random)
 
     def _take_aside(self, stream: Stream, frame: bytes) -> None:
         """A frame of the stream arrived before another answer: check it, do not ask for more."""
@@ -420,10 +422,12 @@ class FluvioClients(ProtocolClients):
         life = self.topic(random)
         if life is None:
             return None
-        return f"ends of {life.label}", self._ask_ends(client, life)
+        return f"ends of {life.label}", self._ask_ends(client, life, random)
 
-    async def _ask_ends(self, client: str, life: TopicLife) -> None:
+    async def _ask_ends(self, client: str, life: TopicLife, random: Random) -> None:
         indexes = range(life.partitions)
+        if random.random() < 0.5:
+            await self.write_through_kafka(life, random.choice(indexes), random)
         promised = [life.required_end(index) for index in indexes]
         body = fluvio_wire.fetch_offsets(life.name, indexes)
         frame = await self.ask(client, fluvio_wire.FETCH_OFFSETS, body)
@@ -433,6 +437,7 @@ class FluvioClients(ProtocolClients):
                 self.refused(f"ends of {life.label}", Error(code), *allowed)
             elif self.is_current(life):
                 self.ends.show(life, index, end, promised[index])
+        self.crash_sometimes(random)
 
     # Topics
 

@@ -72,6 +72,21 @@ class ProtocolClients:
         if random.random() < 0.08:
             self.world.runtime.after(random.choice((0, 0, 1, 20)), connection.close)
 
+    def crash_sometimes(self, random: Random) -> None:
+        """Cut the power soon after some answers: what they promise must be on the disk."""
+        if random.random() < 0.03:
+            self.world.crash_soon()
+
+    async def write_through_kafka(self, life: TopicLife, index: int, random: Random) -> None:
+        """Have a Kafka producer write with acks=1 just before a question for the end."""
+        kafka = self.world.kafka
+        items = kafka.items(life, index, random)
+        data = kafka.batch(items, random)
+        now_ms = self.world.clock.now_ms()
+        sent = self.world.judge.send(life, index, items, acks=1, now_ms=now_ms)
+        self.world.tell(f"batch {sent.number} to {life.label}-{index}, acks=1")
+        await kafka.send(f"{self.protocol} writer", sent, data)
+
     def topic(self, random: Random, *, plain: bool = False) -> TopicLife | None:
         """A topic that is there; `plain`: it needs no keys."""
         alive = [life for life in self.world.judge.alive() if not (plain and life.compact)]

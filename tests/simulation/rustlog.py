@@ -128,6 +128,7 @@ class RustLogClients(ProtocolClients):
         connection.send_bytes(b"".join(frames))
         for sent, call, answer in zip(sents, produces, answers, strict=False):
             self._answered(sent, call, await answer)
+        self.crash_sometimes(random)
         if reads:
             try:
                 found = fetch.read(memoryview(await answers[-1]))
@@ -259,6 +260,7 @@ class RustLogClients(ProtocolClients):
         if await self._confirmed(client, life, call):
             register.confirm(number)
             commit.certain = self.is_current(life)
+            self.crash_sometimes(random)
             self.world.tell(f"{register.name} is {commit.value}")
 
     async def _confirmed(self, client: str, life: TopicLife, call: Call[bool]) -> bool:
@@ -325,11 +327,18 @@ class RustLogClients(ProtocolClients):
         if life is None:
             return None
         call, indexes = self._ends_call(life, random)
-        return f"ends of {life.label}", self._ask_ends(client, life, call, indexes)
+        return f"ends of {life.label}", self._ask_ends(client, life, call, indexes, random)
 
     async def _ask_ends(
-        self, client: str, life: TopicLife, call: Call[Any], indexes: Sequence[int]
+        self,
+        client: str,
+        life: TopicLife,
+        call: Call[Any],
+        indexes: Sequence[int],
+        random: Random,
     ) -> None:
+        if random.random() < 0.5:
+            await self.write_through_kafka(life, random.choice(indexes), random)
         promised = self._ends_of(life)
         try:
             found = await self._ask(client, call)
@@ -341,6 +350,7 @@ class RustLogClients(ProtocolClients):
             return
         for index, end in zip(indexes, _ends_in(found), strict=False):
             self.ends.show(life, index, end, promised[index])
+        self.crash_sometimes(random)
 
     # Topics
 
