@@ -53,7 +53,7 @@ def _wasm() -> bytes:
 
 class DerivedClients(ProtocolClients):
     protocol = "derived"
-    roles: ClassVar = {"derived create": "admin"}
+    roles: ClassVar = {"derived create": "admin", "derived follow": "writer"}
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -98,6 +98,19 @@ class DerivedClients(ProtocolClients):
         if code and not gone and not (code in (_STORAGE, _EXISTS) and self.world.had_fault):
             raise Violation("error", f"a derived topic was refused with code {code}")
         self._partitions = 0 if code else partitions
+
+    def follow(self, client: str, random: Random) -> Any:
+        source = self._source
+        if source is None or not self._partitions or not self.is_current(source):
+            return None
+        return f"write to {source.label}", self._write(source, random)
+
+    async def _write(self, source: TopicLife, random: Random) -> None:
+        """Write to the source, and perhaps cut the power while the record is derived."""
+        index = random.randrange(source.partitions)
+        await self.write_through_kafka(source, index, random, acks=-1)
+        if random.random() < 0.5:
+            self.world.crash_soon(40)
 
     async def _ask(self, key: int, fields: dict[str, Any]) -> Any:
         frame = await self.connection("audit").ask(kafka_wire.request(key, fields))

@@ -427,7 +427,7 @@ class FluvioClients(ProtocolClients):
     async def _ask_ends(self, client: str, life: TopicLife, random: Random) -> None:
         indexes = range(life.partitions)
         if random.random() < 0.5:
-            await self.write_through_kafka(life, random.choice(indexes), random)
+            await self.write_through_kafka(life, random.choice(indexes), random, acks=1)
         promised = [life.required_end(index) for index in indexes]
         body = fluvio_wire.fetch_offsets(life.name, indexes)
         frame = await self.ask(client, fluvio_wire.FETCH_OFFSETS, body)

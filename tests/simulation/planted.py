@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from types import FunctionType, SimpleNamespace
 from typing import Any, NamedTuple
 from unittest import mock
@@ -18,10 +19,12 @@ from tests.simulation.files import SimulatedFiles
 from tests.simulation.runner import run_seed
 
 from pentalog import kernels
+from pentalog.broker.derived_topics import Derivation
 from pentalog.broker.endings import Endings
 from pentalog.broker.groups import LocalGroups
 from pentalog.broker.log import LocalLog, LocalWait
 from pentalog.broker.offsets import LocalOffsets
+from pentalog.broker.port import Committed
 from pentalog.broker.state import State
 from pentalog.broker.transaction import Transaction
 from pentalog.broker.transactions import LocalTransactions
@@ -433,6 +436,27 @@ def fluvio_stream_skips(stack: ExitStack) -> None:
         return error
 
     _patch(stack, Stream, "acknowledge", skip)
+
+
+@_fault("a derived topic's place in its source is committed ahead of its records")
+def derived_place_early(stack: ExitStack) -> None:
+    def early(derivation: Derivation, reached: int, later: Any) -> None:
+        def step() -> None:
+            place = {derivation._source: Committed(reached)}
+            offsets = derivation._broker.groups.offsets
+            offsets.commit(derivation._group, place).then(partial(derivation._staged, reached))
+
+        derivation._try(step)
+
+    _patch(stack, Derivation, "_written", early)
+
+
+@_fault("a derived topic's place in its source is not committed with its records")
+def derived_place_forgotten(stack: ExitStack) -> None:
+    def forget(derivation: Derivation, reached: int, later: Any) -> None:
+        derivation._try(lambda: derivation._staged(reached, later))
+
+    _patch(stack, Derivation, "_written", forget)
 
 
 @contextmanager

@@ -77,14 +77,16 @@ class ProtocolClients:
         if random.random() < 0.03:
             self.world.crash_soon()
 
-    async def write_through_kafka(self, life: TopicLife, index: int, random: Random) -> None:
-        """Have a Kafka producer write with acks=1 just before a question for the end."""
+    async def write_through_kafka(
+        self, life: TopicLife, index: int, random: Random, *, acks: int
+    ) -> None:
+        """Have a Kafka producer write just before something that depends on it."""
         kafka = self.world.kafka
         items = kafka.items(life, index, random)
         data = kafka.batch(items, random)
         now_ms = self.world.clock.now_ms()
-        sent = self.world.judge.send(life, index, items, acks=1, now_ms=now_ms)
-        self.world.tell(f"batch {sent.number} to {life.label}-{index}, acks=1")
+        sent = self.world.judge.send(life, index, items, acks=acks, now_ms=now_ms)
+        self.world.tell(f"batch {sent.number} to {life.label}-{index}, acks={acks}")
         await kafka.send(f"{self.protocol} writer", sent, data)
 
     def topic(self, random: Random, *, plain: bool = False) -> TopicLife | None:

@@ -338,7 +338,7 @@ class RustLogClients(ProtocolClients):
         random: Random,
     ) -> None:
         if random.random() < 0.5:
-            await self.write_through_kafka(life, random.choice(indexes), random)
+            await self.write_through_kafka(life, random.choice(indexes), random, acks=1)
         promised = self._ends_of(life)
         try:
             found = await self._ask(client, call)

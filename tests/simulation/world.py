@@ -261,11 +261,11 @@ class World:
             self._crash_steps = count
         self.tell(f"a {self._crash_kind} is due in {count}")
 
-    def crash_soon(self) -> None:
+    def crash_soon(self, steps_max: int = 4) -> None:
         """Cut the power in one of the next steps: an answer has just arrived."""
         if not (self._crash_calls or self._crash_steps or self._crash_writes):
             self._crash_kind = "cut"
-            self._crash_steps = self.random.randint(1, 4)
+            self._crash_steps = self.random.randint(1, steps_max)
             self.tell(f"a cut is due in {self._crash_steps}")
 
     def relieve(self) -> None:
