@@ -63,6 +63,8 @@ class Administrator:
             configs["flush.messages"] = "1"
         if random.random() < 0.1:
             configs["flush.ms"] = "5"
+        if random.random() < 0.5:
+            configs["subscription.attempts.max"] = "-1"
         partitions = random.choice((1, 1, 2, 3))
         judge.loosen(name)
         life = judge.create_topic(

@@ -121,6 +121,10 @@ _WEIGHTS: Final = {
     "grow": 1,
     "alter": 2,
     "trim": 4,
+    "blip_publish": 8,
+    "blip_subscribe": 3,
+    "blip_poll": 8,
+    "blip_create": 1,
     "sleep": 6,
     "full": 3,
     "error": 2,
@@ -138,6 +142,7 @@ _THEMES: Final[Sequence[Mapping[str, int]]] = (
     {"full": 4, "relief": 4, "error": 3},
     {"crash": 4},
     {"sleep": 4, "produce": 2, "jump": 0},
+    {"blip_publish": 6, "blip_subscribe": 4, "blip_poll": 6},
 )
 """What a seed is about: some combinations are rare without."""
 _ENDINGS: Final = ("kill", "kill", "cut", "cut", "cut", "stop", "stop+cut", "evict")

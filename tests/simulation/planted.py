@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -22,7 +22,10 @@ from pentalog.broker.endings import Endings
 from pentalog.broker.groups import LocalGroups
 from pentalog.broker.log import LocalLog, LocalWait
 from pentalog.broker.offsets import LocalOffsets
+from pentalog.broker.reservations import Reservations
 from pentalog.broker.state import State
+from pentalog.broker.subscriptions import LocalSubscription, LocalSubscriptions
+from pentalog.broker.windows import Window
 from pentalog.log import inspection, journal, recovery, replay, rewriting, store
 from pentalog.log.checkpoints import CLEAN_STOP, Checkpointed
 from pentalog.log.directories import Directories
@@ -35,7 +38,8 @@ from pentalog.log.segment import Segment, segment_path
 from pentalog.log.store import Store
 from pentalog.log.transactions import AbortedTransactions
 from pentalog.model.later import Later
-from pentalog.model.types import Horizon
+from pentalog.model.types import Ack, Horizon
+from pentalog.protocols.blipmq import session as blipmq_session
 
 
 class Planted(NamedTuple):
@@ -345,6 +349,78 @@ def state_changes_dropped(stack: ExitStack) -> None:
         committed(state, changes, None)
 
     _patch(stack, State, "_committed", drop)
+
+
+# BlipMQ
+
+
+@_fault("quality 0 is delivered again after a crash")
+def quality_0_again(stack: ExitStack) -> None:
+    restored = LocalSubscriptions._restored
+
+    def believe(owner: LocalSubscriptions, subscription: Any, entry: Any) -> Window:
+        window = restored(owner, subscription, entry)
+        window.doubtful_end = 0
+        return window
+
+    _patch(stack, LocalSubscriptions, "_restored", believe)
+
+
+@_fault("quality 0 is delivered before its reservation is on the disk")
+def unreserved_quality_0(stack: ExitStack) -> None:
+    write = Reservations.write
+
+    def granted(
+        owner: Reservations, subscription_id: int, windows: Any, *, ahead: bool = True
+    ) -> None:
+        write(owner, subscription_id, windows, ahead=ahead)
+        for window in windows:
+            window.reserved, window.reserving = window.reserved_end, None
+
+    _patch(stack, Reservations, "write", granted)
+
+
+@_fault("acknowledged deliveries are not written to the state file")
+def acknowledgements_not_written(stack: ExitStack) -> None:
+    acknowledge = LocalSubscription.acknowledge
+
+    def unchanged(subscription: LocalSubscription, tags: Any) -> bytes:
+        unknown = acknowledge(subscription, tags)
+        for window in subscription.windows:
+            window.changed = False
+        return unknown
+
+    _patch(stack, LocalSubscription, "acknowledge", unchanged)
+
+
+@_fault("what was on lease is taken for acknowledged after a restart")
+def leases_settled_by_restart(stack: ExitStack) -> None:
+    def settle(window: Window) -> None:
+        window.floor += len(window.states)
+        window.states = bytearray()
+
+    _patch(stack, Window, "restore", settle)
+
+
+@_fault("a PONG does not wait until messages of quality 1 are durable")
+def pong_before_sync(stack: ExitStack) -> None:
+    _patch(stack, blipmq_session, "Ack", SimpleNamespace(DURABLE=Ack.WRITTEN))
+
+
+@_fault("a subscription is confirmed before it is in the state file")
+def subscription_confirmed_early(stack: ExitStack) -> None:
+    opening = LocalSubscriptions.open
+
+    def confirm(owner: LocalSubscriptions, topic: str, *, leased: bool) -> Later[int]:
+        opening(owner, topic, leased=leased)
+        return Later.now(owner._next_id - 1)
+
+    _patch(stack, LocalSubscriptions, "open", confirm)
+
+
+@_fault("a poll does not wait for records that are not durable yet")
+def poll_does_not_wait(stack: ExitStack) -> None:
+    _patch(stack, LocalSubscription, "underway", lambda subscription: {})
 
 
 @contextmanager

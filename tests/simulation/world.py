@@ -19,7 +19,8 @@ from random import Random
 from typing import Any, Final
 from unittest import mock
 
-from tests.simulation import kafka_audit
+from tests.simulation import blipmq_audit, kafka_audit
+from tests.simulation.blipmq import BlipmqClients
 from tests.simulation.clients import Clients
 from tests.simulation.database import Connection as DatabaseConnection
 from tests.simulation.database import Database
@@ -52,6 +53,7 @@ _COUNTED: Final = {
     "clean cut": "cuts",
     "stop": "stops",
 }
+_AUDITS: Final = (kafka_audit.audit, blipmq_audit.audit)
 _PATIENCE_MS: Final = 120_000
 """A request that has no answer after this long has none."""
 
@@ -112,8 +114,11 @@ class World:
         self._crash_kind = "kill"
         self.had_fault = False
         """Something was made to fail in this life."""
+        self.stopped_clean = False
+        """The last life ended with a clean stop."""
         self.kafka = KafkaClients(self)
-        self.clients: tuple[Clients, ...] = (self.kafka,)
+        self.blipmq = BlipmqClients(self)
+        self.clients: tuple[Clients, ...] = (self.kafka, self.blipmq)
         data = Directory()
         self.disk.root.link("data", data)
         self.disk.root.sync()
@@ -162,11 +167,11 @@ class World:
         self.random.seed(life.seed)
         try:
             self._open()
-            kafka_audit.audit(self, restart=True)
+            self._audit(restart=True)
             for step in life.steps:
                 self._do(step)
             self._quieten()
-            kafka_audit.audit(self, restart=False)
+            self._audit(restart=False)
             self._end(life.ending)
         except Crash:
             self._crashed(self._crash_kind)
@@ -175,6 +180,10 @@ class World:
         self._recovery = list(life.recovery)
 
     _recovery: list[Step]
+
+    def _audit(self, *, restart: bool) -> None:
+        for audit in _AUDITS:
+            audit(self, restart=restart)
 
     def _abandon(self) -> None:
         """Leave no thread and no coroutine behind."""
@@ -355,11 +364,11 @@ class World:
     def _connect_database(self, path: Path, *, timeout_s: float) -> Any:
         return DatabaseConnection(self.database, self.disk, self.files.faults, self._gate)
 
-    def connect(self, door: str = "kafka") -> Connection:
+    def connect(self, door: str = "kafka", config: Config | None = None) -> Connection:
         context = Context(
             broker=self.broker,
             runtime=self.runtime,
-            config=self.config,
+            config=config or self.config,
             metrics=self.metrics,
             peer="127.0.0.1:50000",
             listener=door,
@@ -461,6 +470,7 @@ class World:
     def _crashed(self, kind: str) -> None:
         """The process is gone: by a kill, a power cut, or a clean stop."""
         self.dead = True
+        self.stopped_clean = kind in ("stop", "clean cut") and not self.had_fault
         self.counts[_COUNTED[kind]] += 1
         self.runtime.kill()
         for connection in self.connections:
