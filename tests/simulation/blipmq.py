@@ -12,7 +12,7 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.simulation import blipmq_wire, contents
+from tests.simulation import blipmq_audit, blipmq_wire, contents
 from tests.simulation.blipmq_judge import Acked, Given, Polling, Subscription, Subscriptions
 from tests.simulation.blipmq_wire import ACK, NACK, PONG, PUBLISH, Frame, Refusal
 from tests.simulation.judge import UNPLACED, Being, Item, Sent, TopicLife
@@ -32,6 +32,8 @@ _CLIENTS: Final = {
 CREATED: Final = "blips"
 """The topic that only BlipMQ creates, by using it."""
 _SUBSCRIPTIONS_MAX: Final = 6
+_CUT_SOON: Final = 0.02
+"""Share of answers after which the power is cut: one that left too early is wrong only then."""
 _UNKNOWN_TAG: Final = 404
 _NO_TOPIC: Final = 404
 _MOVED_CODES: Final = (_NO_TOPIC, 400)
@@ -79,6 +81,9 @@ class BlipmqClients:
         self.world.counts["operations"] += 1
         return self.world.task(name, run, lambda: self._busy.discard(client))
 
+    def audit(self, *, restart: bool) -> None:
+        blipmq_audit.audit(self, restart=restart)
+
     def disconnect(self) -> None:
         self._judge_arrived(*self._dropped, *self._lines.values())
         self._lines.clear()
@@ -115,6 +120,8 @@ class BlipmqClients:
                 if received.correlation != correlation:
                     raise Violation("correlation", f"PONG answers {received.correlation}")
                 self._judge_arrived(*self._dropped, line)
+                if self.world.random.random() < _CUT_SOON:
+                    self.world.crash_soon()
                 return answers
             if received.kind != ACK or received.correlation:  # those are of the login
                 answers.append(received)

@@ -11,6 +11,7 @@ from tests.simulation.kafka_audit import DEAD_LETTERS
 from tests.simulation.violation import Violation
 
 if TYPE_CHECKING:
+    from tests.simulation.blipmq import BlipmqClients
     from tests.simulation.world import World
 
 _CLIENT: Final = "audit"
@@ -19,20 +20,19 @@ _ROUNDS_MAX: Final = 20
 _PIECE_BYTES: Final = 1 << 20
 
 
-def audit(world: World, *, restart: bool) -> None:
+def audit(clients: BlipmqClients, *, restart: bool) -> None:
     """Check subscriptions; nothing may be under way, and Kafka's audit has been made."""
-    subscriptions = world.blipmq.subscriptions
     if not restart:
-        subscriptions.settled()
+        clients.subscriptions.settled()
         return
-    for subscription in list(subscriptions.open.values()):
+    for subscription in list(clients.subscriptions.open.values()):
         if subscription.topic.being is not Being.ALIVE:
             continue
-        world.call(f"poll {subscription} to its end", _audit(world, subscription))
+        clients.world.call(f"poll {subscription} to its end", _audit(clients, subscription))
 
 
-async def _audit(world: World, subscription: Subscription) -> None:
-    clients = world.blipmq
+async def _audit(clients: BlipmqClients, subscription: Subscription) -> None:
+    world = clients.world
     for _ in range(_ROUNDS_MAX):
         if await clients.poll(_CLIENT, subscription, _POLLS) < _POLLS:
             break

@@ -246,8 +246,9 @@ class Subscriptions:
             return
         given.acked = Acked.NO
         held_ms = self._world.clock.elapsed_ms - given.since_ms
-        alive = subscription.topic.being is Being.ALIVE
-        if given.life == self._life and held_ms < LEASE_MS and alive:
+        topic = subscription.topic
+        held = topic.being is Being.ALIVE and is_lasting(topic) and held_ms < LEASE_MS
+        if given.life == self._life and held:
             raise Violation("lease lost", f"{subscription}: {given} is not on lease")
 
     # What must come
@@ -263,7 +264,7 @@ class Subscriptions:
             if index in opened or (opened and index == UNPLACED):
                 continue
             for sent in model.sents:
-                if sent.number > subscription.began and sent.required and _is_committed(sent):
+                if sent.number > subscription.began and sent.required and is_committed(sent):
                     found += self._undelivered(subscription, sent)
         return found
 
@@ -330,7 +331,8 @@ def is_lasting(topic: TopicLife) -> bool:
     return not (trimmed or topic.compact or topic.retention or topic.unsure)
 
 
-def _is_committed(sent: Sent) -> bool:
+def is_committed(sent: Sent) -> bool:
+    """Is this certainly shown to consumers that read committed records only?"""
     transaction = sent.transaction
     if transaction is None:
         return True

@@ -128,6 +128,8 @@ class TopicLife:
     """It may be retained or compacted in a way that is not known."""
     doomed: bool = False
     """Its deletion was begun."""
+    sourced: bool = False
+    """It holds event streams: it must be neither grown nor trimmed."""
     models: dict[int, PartitionModel] = field(default_factory=dict)
 
     @property

@@ -302,7 +302,8 @@ class KafkaClients:
             if sent.loose:
                 producer.producer_id = -1
             return
-        sent.absent = was_absent and not sent.loose
+        # A storage error does not say that nothing was written.
+        sent.absent = was_absent and not sent.loose and answer.code not in _STORAGE_CODES
         if answer.code in _SEQUENCE_CODES and (
             not self.world.judge.synced or self._forgotten(sent)
         ):

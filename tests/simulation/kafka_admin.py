@@ -22,6 +22,11 @@ _OUT_OF_RANGE: Final = 1
 TOMBSTONES_MS: Final = 600_000
 
 
+def _gone(life: TopicLife) -> tuple[int, ...]:
+    """What is answered if a client of another protocol has deleted the topic meanwhile."""
+    return () if life.being is Being.ALIVE else (UNKNOWN_TOPIC,)
+
+
 class Administrator:
     """One client: it does one thing at a time."""
 
@@ -122,7 +127,7 @@ class Administrator:
 
     def grow(self, random: Random) -> Any:
         life = self._alive(random)
-        if life is None or life.partitions_maybe > 5:
+        if life is None or life.partitions_maybe > 5 or life.sourced:
             return None
         return f"grow {life.label}", self._grow(life)
 
@@ -133,7 +138,7 @@ class Administrator:
         fields = {"topics": [topic], "timeout": _TIMEOUT, "validate_only": False}
         answer = (await self._ask(kafka_wire.CREATE_PARTITIONS, fields)).results[0]
         if answer.error_code:
-            self._clients.refused(f"grow {life.label}", answer.error_code)
+            self._clients.refused(f"grow {life.label}", answer.error_code, *_gone(life))
         else:
             life.partitions = wanted
 
@@ -157,10 +162,11 @@ class Administrator:
         fields = {"resources": [resource], "validate_only": False}
         answer = (await self._ask(kafka_wire.ALTER_CONFIGS, fields)).responses[0]
         if answer.error_code:
-            self._clients.refused(f"alter {life.label}", answer.error_code)
+            self._clients.refused(f"alter {life.label}", answer.error_code, *_gone(life))
 
     def trim(self, random: Random) -> Any:
-        alive = [life for life in self._world.judge.alive() if not life.compact]
+        lives = self._world.judge.alive()
+        alive = [life for life in lives if not (life.compact or life.sourced)]
         if not alive:
             return None
         life = random.choice(alive)
@@ -188,7 +194,8 @@ class Administrator:
                 self._world.violate("not readable", f"{life.label}-{index} ends before {offset}")
             if self._world.files.faults.sync_failed or code == _OUT_OF_RANGE:
                 known = (_OUT_OF_RANGE,)
-            self._clients.refused(f"trim {life.label}-{index} to {offset}", code, *known)
+            what = f"trim {life.label}-{index} to {offset}"
+            self._clients.refused(what, code, *known, *_gone(life))
             return
         self._world.tell(f"{life.label}-{index} starts at {result.low_watermark}")
         model.floor = max(model.floor, result.low_watermark)

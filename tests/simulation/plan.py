@@ -121,10 +121,6 @@ _WEIGHTS: Final = {
     "grow": 1,
     "alter": 2,
     "trim": 4,
-    "blip_publish": 8,
-    "blip_subscribe": 3,
-    "blip_poll": 8,
-    "blip_create": 1,
     "sleep": 6,
     "full": 3,
     "error": 2,
@@ -133,6 +129,29 @@ _WEIGHTS: Final = {
     "crash": 3,
 }
 """How often each kind of step comes; a seed changes some of them."""
+_PROTOCOLS: Final[Mapping[str, Mapping[str, int]]] = {
+    "blipmq": {
+        "blip_publish": 12,
+        "blip_subscribe": 5,
+        "blip_poll": 12,
+        "blip_create": 2,
+    },
+    "cursus": {
+        "cursus_produce": 8,
+        "cursus_idempotent": 4,
+        "cursus_consume": 5,
+        "cursus_push": 2,
+        "cursus_commit": 4,
+        "cursus_offsets": 2,
+        "cursus_create": 5,
+        "cursus_delete": 1,
+        "cursus_recreate": 1,
+        "cursus_append": 14,
+        "cursus_stream": 5,
+        "cursus_snapshot": 6,
+    },
+}
+"""The same for protocols beside Kafka's; a seed uses some of them."""
 _THEMES: Final[Sequence[Mapping[str, int]]] = (
     {},
     {},
@@ -142,7 +161,6 @@ _THEMES: Final[Sequence[Mapping[str, int]]] = (
     {"full": 4, "relief": 4, "error": 3},
     {"crash": 4},
     {"sleep": 4, "produce": 2, "jump": 0},
-    {"blip_publish": 6, "blip_subscribe": 4, "blip_poll": 6},
 )
 """What a seed is about: some combinations are rare without."""
 _ENDINGS: Final = ("kill", "kill", "cut", "cut", "cut", "stop", "stop+cut", "evict")
@@ -152,6 +170,8 @@ def plan(seed: int, *, lives: int | None = None, length: int | None = None) -> P
     random = Random(f"plan {seed}")
     settings = _settings(random)
     weights = dict(_WEIGHTS)
+    for protocol in random.sample(sorted(_PROTOCOLS), random.randint(0, len(_PROTOCOLS))):
+        weights |= _PROTOCOLS[protocol]
     for kind in random.sample(sorted(weights), 5):
         weights[kind] *= random.choice((0, 0, 3, 5))
     theme = random.choice(_THEMES)

@@ -18,9 +18,12 @@ from tests.simulation.files import SimulatedFiles
 from tests.simulation.runner import run_seed
 
 from pentalog import kernels
+from pentalog.broker import aggregates, named_producers
+from pentalog.broker.aggregates import AggregateIndex, LocalAggregates
 from pentalog.broker.endings import Endings
 from pentalog.broker.groups import LocalGroups
 from pentalog.broker.log import LocalLog, LocalWait
+from pentalog.broker.named_producers import LocalNamedProducers
 from pentalog.broker.offsets import LocalOffsets
 from pentalog.broker.reservations import Reservations
 from pentalog.broker.state import State
@@ -40,6 +43,7 @@ from pentalog.log.transactions import AbortedTransactions
 from pentalog.model.later import Later
 from pentalog.model.types import Ack, Horizon
 from pentalog.protocols.blipmq import session as blipmq_session
+from pentalog.protocols.cursus import records as cursus_records
 
 
 class Planted(NamedTuple):
@@ -421,6 +425,60 @@ def subscription_confirmed_early(stack: ExitStack) -> None:
 @_fault("a poll does not wait for records that are not durable yet")
 def poll_does_not_wait(stack: ExitStack) -> None:
     _patch(stack, LocalSubscription, "underway", lambda subscription: {})
+
+
+# Cursus
+
+
+@_fault("the version of an event is answered before the event is durable")
+def event_before_sync(stack: ExitStack) -> None:
+    _patch(stack, aggregates, "Ack", SimpleNamespace(DURABLE=Ack.WRITTEN))
+
+
+@_fault("the version of an event stream is told before its events are durable")
+def version_told_early(stack: ExitStack) -> None:
+    def told(owner: LocalAggregates, at: Any, end: int, later: Later[Any], value: Any) -> None:
+        later.fill(value)
+
+    _patch(stack, LocalAggregates, "_fill_durable", told)
+
+
+@_fault("a snapshot is confirmed before it is in the state file")
+def snapshot_confirmed_early(stack: ExitStack) -> None:
+    saving = AggregateIndex.save_snapshot
+
+    def confirm(owner: AggregateIndex, topic: str, key: bytes, snapshot: Any) -> Later[None]:
+        saving(owner, topic, key, snapshot)
+        return Later.now(None)
+
+    _patch(stack, AggregateIndex, "save_snapshot", confirm)
+
+
+@_fault("event streams outlive their topic")
+def events_outlive_topic(stack: ExitStack) -> None:
+    _patch(stack, AggregateIndex, "topic_deleted", lambda owner, topic: None)
+
+
+@_fault("a producer's name stands for another identity after a restart")
+def names_forgotten(stack: ExitStack) -> None:
+    identity, opening = named_producers._identity.__wrapped__, LocalNamedProducers.open
+    lives = 0
+
+    def open_another(owner: LocalNamedProducers) -> None:
+        nonlocal lives
+        lives += 1
+        opening(owner)
+
+    def of_this_life(owner: LocalNamedProducers, name: bytes, epoch: int) -> Any:
+        return identity(b"%d %b" % (lives, name), epoch)
+
+    _patch(stack, LocalNamedProducers, "open", open_another)
+    _patch(stack, LocalNamedProducers, "who", of_this_life)
+
+
+@_fault("acks=-1 of Cursus is answered when the records are written")
+def cursus_acks_all_is_written(stack: ExitStack) -> None:
+    _patch(stack, cursus_records, "_ACKS", {b"0": Ack.NONE, b"1": Ack.WRITTEN, b"-1": Ack.WRITTEN})
 
 
 @contextmanager

@@ -19,9 +19,10 @@ from random import Random
 from typing import Any, Final
 from unittest import mock
 
-from tests.simulation import blipmq_audit, kafka_audit
+from tests.simulation import kafka_audit
 from tests.simulation.blipmq import BlipmqClients
-from tests.simulation.clients import Clients
+from tests.simulation.clients import AuditedClients, Clients
+from tests.simulation.cursus import CursusClients
 from tests.simulation.database import Connection as DatabaseConnection
 from tests.simulation.database import Database
 from tests.simulation.disk import Directory, Disk
@@ -53,7 +54,6 @@ _COUNTED: Final = {
     "clean cut": "cuts",
     "stop": "stops",
 }
-_AUDITS: Final = (kafka_audit.audit, blipmq_audit.audit)
 _PATIENCE_MS: Final = 120_000
 """A request that has no answer after this long has none."""
 
@@ -117,8 +117,11 @@ class World:
         self.stopped_clean = False
         """The last life ended with a clean stop."""
         self.kafka = KafkaClients(self)
-        self.blipmq = BlipmqClients(self)
-        self.clients: tuple[Clients, ...] = (self.kafka, self.blipmq)
+        self.others: tuple[AuditedClients, ...] = (
+            BlipmqClients(self),
+            CursusClients(self),
+        )
+        self.clients: tuple[Clients, ...] = (self.kafka, *self.others)
         data = Directory()
         self.disk.root.link("data", data)
         self.disk.root.sync()
@@ -182,8 +185,9 @@ class World:
     _recovery: list[Step]
 
     def _audit(self, *, restart: bool) -> None:
-        for audit in _AUDITS:
-            audit(self, restart=restart)
+        kafka_audit.audit(self, restart=restart)
+        for clients in self.others:
+            clients.audit(restart=restart)
 
     def _abandon(self) -> None:
         """Leave no thread and no coroutine behind."""
@@ -256,6 +260,13 @@ class World:
         else:
             self._crash_steps = count
         self.tell(f"a {self._crash_kind} is due in {count}")
+
+    def crash_soon(self) -> None:
+        """Cut the power in one of the next steps: an answer has just arrived."""
+        if not (self._crash_calls or self._crash_steps or self._crash_writes):
+            self._crash_kind = "cut"
+            self._crash_steps = self.random.randint(1, 4)
+            self.tell(f"a cut is due in {self._crash_steps}")
 
     def relieve(self) -> None:
         """End all faults."""
