@@ -14,9 +14,10 @@ import pytest
 from confluent_kafka import Consumer
 
 import pentalog
-from pentalog.cli import bench_load, checkup, torment
+from pentalog.cli import backups, bench_load, checkup, torment
 from pentalog.cli.bench_doors import DOORS
 from pentalog.cli.client import Client
+from pentalog.cli.output import Refused
 from pentalog.config import load
 
 Run = Callable[..., Any]
@@ -181,8 +182,17 @@ def test_the_last_stop_and_the_format_are_told(tmp_path: Path) -> None:
     assert told("lock").text == "free; the last stop was clean"
     (data / "pentalog.clean").unlink()
     assert told("lock").state == checkup.WARN
-    (data / "pentalog.format").write_text("99\n")
+    format_file = data / "pentalog.format"
+    format_file.write_text("1\n")
+    assert told("directory").state == checkup.OK, "the next start makes it the present one"
+    format_file.write_text("99\n")
     assert told("directory").state == checkup.FAIL
+    format_file.unlink()
+    format_file.mkdir()
+    assert told("directory").state == checkup.FAIL
+    assert "pentalog.format" in told("directory").text
+    with pytest.raises(Refused, match=r"pentalog\.format"):
+        backups.take(data, tmp_path / "backup")
 
 
 def test_a_bundle_has_no_secrets_and_no_records(

@@ -175,10 +175,7 @@ def test_kill_under_mixed_acks(tmp_path: Path) -> None:
         Writer(victim, "surest", "-1", idempotent=True),
     ]
     appender = Appender(victim)
-    for _ in range(CYCLES):
-        time.sleep(chance.uniform(0.05, 0.4))
-        victim.kill()
-        victim.start()
+    victim.die_often(CYCLES, chance, lambda: min(writer.sent for writer in writers), more=5)
     for thread in (*writers, appender):
         thread.finish()
         assert not thread.flaws
@@ -198,7 +195,6 @@ def _check(writers: list[Writer], found: list[Message]) -> None:
     assert [message.offset for message in found] == list(range(len(found)))
     payloads = {message.offset: message.payload.decode() for message in found}
     for writer in writers:
-        assert writer.sent > 5 * CYCLES, "hardly any load"
         if writer.acks != "0":
             lost = {
                 offset: number

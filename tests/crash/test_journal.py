@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from tests.support.logs import LogBench
 from pentalog import kernels
 from pentalog.log.files import Handle, RealFiles
 from pentalog.log.journal import Entry, Journal
-from pentalog.log.replay import replay
+from pentalog.log.replay import Replayed, replay
 from pentalog.model import batch
 from pentalog.model.types import Ack, Horizon, Partition, Record
 
@@ -264,6 +265,35 @@ def test_a_damaged_metadata_file_costs_nothing(tmp_path: Path, content: bytes | 
     assert metadata.read_bytes() == healthy
 
 
+@pytest.mark.parametrize("bit", [0, 77, 175])
+def test_a_flipped_bit_in_a_topic_id_costs_nothing(tmp_path: Path, bit: int) -> None:
+    bench = LogBench(tmp_path)
+    partition = bench.partition()
+    for number in range(20):
+        bench.settled(b"%d" % number)
+    bench.runtime.advance(6_000)  # the recovery points name the id as well
+    cut_power(bench)
+    metadata = partition.directory / "partition.metadata"
+    healthy = metadata.read_bytes()
+    data = bytearray(healthy)
+    data[data.index(b"topic_id: ") + 10 + bit // 8] ^= 1 << bit % 8
+    metadata.write_bytes(data)
+    again = LogBench(tmp_path)
+    assert again.store.get(bench.partition().at).topic_id == partition.topic_id
+    assert again.values() == {number: b"%d" % number for number in range(20)}
+    assert metadata.read_bytes() == healthy
+
+
+def outcome(steps: Generator[None, None, Replayed]) -> Replayed:
+    """What a generator returns at its end."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            replayed: Replayed = stop.value
+            return replayed
+
+
 class CountingFiles(RealFiles):
     def __init__(self) -> None:
         self.read_bytes = 0
@@ -294,7 +324,8 @@ def test_entries_without_a_position_are_put_where_the_batches_before_them_end(
     path = tmp_path / "00000000000000000000.log"
     path.write_bytes(whole[:durable])
     files = CountingFiles()
-    replayed = replay(files, tmp_path, entries, [0], synced_offset=0)
+    steps = replay(files, tmp_path, entries, [0], synced_offset=0)
+    replayed = outcome(steps)
     assert path.read_bytes() == whole
     assert (replayed.end_offset, replayed.rejected) == (entries[-1].base_offset + 1, [])
     assert files.read_bytes < 4 * len(whole) + len(entries) * piece_bytes

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import random
 import threading
-import time
 from collections import defaultdict
 from pathlib import Path
 
@@ -87,10 +86,7 @@ def test_kill_under_load(tmp_path: Path) -> None:
     for future in admin.create_topics([NewTopic(TOPIC, PARTITIONS)]).values():
         future.result()
     writers = [Writer(name, victim.address) for name in range(2)]
-    for _ in range(CYCLES):
-        time.sleep(chance.uniform(0.02, 0.4))
-        victim.kill()
-        victim.start()
+    victim.die_often(CYCLES, chance, lambda: sum(len(one.told) for one in writers), more=20)
     for writer in writers:
         writer.finish()
         assert not writer.refused
@@ -127,7 +123,6 @@ def _check(writers: list[Writer], found: dict[tuple[int, int], tuple[int, int]])
         place: (writer.name, number) for writer in writers for place, number in writer.told.items()
     }
     assert len(told) == sum(len(writer.told) for writer in writers), "an offset was reused"
-    assert len(told) > 20 * CYCLES, "hardly any load"
     lost = {place: record for place, record in told.items() if found.get(place) != record}
     assert not lost
     numbers: dict[tuple[int, int], list[int]] = defaultdict(list)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import random
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -81,10 +80,7 @@ def test_kill_under_rustlog_load(tmp_path: Path) -> None:
     with connect(victim.address, "json") as client:
         client.create_topic(TOPIC, len(DIALECTS))
     writers = [Writer(partition, victim.address) for partition in range(len(DIALECTS))]
-    for _ in range(CYCLES):
-        time.sleep(chance.uniform(0.05, 0.4))
-        victim.kill()
-        victim.start()
+    victim.die_often(CYCLES, chance, lambda: min(len(one.told) for one in writers), more=20)
     for writer in writers:
         writer.finish()
     victim.kill()
@@ -97,7 +93,6 @@ def test_kill_under_rustlog_load(tmp_path: Path) -> None:
 
 def _check(client: RustLogClient, writer: Writer) -> None:
     found = {record.offset: record.value for record in client.records(TOPIC, writer.partition)}
-    assert len(writer.told) > 20 * CYCLES, "hardly any load"
     assert sorted(found) == list(range(len(found)))
     lost = {at: value for at, value in writer.told.items() if found.get(at) != value}
     assert not lost

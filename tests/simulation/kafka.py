@@ -22,6 +22,7 @@ from tests.simulation.judge import (
     Transaction,
 )
 from tests.simulation.kafka_admin import Administrator
+from tests.simulation.kafka_impostor import intrude
 from tests.simulation.violation import Violation
 from tests.simulation.wire import Connection
 
@@ -115,8 +116,6 @@ class KafkaClients:
 
     def start(self, kind: str, random: Random) -> Task | None:
         """Begin one operation; None if its client is busy or has nothing to do."""
-        if kind == "transaction" and self.world.judge.ever_lossy:
-            return None  # the broker may give an epoch again that it gave before the cut
         client = _CLIENTS[kind]
         if client.endswith("*"):
             client = client[:-1] + str(random.randint(0, 1))
@@ -436,6 +435,9 @@ class KafkaClients:
             base_sequence=producer.sequences.get(place, 0),
             transactional=True,
         )
+        if random.random() < 0.1:
+            other = next(each for each in self._transactional if each is not producer)
+            await intrude(self, client, other.name, topic, index, data)
         sent = self.world.judge.send(
             topic,
             index,

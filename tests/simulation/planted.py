@@ -28,6 +28,8 @@ from pentalog.broker.offsets import LocalOffsets
 from pentalog.broker.reservations import Reservations
 from pentalog.broker.state import State
 from pentalog.broker.subscriptions import LocalSubscription, LocalSubscriptions
+from pentalog.broker.transaction import Transaction
+from pentalog.broker.transactions import LocalTransactions
 from pentalog.broker.windows import Window
 from pentalog.log import inspection, journal, recovery, replay, rewriting, store
 from pentalog.log.checkpoints import CLEAN_STOP, Checkpointed
@@ -262,15 +264,15 @@ def old_directory_adopted(stack: ExitStack) -> None:
 
 @_fault("the journal does not fill holes before the end of a segment")
 def holes_not_filled(stack: ExitStack) -> None:
-    apply = replay._apply
+    apply = replay._SegmentWriter.apply
 
-    def append_only(files: Any, directory: Any, entry: Any, restored: Any) -> int:
-        path = segment_path(directory, entry.segment_base, ".log")
+    def append_only(writer: Any, entry: Any, known: Any, restored: Any) -> int:
+        files, path = writer._files, segment_path(writer._directory, entry.segment_base, ".log")
         if files.exists(path) and files.stat(path)[0] >= entry.position + len(entry.payload):
             return int(entry.position)
-        return apply(files, directory, entry, restored)
+        return apply(writer, entry, known, restored)
 
-    _patch(stack, replay, "_apply", append_only)
+    _patch(stack, replay._SegmentWriter, "apply", append_only)
 
 
 @_fault("a log that lost its tail may end before its start")
@@ -318,6 +320,16 @@ def no_idempotence(stack: ExitStack) -> None:
 @_fault("producers are forgotten by a restart")
 def producers_forgotten(stack: ExitStack) -> None:
     _patch(stack, store, "open_producers", lambda partition: None)
+
+
+@_fault("without syncs, an epoch is given again after a power cut")
+def epoch_given_again(stack: ExitStack) -> None:
+    _patch(stack, LocalTransactions, "_fence_outrun", lambda owner, epochs: None)
+
+
+@_fault("a transactional id may write with the producer id of another")
+def impostor(stack: ExitStack) -> None:
+    _patch(stack, Transaction, "check_owner", lambda owner, who: None)
 
 
 @_fault("consumers are not told which transactions were aborted")

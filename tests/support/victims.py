@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from pentalog.testing.ports import reserve_port
+
+PATIENCE_S = 120.0
 
 
 class Victim:
@@ -56,3 +61,19 @@ class Victim:
         self.process.wait()
         assert self.process.stdout is not None
         self.process.stdout.close()
+
+    def die_often(self, cycles: int, chance: Random, load: Callable[[], int], more: int) -> None:
+        """Be killed and started again, each time when the load has grown at least so much."""
+        for _ in range(cycles):
+            enough = load() + more
+            time.sleep(chance.uniform(0.02, 0.4))
+            wait_until(lambda: load() >= enough, "hardly any load")  # noqa: B023
+            self.kill()
+            self.start()
+
+
+def wait_until(condition: Callable[[], bool], otherwise: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, otherwise
+        time.sleep(0.01)

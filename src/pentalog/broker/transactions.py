@@ -108,11 +108,14 @@ class LocalTransactions:
 
     def _take_up(self) -> None:
         """Go on with transactions found open, and abort those nobody could ever end."""
+        outrun: dict[str, int] = {}
         for partition in self._store.all():
             for producer_id, producer in list(partition.producers.all().items()):
+                entry = self._by_producer.get(producer_id)
+                if entry is not None and producer.batches and producer.epoch > entry.epoch:
+                    outrun[entry.name] = max(producer.epoch, outrun.get(entry.name, 0))
                 if producer.transaction_start < 0:
                     continue
-                entry = self._by_producer.get(producer_id)
                 if entry is not None and partition.at in entry.unmarked:
                     continue  # its end is decided: a marker that the disk refused is tried again
                 if entry is None or producer.epoch != entry.epoch or entry.phase in PREPARED:
@@ -130,6 +133,16 @@ class LocalTransactions:
                 self._offsets.finish(producer_id, commit=False)
             else:
                 self._begin(entry)
+        self._fence_outrun(outrun)
+
+    def _fence_outrun(self, epochs: Mapping[str, int]) -> None:
+        """Raise epochs that batches in the log have outrun, other than markers.
+
+        Without syncs a power cut may take the newest epoch from the state and leave its batches.
+        Were it given again, new batches would pass for repetitions of those.
+        """
+        for name, epoch in epochs.items():
+            self._by_name[name].epoch = epoch + 1
 
     # Identities
 

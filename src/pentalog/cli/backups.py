@@ -38,7 +38,7 @@ from pentalog.cli.segments import SEGMENT_NAME, walked
 from pentalog.log import checkpoints
 from pentalog.log.checkpoints import Checkpointed
 from pentalog.log.files import RealFiles
-from pentalog.log.store import FORMAT
+from pentalog.log.format import FORMAT, FORMAT_FILE, FORMATS_READ, read_format
 
 MANIFEST: Final = "pentalog.backup.json"
 VERSION: Final = 1
@@ -115,8 +115,11 @@ def _note_compacted(data: Path, draft: Path) -> None:
 
 
 def _check_source(data: Path) -> None:
-    text = checkpoints.read_text(RealFiles(), data / "pentalog.format").strip()
-    if text != str(FORMAT):
+    try:
+        text = read_format(RealFiles(), data)
+    except OSError as error:
+        raise Refused(f"cannot read the format of {data}: {error}") from error
+    if text not in FORMATS_READ:
         raise Refused(f"{data} is no data directory of format {FORMAT}; name a broker's --data")
 
 
@@ -333,11 +336,11 @@ def _finish(draft: Path, copy: _Copy) -> Summary:
             segments += 1
             partitions[name] = {"end_offset": next_offset}
             progress.advance(end + tail)
-    _write(draft / "pentalog.format", f"{FORMAT}\n")
+    _write(draft / FORMAT_FILE, f"{FORMAT}\n")
     if "journal" not in copy.files:
         # Where there is one, the files are not known to be whole before it has been replayed.
         _write(draft / checkpoints.RECOVERY_POINTS, checkpoints.offsets_text(_ends(partitions)))
-    for name in (STATE, "pentalog.format", checkpoints.RECOVERY_POINTS, *_SMALL):
+    for name in (STATE, FORMAT_FILE, checkpoints.RECOVERY_POINTS, *_SMALL):
         if (draft / name).exists():
             size = (draft / name).stat().st_size
             copy.files[name] = {"bytes": size, "sha256": _digest(draft / name)}

@@ -21,7 +21,7 @@ from pentalog.config import Config, Listen
 from pentalog.kernels import KERNELS
 from pentalog.log import checkpoints
 from pentalog.log.files import RealFiles
-from pentalog.log.store import FORMAT
+from pentalog.log.format import FORMAT, FORMATS_READ, read_format
 
 OK: Final = "ok"
 WARN: Final = "warn"
@@ -93,9 +93,13 @@ def _directory(data: Path) -> Iterator[Finding]:
 
 
 def _format(data: Path) -> Finding:
-    text = checkpoints.read_text(RealFiles(), data / "pentalog.format").strip()
     where = data.resolve()
-    if text == str(FORMAT):
+    try:
+        text = read_format(RealFiles(), data)
+    except OSError as error:
+        advice = "bring the file back from a backup, or choose another --data"
+        return Finding("directory", FAIL, f"cannot read the format of {where}: {error}", advice)
+    if text in FORMATS_READ:
         return Finding("directory", OK, f"{where} has format {text}")
     if text:
         advice = "use the pentalog that wrote it, or choose another --data"

@@ -38,6 +38,8 @@ _SPELLED_BYTES_MAX: Final = 249
 _DIGEST: Final = "%sha256-"
 """No quoted name begins so: behind its `%` are two hexadecimal digits."""
 _NAMES_MAX: Final = 1_000
+_TEXT_BYTES_MAX: Final = 256 << 20
+"""What a larger file holds is not read: its checksum will not be right."""
 
 
 def spell_topic(topic: str) -> str:
@@ -98,7 +100,8 @@ def read_text(files: Files, path: Path) -> str:
         return ""
     file = files.open(path, writable=False)
     try:
-        return files.read(file, files.size(file), 0).decode("utf-8", "replace")
+        size = min(files.size(file), _TEXT_BYTES_MAX)
+        return files.read(file, size, 0).decode("utf-8", "replace")
     finally:
         file.close()
 
@@ -118,7 +121,7 @@ class Checkpointed(NamedTuple):
 def read_offsets(
     files: Files, path: Path, damaged: Callable[[Path], None] = lambda _: None
 ) -> dict[str, Checkpointed]:
-    """By directory name; nothing of a damaged checkpoint, which is reported and costs only time."""
+    """By directory name; nothing of a damaged checkpoint, which is reported."""
     text = read_text(files, path)
     if not text:
         return {}

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
+from pentalog.kernels import crc32c
 from pentalog.log import checkpoints
 from pentalog.log.checkpoints import spell
 from pentalog.log.files import Files
@@ -96,20 +97,23 @@ class Directories:
     def topic_id(self, directory: Path) -> UUID:
         """As it is written there; nought if it is not."""
         text = checkpoints.read_text(self.files, directory / TOPIC_ID_FILE)
-        for line in text.splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() == "topic_id":
-                try:
-                    return UUID(bytes=base64.urlsafe_b64decode(value.strip() + "=="))
-                except ValueError:
-                    break
-        return UUID(int=0)
+        words = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+        spelled = words.get("topic_id", "").strip()
+        # Kafka writes no checksum, and neither did directories of format 1.
+        if words.get("crc32c", _checksum(spelled)) != _checksum(spelled):
+            return UUID(int=0)
+        try:
+            return UUID(bytes=base64.urlsafe_b64decode(spelled + "=="))
+        except ValueError:
+            return UUID(int=0)
 
     def write_topic_id(self, directory: Path, topic_id: UUID) -> None:
         spelled = base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
         file = self.files.open(directory / TOPIC_ID_FILE, create=True)
         try:
-            self.files.write(file, f"version: 0\ntopic_id: {spelled}\n".encode(), 0)
+            text = f"version: 0\ntopic_id: {spelled}\ncrc32c: {_checksum(spelled)}\n".encode()
+            self.files.write(file, text, 0)
+            self.files.truncate(file, len(text))
         finally:
             file.close()
 
@@ -150,3 +154,7 @@ class Directories:
         # May fail where no more files can be opened; a bare directory is as good as none.
         with contextlib.suppress(OSError):
             self.files.remove_directory(directory)
+
+
+def _checksum(topic_id: str) -> str:
+    return str(crc32c(topic_id.encode()))

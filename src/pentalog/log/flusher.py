@@ -9,6 +9,7 @@ one for the files, so that a large file never holds up a small commit.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -28,6 +29,10 @@ log = logging.getLogger("pentalog.log")
 
 JOURNAL_LANE: Final = "journal"
 SYNC_LANE: Final = "sync"
+
+_LACKING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""The system has no room for one more open file now."""
+_REOPEN_MS: Final = 1_000
 
 _JOURNAL_PAYS_AFTER: Final = 32
 """File syncs that somebody waited for, before it is worth writing a journal ahead."""
@@ -327,10 +332,14 @@ class Flusher:
                 self._dirty[partition] = None
                 self._arm(self.interval_ms or 1000)
             return
-        self._syncing[partition] = None
         target = partition.end
         segments = partition.unsynced_segments
-        handles = [segment.file for segment in segments]
+        try:
+            handles = [segment.file for segment in segments]
+        except OSError as error:
+            self._not_opened(partition, then, error, urgent=urgent)
+            return
+        self._syncing[partition] = None
         indexes = [path for segment in segments if not segment.active for path in segment.indexes]
         names = self._names_of([partition])
         self._metrics.syncs += len(handles)
@@ -339,6 +348,25 @@ class Flusher:
             partial(self._sync_files, handles, indexes, names),
             partial(self._synced, partition, target, names, then),
         )
+
+    def _not_opened(
+        self,
+        partition: PartitionLog,
+        then: Callable[[PartitionLog], None] | None,
+        error: OSError,
+        *,
+        urgent: bool,
+    ) -> None:
+        """A file of the partition cannot be opened to be synced."""
+        if error.errno in _LACKING:
+            # Clients may hold all the descriptors there are: nothing is lost, and they will go.
+            log.warning("cannot sync %s yet: %s", partition.name, error)
+            again = partial(self._sync, partition, then, urgent=urgent)
+            self._runtime.after(_REOPEN_MS, again)
+            return
+        partition.fail(error)
+        if then is not None:
+            then(partition)
 
     def _sync_files(
         self, handles: list[Handle], indexes: list[Path], names: dict[Path, _NewNames]
@@ -359,7 +387,7 @@ class Flusher:
         if not self._new_names:
             return {}
         directories = [partition.directory for partition in partitions]
-        directories += {directory.parent: None for directory in directories}
+        directories.append(directories[0].parent)  # of all partitions
         return {
             directory: names
             for directory in directories

@@ -156,6 +156,34 @@ def inspect(
     return Inspection(file_position + start, next_offset, scans, damages)
 
 
+def walk(
+    data: kernels.Buffer,
+    segment_base: int,
+    next_offset: int,
+    *,
+    file_position: int = 0,
+    offset_max: int = OFFSET_MAX,
+    gaps: bool = False,
+) -> Scan:
+    """Walk whole batches up to the first flaw; nothing is noted for an index."""
+    return kernels.scan_batches(
+        data,
+        0,
+        len(data),
+        file_position=file_position,
+        segment_base=segment_base,
+        next_offset=next_offset,
+        index_interval=1 << 30,
+        bytes_since_entry=0,
+        timestamp_max=-1,
+        timestamp_max_offset=-1,
+        verify=True,
+        producers=False,
+        gaps=gaps,
+        offset_max=offset_max,
+    )
+
+
 def _resume(
     data: bytes | memoryview,
     start: int,

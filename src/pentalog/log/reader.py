@@ -17,11 +17,11 @@ from pentalog import kernels
 from pentalog.log import checkpoints, transactions
 from pentalog.log.cuts import Parts
 from pentalog.log.files import Files, Handle, RealFiles
+from pentalog.log.format import FORMAT, FORMATS_READ, read_format
 from pentalog.log.index import OffsetIndex, TimeIndex
 from pentalog.log.inspection import is_sound
 from pentalog.log.marks import PublishedMarks, read_marks
 from pentalog.log.segment import segment_path
-from pentalog.log.store import FORMAT
 from pentalog.model import batch as batches_of
 from pentalog.model.pieces import OPENED_BYTES_MAX, Gone, Piece, pack_aborted
 from pentalog.model.types import Offset, Partition
@@ -59,8 +59,11 @@ class DirectoryReader:
         self.directory = directory
         self.files = files if files is not None else RealFiles()
         self._names = checkpoints.Names(self.files, directory)
-        text = checkpoints.read_text(self.files, directory / "pentalog.format").strip()
-        if text != str(FORMAT):
+        try:
+            text = read_format(self.files, directory)
+        except OSError as error:
+            raise DirectoryUnreadable(f"cannot read the format of {directory}: {error}") from error
+        if text not in FORMATS_READ:
             raise DirectoryUnreadable(
                 f"{directory} is no data directory of format {FORMAT}"
                 f" ({f'it has format {text}' if text else 'it has no pentalog.format'});"

@@ -63,13 +63,14 @@ def open_partition(
     # Compaction moves batches, so an entry of a compacted segment names a position that holds
     # other batches now.  Recovery points say so too, but their file may be lost or damaged.
     synced_offset = max(recovery_point, compacted_offset)
-    replayed = replay(files, directory, entries, bases, synced_offset=synced_offset)
+    replayed = yield from replay(files, directory, entries, bases, synced_offset=synced_offset)
     segments = _without_empty([_segment(partition, base) for base in bases], stop)
     for segment, following in pairwise(segments):
         segment.next_offset = following.base_offset
     if segments:
         segments[-1].active = True
     partition.start_offset = max(start_offset, segments[0].base_offset if segments else 0)
+    partition.start_on_disk = partition.start_offset
     partition.attach(segments)
     if segments:
         yield from _open_segments(partition, stop, recovery_point, replayed)
@@ -312,7 +313,8 @@ def open_producers(partition: PartitionLog) -> None:
     files, end = partition.files, partition.end_offset
     names = files.list(partition.directory)
     offsets = [int(match[1]) for name in names if (match := _SNAPSHOT_NAME.fullmatch(name))]
-    offset = partition.start_offset
+    # Not from its start: what was deleted in this segment may be sent again.
+    offset = partition.segments[0].base_offset
     for candidate in sorted(offsets, reverse=True):
         path = segment_path(partition.directory, candidate, ".producers")
         file = files.open(path, writable=False)

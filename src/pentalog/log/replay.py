@@ -9,13 +9,14 @@ cut during recovery harms nothing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from pentalog import kernels
 from pentalog.log.files import Files, Handle
-from pentalog.log.inspection import OFFSET_MAX
+from pentalog.log.inspection import walk
 from pentalog.log.journal import Entry
 from pentalog.log.segment import segment_path
 
@@ -23,6 +24,7 @@ log = logging.getLogger("pentalog.log")
 
 _HEADER_BYTES: Final = 61
 _PIECE_BYTES: Final = 1 << 20
+_ENTRIES_PER_TURN: Final = 1_000
 _SEGMENT_BYTES_MAX: Final = (1 << 32) - 1
 """What an index entry can point at."""
 
@@ -52,31 +54,35 @@ def replay(
     bases: list[int],
     *,
     synced_offset: int,
-) -> Replayed:
+) -> Generator[None, None, Replayed]:
     """Apply the entries of one partition, oldest first; `bases` are its segments.
 
     What lies before `synced_offset` is in the files for good, and maybe compacted since.
-    Segments that the entries begin are made and added to `bases`.
+    Segments that the entries begin are made and added to `bases`.  Yields now and then: there may
+    be hundreds of thousands.
     """
     replayed = Replayed(0, {}, [], [])
     ends: dict[int, _End] = {}
-    for entry in entries:
-        end_offset = _end_offset(entry)
-        if end_offset < 0:
-            replayed.rejected.append(entry)
-            continue
-        replayed = replayed._replace(end_offset=max(replayed.end_offset, end_offset))
-        if end_offset <= synced_offset or not _segment_exists(entry, bases):
-            continue  # dropped, or replaced by a compaction, since it was written
-        known = ends.get(entry.segment_base)
-        if known is None or known.offset > entry.base_offset:
-            known = _End(entry.segment_base, 0)
-        position = _apply(files, directory, entry, known, replayed.restored)
-        if position < 0:
-            replayed.rejected.append(entry)
-        else:
-            replayed.boundaries.setdefault(entry.segment_base, []).append(position)
-            ends[entry.segment_base] = _End(end_offset, position + len(entry.payload))
+    with closing(_SegmentWriter(files, directory)) as writer:
+        for number, entry in enumerate(entries):
+            if number % _ENTRIES_PER_TURN == _ENTRIES_PER_TURN - 1:
+                yield
+            end_offset = _end_offset(entry)
+            if end_offset < 0:
+                replayed.rejected.append(entry)
+                continue
+            replayed = replayed._replace(end_offset=max(replayed.end_offset, end_offset))
+            if end_offset <= synced_offset or not _segment_exists(entry, bases):
+                continue  # dropped, or replaced by a compaction, since it was written
+            known = ends.get(entry.segment_base)
+            if known is None or known.offset > entry.base_offset:
+                known = _End(entry.segment_base, 0)
+            position = writer.apply(entry, known, replayed.restored)
+            if position < 0:
+                replayed.rejected.append(entry)
+            else:
+                replayed.boundaries.setdefault(entry.segment_base, []).append(position)
+                ends[entry.segment_base] = _End(end_offset, position + len(entry.payload))
     for positions in replayed.boundaries.values():
         positions.sort()
     if replayed.restored:
@@ -96,7 +102,7 @@ def _end_offset(entry: Entry) -> int:
         return -1
     if not 0 <= entry.segment_base <= entry.base_offset:
         return -1
-    scan = _scan(payload, entry.segment_base, entry.base_offset)
+    scan = walk(payload, entry.segment_base, entry.base_offset)
     return -1 if scan.flaw else scan.next_offset
 
 
@@ -110,11 +116,18 @@ def _segment_exists(entry: Entry, bases: list[int]) -> bool:
     return False
 
 
-def _apply(files: Files, directory: Path, entry: Entry, known: _End, restored: list[Entry]) -> int:
-    """Write an entry to its place unless it is there; gives the place, or -1 if none is known."""
-    path = segment_path(directory, entry.segment_base, ".log")
-    file = files.open(path, create=True)
-    try:
+class _SegmentWriter:
+    """Writes entries to their places in the segments of one partition."""
+
+    def __init__(self, files: Files, directory: Path) -> None:
+        self._files = files
+        self._directory = directory
+        self._base = -1
+        self._file: Handle | None = None
+
+    def apply(self, entry: Entry, known: _End, restored: list[Entry]) -> int:
+        """Write an entry unless it is there; gives its place, or -1 if none is known."""
+        files, file = self._files, self._opened(entry.segment_base)
         position = entry.position
         if position < 0:
             position = _position_of(files, file, entry, known)
@@ -124,8 +137,19 @@ def _apply(files: Files, directory: Path, entry: Entry, known: _End, restored: l
             files.write(file, entry.payload, position)
             restored.append(entry)
         return position
-    finally:
-        file.close()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _opened(self, base: int) -> Handle:
+        if self._file is None or base != self._base:
+            self.close()
+            self._base = base
+            path = segment_path(self._directory, base, ".log")
+            self._file = self._files.open(path, create=True)
+        return self._file
 
 
 def _position_of(files: Files, file: Handle, entry: Entry, known: _End) -> int:
@@ -137,7 +161,7 @@ def _position_of(files: Files, file: Handle, entry: Entry, known: _End) -> int:
     size = _PIECE_BYTES
     while offset < entry.base_offset:
         data = files.read(file, size, position)
-        scan = _scan(data, entry.segment_base, offset, offset_max=entry.base_offset - 1)
+        scan = walk(data, entry.segment_base, offset, offset_max=entry.base_offset - 1)
         if scan.position:
             offset, position, size = scan.next_offset, position + scan.position, _PIECE_BYTES
             continue
@@ -146,25 +170,3 @@ def _position_of(files: Files, file: Handle, entry: Entry, known: _End) -> int:
             return -1
         size = needed
     return position if offset == entry.base_offset else -1
-
-
-def _scan(
-    data: kernels.Buffer, segment_base: int, next_offset: int, *, offset_max: int = OFFSET_MAX
-) -> kernels.Scan:
-    """Walk whole batches whose offsets follow each other."""
-    return kernels.scan_batches(
-        data,
-        0,
-        len(data),
-        file_position=0,
-        segment_base=segment_base,
-        next_offset=next_offset,
-        index_interval=1 << 30,
-        bytes_since_entry=0,
-        timestamp_max=-1,
-        timestamp_max_offset=-1,
-        verify=True,
-        producers=False,
-        gaps=False,
-        offset_max=offset_max,
-    )

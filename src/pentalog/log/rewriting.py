@@ -18,7 +18,7 @@ from pentalog.log import transactions
 from pentalog.log.admission import OPENED_BYTES_MAX
 from pentalog.log.files import Files, Handle
 from pentalog.log.index import OffsetIndex, TimeIndex
-from pentalog.log.inspection import Damage, inspect
+from pentalog.log.inspection import Damage, inspect, walk
 from pentalog.log.segment import segment_path
 from pentalog.log.swap import CLEANED
 from pentalog.log.transactions import AbortedTransaction
@@ -318,7 +318,14 @@ def _sound_batches(job: Job, source: Source) -> Iterator[tuple[BatchHeader, byte
                 del damages[0]
                 continue
             data = _read(job.files, file, position, min(wanted, limit - position))
-            found = _scan(data, source, position, next_offset, gaps=gaps)
+            found = walk(
+                data,
+                source.base_offset,
+                next_offset,
+                file_position=position,
+                offset_max=source.next_offset - 1,
+                gaps=gaps,
+            )
             yield from _batches(data, found.position)
             position, next_offset = position + found.position, found.next_offset
             wanted = _WINDOW_BYTES
@@ -340,27 +347,6 @@ def _read(files: Files, file: Handle, position: int, size: int) -> bytes:
     if len(data) < size:
         raise OSError(errno.EIO, "the file is shorter than it was", str(file.path))
     return data
-
-
-def _scan(
-    data: bytes, source: Source, position: int, next_offset: int, *, gaps: bool
-) -> kernels.Scan:
-    return kernels.scan_batches(
-        data,
-        0,
-        len(data),
-        file_position=position,
-        segment_base=source.base_offset,
-        next_offset=next_offset,
-        index_interval=1 << 30,
-        bytes_since_entry=0,
-        timestamp_max=-1,
-        timestamp_max_offset=-1,
-        verify=True,
-        producers=False,
-        gaps=gaps,
-        offset_max=source.next_offset - 1,
-    )
 
 
 def _batches(data: bytes, end: int) -> Iterator[tuple[BatchHeader, bytes, int]]:

@@ -30,8 +30,9 @@ from pentalog.log.checkpoints import Checkpointed, spell
 from pentalog.log.directories import DOOMED, STRAY, TOPIC_ID_FILE, Directories, StoreError
 from pentalog.log.files import Files, Handle, sync_file
 from pentalog.log.flusher import SYNC_LANE, Flusher
+from pentalog.log.format import FORMAT, FORMAT_FILE, FORMATS_READ, read_format, write_format
 from pentalog.log.journal import Entry, Journal
-from pentalog.log.marks import MarksFile
+from pentalog.log.marks import MarksFile, read_marks
 from pentalog.log.partition import PartitionLog
 from pentalog.log.recovery import CleanStop, open_partition, open_producers
 from pentalog.log.residents import Residents
@@ -44,8 +45,6 @@ from pentalog.runtime import Runtime, Timer
 
 log = logging.getLogger("pentalog.log")
 
-FORMAT: Final = 2
-_FORMATS_READ: Final = ("1", "2")
 """Format 1 had another journal and checkpoints without topic ids; both are read."""
 _SET_ASIDE_BYTES_MAX: Final = 64 << 20
 
@@ -119,7 +118,7 @@ class Store:
         stops = checkpoints.read_clean_stop(files, directory / checkpoints.CLEAN_STOP)
         points = self._read_offsets(checkpoints.RECOVERY_POINTS)
         cleaned = self._read_offsets(checkpoints.CLEANED_OFFSETS)
-        self._starts = self._read_offsets(checkpoints.LOG_STARTS)
+        self._starts = self._read_starts()
         if stops:
             files.remove(directory / checkpoints.CLEAN_STOP)
             files.sync_directory(directory)
@@ -210,20 +209,34 @@ class Store:
     def _read_offsets(self, name: str) -> dict[str, Checkpointed]:
         return checkpoints.read_offsets(self.files, self.directory / name, self._note_damage)
 
+    def _read_starts(self) -> dict[str, Checkpointed]:
+        """Where partitions start; if the checkpoint is damaged, as readers of the files knew it."""
+        known = self.metrics.damaged_checkpoints
+        starts = self._read_offsets(checkpoints.LOG_STARTS)
+        if self.metrics.damaged_checkpoints == known:
+            return starts
+        published = read_marks(self.files, self.directory, self._names)
+        if published is None:
+            log.error("nothing says where partitions start: deleted records may be back")
+        return {
+            spell(at): Checkpointed(marks.start, marks.topic_id)
+            for at, marks in (published or {}).items()
+            if marks.start
+        }
+
     def _note_damage(self, checkpoint: Path) -> None:
         self.metrics.damaged_checkpoints += 1
-        log.warning("%s is damaged: the segments themselves are read instead", checkpoint)
+        log.warning("%s is damaged: what it says is taken from other files", checkpoint)
 
     def _check_format(self) -> None:
-        path = self.directory / "pentalog.format"
-        text = checkpoints.read_text(self.files, path).strip()
-        if not text or (text in _FORMATS_READ and text != str(FORMAT)):
-            self.files.replace_text(path, f"{FORMAT}\n")
-        elif text != str(FORMAT):
+        found = read_format(self.files, self.directory)
+        if found and found not in FORMATS_READ:
             raise StoreError(
-                f"{path} says format {text[:20]!r}, this pentalog reads format {FORMAT}; "
-                f"use the pentalog that wrote it, or choose another --data"
+                f"{self.directory / FORMAT_FILE} says format {found!r}, this pentalog reads format "
+                f"{FORMAT}; use the pentalog that wrote it, or choose another --data"
             )
+        if found != str(FORMAT):
+            write_format(self.files, self.directory)
 
     def _open_partition(
         self,
@@ -246,10 +259,10 @@ class Store:
             entries=entries,
         )
         if rejected:
-            self._set_aside(partition, rejected)
+            self._keep_rejected(partition, rejected)
         self._partitions[at] = partition
 
-    def _set_aside(self, partition: PartitionLog, rejected: list[Entry]) -> None:
+    def _keep_rejected(self, partition: PartitionLog, rejected: list[Entry]) -> None:
         """Keep what the journal holds and no segment can take, for those who want to look."""
         path = self.directory / "journal.rejected"
         self.metrics.journal_entries_rejected += len(rejected)
@@ -435,6 +448,7 @@ class Store:
             self.files.replace_text(path, checkpoints.offsets_text(starts))
             self._starts = starts
         for partition in self._partitions.values():
+            partition.start_on_disk = partition.start_offset
             partition.drop_trimmed()
 
     def write_cleaned_offsets(self) -> None:
@@ -511,15 +525,11 @@ class Store:
         """Has nothing ever been written to it?"""
         return not self.get(at).end_offset
 
-    def set_aside(self, at: Partition) -> None:
+    def set_aside(self, at: Partition, why: str) -> None:
         """Take a partition of an unknown topic out of the log; its files get another name."""
         partition = self._forget(at)
         aside = self._directories.move_away(partition.directory, partition.topic_id, STRAY)
-        log.error(
-            "%s is of a topic with another id than the one of this name, and was moved to %s",
-            partition.name,
-            aside,
-        )
+        log.error("%s %s; it was moved to %s", partition.name, why, aside)
 
     def configure(self, at: Partition, settings: LogSettings) -> None:
         self.get(at).configure(settings)

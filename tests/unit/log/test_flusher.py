@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.support.faults import FaultyFiles
 from tests.support.logs import LogBench
 
+from pentalog.log.files import Handle
+from pentalog.model.errors import BrokerError
 from pentalog.model.types import Partition
 
 SLOW, QUICK = Partition("slow", 0), Partition("quick", 0)
@@ -44,6 +48,60 @@ def test_a_long_interval_is_not_extended_by_a_shorter_one(bench: LogBench) -> No
     bench.append(b"value", at=QUICK)  # is due after the other one
     bench.runtime.advance(10)
     assert durable(bench, SLOW) == 1
+
+
+class CrowdedFiles(FaultyFiles):
+    """Sealed segments cannot be opened for a while."""
+
+    code = 0
+
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> Handle:
+        if self.code and not create and path.suffix == ".log":
+            raise OSError(self.code, "injected", str(path))
+        return super().open(path, create=create, writable=writable)
+
+
+def rolled(directory: Path) -> tuple[LogBench, CrowdedFiles]:
+    """Two topics with unsynced records, the first in a sealed segment that is not open."""
+    files = CrowdedFiles()
+    bench = LogBench(directory, files=files, flush_interval_ms=10_000)
+    for at in (SLOW, QUICK):
+        bench.partition(at)
+        bench.append(b"value", at=at)
+    partition = bench.store.get(SLOW)
+    partition.roll()
+    partition.segments[0].release()
+    bench.append(b"value", at=SLOW)
+    return bench, files
+
+
+def test_a_lack_of_descriptors_delays_one_partition_and_fails_none(tmp_path: Path) -> None:
+    bench, files = rolled(tmp_path)
+    files.code = errno.EMFILE
+    waiting = [bench.store.get(at) for at in (SLOW, QUICK)]
+    answers: list[tuple[Partition, object]] = []
+
+    def told(at: Partition, error: BrokerError | None) -> None:
+        answers.append((at, error))
+
+    for partition in waiting:
+        partition.settle(partition.end_offset, partial(told, partition.at))
+    bench.runtime.advance(3_000)
+    assert answers == [(QUICK, None)]
+    files.code = 0
+    bench.runtime.advance(1_000)
+    assert answers == [(QUICK, None), (SLOW, None)]
+    assert durable(bench, SLOW) == 2
+
+
+def test_a_segment_that_has_gone_fails_its_partition_only(tmp_path: Path) -> None:
+    bench, files = rolled(tmp_path)
+    files.code = errno.ENOENT
+    for at in (SLOW, QUICK):
+        bench.store.flusher.request(bench.store.get(at))
+    bench.runtime.step()
+    assert bench.store.get(SLOW).failed
+    assert durable(bench, QUICK) == 1
 
 
 def test_what_is_written_after_a_sync_is_synced_as_well(bench: LogBench) -> None:

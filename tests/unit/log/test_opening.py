@@ -82,6 +82,44 @@ def test_a_damaged_checkpoint_is_counted_and_costs_nothing(tmp_path: Path) -> No
         bench.crash()
 
 
+def test_starts_survive_their_damaged_checkpoint(tmp_path: Path) -> None:
+    bench = fill(tmp_path)
+    bench.runtime.advance(1_000)
+    bench.partition().trim(57)
+    bench.store.write_starts()
+    bench.runtime.advance(6_000)  # readers of the files are told
+    bench.crash()
+    path = tmp_path / "log-start-offset-checkpoint"
+    healthy = path.read_text()
+    for text in (healthy.replace("57", "5"), healthy[:-3], healthy + "x"):
+        path.write_text(text)
+        again = LogBench(tmp_path)
+        assert again.metrics.damaged_checkpoints == 1
+        assert next(iter(again.values(57))) == again.store.get(AT).start_offset == 57
+        again.crash()
+
+
+def test_a_file_larger_than_any_of_ours_is_not_read_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path).crash()
+    monkeypatch.setattr("pentalog.log.checkpoints._TEXT_BYTES_MAX", 4096)
+    for name in ("recovery-point-offset-checkpoint", "cleaner-offset-checkpoint"):
+        with (tmp_path / name).open("a+b") as file:
+            file.truncate(64 << 20)
+    files = CountingReads()
+    assert list(LogBench(tmp_path, files=files).values()) == list(range(200))
+    assert files.largest_bytes <= 1 << 20
+
+
+class CountingReads(RealFiles):
+    largest_bytes = 0
+
+    def read(self, file: Handle, size: int, position: int) -> bytes:
+        self.largest_bytes = max(self.largest_bytes, size)
+        return super().read(file, size, position)
+
+
 @pytest.mark.parametrize("name", ["pentalog.format", "recovery-point-offset-checkpoint"])
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
     LogBench(tmp_path).crash()

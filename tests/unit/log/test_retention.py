@@ -131,11 +131,24 @@ def test_what_was_trimmed_goes_whatever_the_policy(tmp_path: Path) -> None:
     bench = bench_with(tmp_path, retention_ms=-1, cleanup_delete=False)
     partition = bench.store.get(AT)
     partition.trim(60)
-    partition.drop_trimmed()
+    bench.store.write_starts()
     assert partition.active.size
     assert apply_retention(partition, bench.runtime.now_ms()) == 1
     assert partition.size_bytes == 0
     assert partition.marks == (60, 60, 60, 60)
+
+
+def test_what_was_trimmed_stays_until_the_start_is_on_the_disk(tmp_path: Path) -> None:
+    """A trim that the disk refuses may be gone after a restart: then all records are needed."""
+    bench = bench_with(tmp_path, retention_ms=-1)
+    partition = bench.store.get(AT)
+    segments = len(partition.segments)
+    partition.trim(60)
+    partition.drop_trimmed()
+    assert apply_retention(partition, bench.runtime.now_ms()) == 0
+    assert len(partition.segments) == segments > 2
+    bench.crash()
+    assert list(LogBench(tmp_path, flush_interval_ms=0).values()) == list(range(60))
 
 
 def test_records_without_a_time_go_by_that_of_their_file(tmp_path: Path) -> None:
