@@ -317,7 +317,8 @@ class BlipmqClients:
         for answer in answers:
             if answer.kind == NACK:
                 refusal = blipmq_wire.refusal(answer)
-                self._check_refusal(f"poll of {subscription}", refusal)
+                gone = subscription.topic.being is not Being.ALIVE
+                self._check_refusal(f"poll of {subscription}", refusal, *((_NO_TOPIC,) * gone))
         delivered = sum(answer.kind == PUBLISH for answer in answers)
         alone = not polling.overlapped and subscription.topic.being is Being.ALIVE
         if delivered < count and alone and not self.world.had_fault:

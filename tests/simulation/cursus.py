@@ -302,15 +302,12 @@ class CursusClients:
         failed = self.world.files.faults.sync_failed or topic.compact or topic.unsure
         hidden = committed and opened
         if offset < promised and not reads and not failed and not hidden:
-            self._check_all_hidden(topic, index, offset, promised, committed)
+            self._check_all_hidden(topic, index, offset, promised)
 
-    def _check_all_hidden(
-        self, topic: TopicLife, index: int, offset: int, promised: int, committed: bool
-    ) -> None:
+    def _check_all_hidden(self, topic: TopicLife, index: int, offset: int, promised: int) -> None:
         """Nothing was read: only aborted records may be there."""
         for sent in topic.model(index).sents:
-            aborted = committed and sent.transaction is not None
-            if not sent.required or aborted or sent.offset is None:
+            if sent.offset is None or not sent.required or not is_committed(sent):
                 continue
             if offset <= sent.offset < promised:
                 self.world.violate(
