@@ -226,6 +226,9 @@ class BlipmqClients:
 
     async def _use_first(self, client: str, random: Random) -> None:
         judge = self.world.judge
+        current = judge.current(CREATED)
+        if current is not None and current.being is not Being.DELETED:
+            return  # another client was faster
         judge.loosen(CREATED)
         life = judge.create_topic(CREATED, self.world.config.default_partitions)
         if random.random() < 0.5:

@@ -258,7 +258,7 @@ class Subscriptions:
         topic = subscription.topic
         if not is_lasting(topic):
             return []
-        opened = {index for index in topic.models if is_open(topic, index)}
+        opened = {index for index in list(topic.models) if is_open(self._world, topic, index)}
         found: list[tuple[Sent, int]] = []
         for index, model in topic.models.items():
             if index in opened or (opened and index == UNPLACED):

@@ -269,7 +269,7 @@ class CursusClients:
         judge = self.world.judge
         model = topic.model(index)
         promised, floor_before = topic.required_end(index), model.floor
-        opened = is_open(topic, index)
+        opened = is_open(self.world, topic, index)
         floor = max(model.floor, model.floor_maybe if model.floor_maybe < ANYWHERE else 0)
         offset = random.choice(
             (floor, max(floor, promised), random.randint(floor, max(floor, promised)))
@@ -485,6 +485,9 @@ class CursusClients:
 
     async def _create(self, client: str, name: str, random: Random) -> None:
         judge = self.world.judge
+        current = judge.current(name)
+        if current is not None and current.being is not Being.DELETED:
+            return  # another client was faster
         judge.loosen(name)
         partitions = random.choice((1, 1, 2))
         sourced = name.startswith(_SOURCED)
@@ -505,6 +508,8 @@ class CursusClients:
         return f"delete {life.label}", self._delete(client, life)
 
     async def _delete(self, client: str, life: TopicLife) -> bool:
+        if life.being is not Being.ALIVE:
+            return False  # another client was faster
         self.world.judge.loosen(life.name)
         life.being, life.doomed = Being.DELETING, True
         answer = await self.command(client, f"DELETE topic={life.name}")

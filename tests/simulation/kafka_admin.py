@@ -55,6 +55,9 @@ class Administrator:
 
     async def _create(self, name: str, random: Random) -> None:
         judge = self._world.judge
+        current = judge.current(name)
+        if current is not None and current.being is not Being.DELETED:
+            return  # another client was faster
         compact = random.random() < self._world.settings.compact
         policy = "compact" if compact else "delete"
         retention = policy == "delete" and random.random() < 0.15
@@ -104,6 +107,8 @@ class Administrator:
         return f"delete {life.label}", self._delete(life)
 
     async def _delete(self, life: TopicLife) -> bool:
+        if life.being is not Being.ALIVE:
+            return False  # another client was faster
         self._world.judge.loosen(life.name)
         life.being, life.doomed = Being.DELETING, True
         fields = {"topic_names": (life.name,), "timeout": _TIMEOUT}

@@ -65,7 +65,7 @@ async def _audit_topic(world: World, life: TopicLife, restart: bool) -> None:
         world.judge.check_bounds(life, index, start, end)
         await _read(world, life, index, start, end, committed=False, restart=restart)
         await _read(world, life, index, start, stable, committed=True, restart=restart)
-        if stable < end and not is_open(life, index):
+        if stable < end and not is_open(world, life, index):
             # Markers that a crash kept from being written follow in the background.
             await world.wait(5_000)
             stables = await _offsets(world, life, kafka_wire.LATEST, committed=True)
@@ -74,9 +74,12 @@ async def _audit_topic(world: World, life: TopicLife, restart: bool) -> None:
         world.judge.finish_reading(life, UNPLACED, {}, restart=restart)
 
 
-def is_open(life: TopicLife, index: int) -> bool:
+def is_open(world: World, life: TopicLife, index: int) -> bool:
     """May a transaction keep consumers waiting?"""
-    transactions = [sent.transaction for sent in life.model(index).sents]
+    # What was sent while the topic was deleted and created again may be in this one.
+    lives = world.judge.topics[life.name]
+    sents = [sent for other in lives for sent in other.model(index).sents]
+    transactions = [sent.transaction for sent in sents if sent.topic is life or sent.loose]
     return any(
         entry is not None and (entry.broken or entry.outcome in (Outcome.OPEN, Outcome.UNKNOWN))
         for entry in transactions
