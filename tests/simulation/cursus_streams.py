@@ -200,6 +200,8 @@ class EventStreams:
             raise Violation("version gap", f"{stream} from {start} has versions {versions}")
         for event in events:
             self._observe(stream, event)
+        if snapshot is not None and self._world.judge.ever_lossy:
+            return  # a cut without syncs may leave a snapshot of events that it takes
         stream.check_last(start + len(events) - 1, least)
 
     def _observe(self, stream: EventStream, event: Message) -> None:
