@@ -105,7 +105,6 @@ class CursusClients:
         if self.world.judge.lossy:
             for named in self._named:
                 named.start_over()
-            self.streams.forget()
 
     # The wire
 

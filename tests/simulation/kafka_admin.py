@@ -19,6 +19,7 @@ _TIMEOUT: Final = ms(30_000)
 UNKNOWN_TOPIC: Final = 3
 _EXISTS: Final = 36
 _OUT_OF_RANGE: Final = 1
+_POLICY_VIOLATION: Final = 44
 TOMBSTONES_MS: Final = 600_000
 
 
@@ -195,10 +196,11 @@ class Administrator:
         code = result.error_code
         if code:
             known = (_OUT_OF_RANGE,) if life.retention else ()
+            known += (_POLICY_VIOLATION,) if life.unsure else ()
             if code == _OUT_OF_RANGE and not (life.retention or self._world.had_fault):
                 self._world.violate("not readable", f"{life.label}-{index} ends before {offset}")
             if self._world.files.faults.sync_failed or code == _OUT_OF_RANGE:
-                known = (_OUT_OF_RANGE,)
+                known += (_OUT_OF_RANGE,)
             what = f"trim {life.label}-{index} to {offset}"
             self._clients.refused(what, code, *known, *_gone(life))
             return
