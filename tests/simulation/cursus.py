@@ -195,7 +195,10 @@ class CursusClients:
                 self.world.judge.acknowledge(sent, last_offset + 1 - len(sent.items))
             return ""
         moved = sent.topic.being is not Being.ALIVE or sent.loose
-        allowed = _MOVED if moved else ()
+        # Another topic of the name may demand keys, or the settings of an earlier one be back.
+        allowed = (
+            (*_MOVED, "invalid_payload") if moved else ("invalid_payload",) * sent.topic.unsure
+        )
         if any(error.startswith(word) for word in _FORGOTTEN) and self._is_forgotten(sent):
             return error
         self.check_refusal(f"batch {sent.number}", error, *allowed, *(_FORGOTTEN if moved else ()))

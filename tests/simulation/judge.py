@@ -272,7 +272,10 @@ class Judge:
     def register(self, key: object, name: str, initial: int = -1) -> Register:
         found = self.registers.get(key)
         if found is None:
+            others = [other for other in self.registers.values() if other.name == name]
             found = self.registers[key] = Register(name, initial)
+            if self.ever_lossy:
+                found.forget(others)
         return found
 
     # What happens to the broker
