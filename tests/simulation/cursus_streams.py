@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.simulation.cursus import CursusClients
 
 _KEYS: Final = ("a", "b")
-_MOVED: Final = ("topic_not_found", "event_sourcing_not_enabled")
+_MOVED: Final = ("topic_not_found", "partition_not_found", "event_sourcing_not_enabled")
 
 
 @dataclass(eq=False)
