@@ -114,6 +114,26 @@ def test_a_directory_of_another_topic_is_set_aside(bench: BrokerBench, ending: s
     check_lives(bench, expected)
 
 
+def test_a_directory_without_an_id_is_set_aside(bench: BrokerBench) -> None:
+    """The disk resisted the deletion of a topic, and a power cut took its unsynced id."""
+    bench.topics.create(spec(1))
+    bench.runtime.step()
+    write(bench, EVENTS[0])
+    bench.refuse = lambda call, path: call == "rename"
+    bench.topics.delete("events")
+    bench.runtime.step()
+    bench.heal()
+    bench.files.remove(DATA / "events-0" / "partition.metadata")
+    bench = bench.restart("kill")
+    with pytest.raises(TopicNotFound):
+        bench.topics.get("events")
+    (stray,) = [name for name in bench.names() if name.endswith(".stray")]
+    assert bench.files.stat(DATA / stray / f"{0:020}.log")[0] > 0, "its records are kept"
+    bench.topics.create(spec(1))
+    bench.runtime.step()
+    check_lives(bench, {EVENTS[0]: {}})
+
+
 def test_a_directory_of_another_topic_makes_way(bench: BrokerBench) -> None:
     bench.topics.create(spec(1))
     bench.runtime.step()

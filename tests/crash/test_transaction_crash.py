@@ -326,3 +326,41 @@ def test_a_decided_commit_is_not_aborted_where_its_marker_is_refused(tmp_path: P
     assert state_of(again, (T0, U0), offsets=False) == {"seen"}
     assert again.transactions.view("x").phase == "CompleteCommit"
     again.die()
+
+
+def aborted_index(bench: TransactionBench) -> Path:
+    """Abort a transaction; gives the index that says so."""
+    who = begin(bench, (T0,), offsets=False)
+    bench.end("x", who, commit=False)
+    return bench.store.get(T0).active.path(".txnindex")
+
+
+def test_no_snapshot_is_synced_ahead_of_an_index_that_is_being_synced(tmp_path: Path) -> None:
+    """A start with that snapshot would not meet the marker, and show what was aborted."""
+    bench = TransactionBench(tmp_path)
+    index = aborted_index(bench)
+    partition = bench.store.get(T0)
+    bench.runtime.held_lanes.add("sync")
+    partition.snapshots.write()
+    assert bench.remembering.synced.get(index) is None
+    partition.snapshots.keep(partition.end_offset)
+    assert partition.snapshots.synced_offset == partition.end_offset
+    assert bench.remembering.synced[index] == index.stat().st_size > 0
+    bench.die()
+
+
+def test_what_is_written_during_a_sync_of_the_index_is_synced_as_well(tmp_path: Path) -> None:
+    bench = TransactionBench(tmp_path)
+    index = aborted_index(bench)
+    partition = bench.store.get(T0)
+    bench.runtime.held_lanes.add("sync")
+    partition.snapshots.write()
+    bench.runtime.held_lanes.clear()
+    size = index.stat().st_size
+    assert aborted_index(bench) == index
+    bench.runtime.step()
+    partition.snapshots.write()
+    bench.runtime.step()
+    assert bench.remembering.synced[index] == index.stat().st_size > size
+    assert not partition.aborts_unsynced
+    bench.die()

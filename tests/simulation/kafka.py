@@ -44,6 +44,8 @@ _UNKNOWN_TOPIC: Final = 3
 _MOVED_CODES: Final = (_UNKNOWN_TOPIC, 45, 48, 59, 87)
 """What a batch is answered whose topic has been replaced by another one."""
 _OUT_OF_RANGE: Final = 1
+_INVALID_TIMESTAMP: Final = 32
+"""What a batch is answered whose time was an hour ahead when the clock had been set back."""
 _DUPLICATE: Final = 46
 _CLIENTS: Final = {
     "produce": "producer*",
@@ -88,7 +90,7 @@ class KafkaClients:
         self._busy: set[str] = set()
         self._count = 0
         self._once = [Idempotent(), Idempotent()]
-        self._admin = Administrator(self)
+        self.admin = Administrator(self)
         self._transactional = [Transactional("t0"), Transactional("t1")]
 
     @property
@@ -120,7 +122,7 @@ class KafkaClients:
         if client in self._busy:
             return None
         if client == "admin":
-            operation = getattr(self._admin, kind)(random)
+            operation = getattr(self.admin, kind)(random)
         else:
             operation = getattr(self, f"_{kind}")(client, random)
         if operation is None:
@@ -141,6 +143,8 @@ class KafkaClients:
             return
         if self.world.had_fault and code in _STORAGE_CODES:
             return
+        if self.world.clock.was_set_back and code == _INVALID_TIMESTAMP:
+            return
         if self.world.judge.ever_lossy and code in _LOSSY_CODES:
             return
         raise Violation("error", f"{what} was refused with code {code}")
@@ -155,7 +159,7 @@ class KafkaClients:
 
     # Producing
 
-    def _items(self, topic: TopicLife, index: int, random: Random) -> list[Item]:
+    def items(self, topic: TopicLife, index: int, random: Random) -> list[Item]:
         items = []
         next_offset = topic.required_end(index)
         for number in range(random.choice((1, 1, 1, 2, 3, 8))):
@@ -176,7 +180,7 @@ class KafkaClients:
             items.append(Item(identity, key, value))
         return items
 
-    def _batch(self, items: list[Item], random: Random, **producer: Any) -> bytes:
+    def batch(self, items: list[Item], random: Random, **producer: Any) -> bytes:
         records = [
             Record(item.value, item.key, ((kafka_wire.ID_HEADER, item.identity),)) for item in items
         ]
@@ -192,15 +196,15 @@ class KafkaClients:
             return None
         index = random.randrange(topic.partitions)
         acks = random.choice((-1, -1, 1, 1, 0))
-        items = self._items(topic, index, random)
-        data = self._batch(items, random)
+        items = self.items(topic, index, random)
+        data = self.batch(items, random)
         sent = self.world.judge.send(
             topic, index, items, acks=acks, now_ms=self.world.clock.now_ms()
         )
         name = f"produce {sent.number} to {topic.label}-{index}, acks={acks}, {len(data)} bytes"
-        return name, self._send(client, sent, data)
+        return name, self.send(client, sent, data)
 
-    async def _send(self, client: str, sent: Sent, data: bytes, tid: str | None = None) -> int:
+    async def send(self, client: str, sent: Sent, data: bytes, tid: str | None = None) -> int:
         frame = kafka_wire.produce(sent.topic.name, sent.index, data, sent.acks, tid)
         connection = self.connection(client)
         if sent.acks == 0:
@@ -237,7 +241,7 @@ class KafkaClients:
         if topic is None:
             return None
         index = random.randrange(topic.partitions)
-        items = self._items(topic, index, random)
+        items = self.items(topic, index, random)
         place = (topic.number, index)
         return (
             f"idempotent produce to {topic.label}-{index}",
@@ -257,7 +261,7 @@ class KafkaClients:
         if producer.producer_id < 0 and not await self._identify(client, producer):
             return
         sequence = producer.sequences.get(place, 0)
-        data = self._batch(
+        data = self.batch(
             items,
             random,
             producer_id=producer.producer_id,
@@ -297,7 +301,8 @@ class KafkaClients:
             if sent.loose:
                 producer.producer_id = -1
             return
-        sent.absent = was_absent and not sent.loose
+        # A storage error does not say that nothing was written.
+        sent.absent = was_absent and not sent.loose and answer.code not in _STORAGE_CODES
         if answer.code in _SEQUENCE_CODES and (
             not self.world.judge.synced or self._forgotten(sent)
         ):
@@ -421,8 +426,8 @@ class KafkaClients:
         random: Random,
     ) -> bool:
         place = (topic.number, index)
-        items = self._items(topic, index, random)
-        data = self._batch(
+        items = self.items(topic, index, random)
+        data = self.batch(
             items,
             random,
             producer_id=producer.producer_id,
@@ -442,7 +447,7 @@ class KafkaClients:
             transaction=transaction,
         )
         self.world.tell(f"batch {sent.number} in transaction {transaction.number}")
-        code = await self._send(client, sent, data, producer.name)
+        code = await self.send(client, sent, data, producer.name)
         if code or sent.loose:
             # Which topic knows this sequence now, the producer cannot tell.
             producer.ready = False
@@ -472,7 +477,7 @@ class KafkaClients:
             "generation_id": -1,
             "member_id": "",
             "group_instance_id": None,
-            "topics": _committed_topics(topic.name, index, offset),
+            "topics": kafka_wire.committed_topics(topic.name, index, offset),
         }
         answer = await self.ask(client, kafka_wire.TXN_OFFSET_COMMIT, fields)
         code = answer.topics[0].partitions[0].error_code
@@ -527,7 +532,9 @@ class KafkaClients:
             return
         if answer.code:
             late = max(model.floor, model.floor_maybe) > offset or topic.retention
-            allowed = (_OUT_OF_RANGE,) if late else ()
+            # A trim that was refused may name an offset beyond an end that is lost by now.
+            early = offset > max(promised, model.floor)
+            allowed = (_OUT_OF_RANGE,) if late or early else ()
             self.refused(f"fetch at {offset}", answer.code, *allowed)
             return
         if committed:
@@ -571,7 +578,7 @@ class KafkaClients:
             "generation_id_or_member_epoch": -1,
             "member_id": "",
             "group_instance_id": None,
-            "topics": _committed_topics(topic.name, index, offset),
+            "topics": kafka_wire.committed_topics(topic.name, index, offset),
         }
         answer = await self.ask(client, kafka_wire.OFFSET_COMMIT, fields)
         code = answer.topics[0].partitions[0].error_code
@@ -581,19 +588,3 @@ class KafkaClients:
             return
         register.confirm(number)
         self.world.tell(f"{register.name} is {offset}")
-
-
-def _committed_topics(name: str, index: int, offset: int) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": name,
-            "partitions": [
-                {
-                    "partition_index": index,
-                    "committed_offset": offset,
-                    "committed_leader_epoch": -1,
-                    "committed_metadata": "",
-                }
-            ],
-        }
-    ]

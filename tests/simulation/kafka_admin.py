@@ -14,12 +14,20 @@ if TYPE_CHECKING:
     from tests.simulation.kafka import KafkaClients
 
 LONG_NAME: Final = "x" * 249
-_NAMES: Final = ("orders", "events", LONG_NAME)
+DERIVED: Final = "derived"
+"""A topic that the broker writes itself; `derived.py` judges it."""
+NAMES: Final = ("orders", "events", LONG_NAME)
 _TIMEOUT: Final = ms(30_000)
 UNKNOWN_TOPIC: Final = 3
 _EXISTS: Final = 36
 _OUT_OF_RANGE: Final = 1
+_POLICY_VIOLATION: Final = 44
 TOMBSTONES_MS: Final = 600_000
+
+
+def _gone(life: TopicLife) -> tuple[int, ...]:
+    """What is answered if a client of another protocol has deleted the topic meanwhile."""
+    return () if life.being is Being.ALIVE else (UNKNOWN_TOPIC,)
 
 
 class Administrator:
@@ -39,7 +47,7 @@ class Administrator:
     def create(self, random: Random) -> Any:
         current = self._world.judge.current
         free = []
-        for name in _NAMES:
+        for name in NAMES:
             life = current(name)
             if life is None or life.being is Being.DELETED:
                 free.append(name)
@@ -50,6 +58,9 @@ class Administrator:
 
     async def _create(self, name: str, random: Random) -> None:
         judge = self._world.judge
+        current = judge.current(name)
+        if current is not None and current.being is not Being.DELETED:
+            return  # another client was faster
         compact = random.random() < self._world.settings.compact
         policy = "compact" if compact else "delete"
         retention = policy == "delete" and random.random() < 0.15
@@ -63,6 +74,8 @@ class Administrator:
             configs["flush.messages"] = "1"
         if random.random() < 0.1:
             configs["flush.ms"] = "5"
+        if random.random() < 0.5:
+            configs["subscription.attempts.max"] = "-1"
         partitions = random.choice((1, 1, 2, 3))
         judge.loosen(name)
         life = judge.create_topic(
@@ -94,9 +107,11 @@ class Administrator:
         life = self._alive(random)
         if life is None:
             return None
-        return f"delete {life.label}", self._delete(life)
+        return f"delete {life.label}", self.delete_topic(life)
 
-    async def _delete(self, life: TopicLife) -> bool:
+    async def delete_topic(self, life: TopicLife) -> bool:
+        if life.being is not Being.ALIVE:
+            return False  # another client was faster
         self._world.judge.loosen(life.name)
         life.being, life.doomed = Being.DELETING, True
         fields = {"topic_names": (life.name,), "timeout": _TIMEOUT}
@@ -115,12 +130,12 @@ class Administrator:
         return f"delete and create {life.label}", self._recreate(life, random)
 
     async def _recreate(self, life: TopicLife, random: Random) -> None:
-        if await self._delete(life):
+        if await self.delete_topic(life):
             await self._create(life.name, random)
 
     def grow(self, random: Random) -> Any:
         life = self._alive(random)
-        if life is None or life.partitions_maybe > 5:
+        if life is None or life.partitions_maybe > 5 or life.sourced:
             return None
         return f"grow {life.label}", self._grow(life)
 
@@ -131,7 +146,7 @@ class Administrator:
         fields = {"topics": [topic], "timeout": _TIMEOUT, "validate_only": False}
         answer = (await self._ask(kafka_wire.CREATE_PARTITIONS, fields)).results[0]
         if answer.error_code:
-            self._clients.refused(f"grow {life.label}", answer.error_code)
+            self._clients.refused(f"grow {life.label}", answer.error_code, *_gone(life))
         else:
             life.partitions = wanted
 
@@ -155,10 +170,11 @@ class Administrator:
         fields = {"resources": [resource], "validate_only": False}
         answer = (await self._ask(kafka_wire.ALTER_CONFIGS, fields)).responses[0]
         if answer.error_code:
-            self._clients.refused(f"alter {life.label}", answer.error_code)
+            self._clients.refused(f"alter {life.label}", answer.error_code, *_gone(life))
 
     def trim(self, random: Random) -> Any:
-        alive = [life for life in self._world.judge.alive() if not life.compact]
+        lives = self._world.judge.alive()
+        alive = [life for life in lives if not (life.compact or life.sourced)]
         if not alive:
             return None
         life = random.choice(alive)
@@ -182,11 +198,13 @@ class Administrator:
         code = result.error_code
         if code:
             known = (_OUT_OF_RANGE,) if life.retention else ()
+            known += (_POLICY_VIOLATION,) if life.unsure else ()
             if code == _OUT_OF_RANGE and not (life.retention or self._world.had_fault):
                 self._world.violate("not readable", f"{life.label}-{index} ends before {offset}")
             if self._world.files.faults.sync_failed or code == _OUT_OF_RANGE:
-                known = (_OUT_OF_RANGE,)
-            self._clients.refused(f"trim {life.label}-{index} to {offset}", code, *known)
+                known += (_OUT_OF_RANGE,)
+            what = f"trim {life.label}-{index} to {offset}"
+            self._clients.refused(what, code, *known, *_gone(life))
             return
         self._world.tell(f"{life.label}-{index} starts at {result.low_watermark}")
         model.floor = max(model.floor, result.low_watermark)
@@ -199,3 +217,8 @@ class Administrator:
                 f"DeleteRecords took {result.low_watermark} for the end of {life.label}-{index}; "
                 f"up to {promised} was acknowledged before",
             )
+
+
+def _gone(life: TopicLife) -> tuple[int, ...]:
+    """What is answered for a topic that a client of another protocol deletes meanwhile."""
+    return () if life.being is Being.ALIVE else (UNKNOWN_TOPIC,)

@@ -129,6 +129,53 @@ _WEIGHTS: Final = {
     "crash": 3,
 }
 """How often each kind of step comes; a seed changes some of them."""
+_PROTOCOLS: Final[Mapping[str, Mapping[str, int]]] = {
+    "derived": {"derived create": 3, "derived follow": 5},
+    "fluvio": {
+        "fluvio produce": 12,
+        "fluvio fetch": 6,
+        "fluvio stream": 6,
+        "fluvio commit": 4,
+        "fluvio forget": 2,
+        "fluvio end": 3,
+        "fluvio create": 2,
+        "fluvio delete": 1,
+        "fluvio recreate": 1,
+        "fluvio grow": 1,
+    },
+    "rustlog": {
+        "rustlog produce": 12,
+        "rustlog fetch": 8,
+        "rustlog commit": 4,
+        "rustlog wide commit": 1,
+        "rustlog end": 4,
+        "rustlog create": 3,
+        "rustlog recreate": 1,
+    },
+    "blipmq": {
+        "blip_publish": 12,
+        "blip_subscribe": 5,
+        "blip_poll": 12,
+        "blip_create": 2,
+    },
+    "cursus": {
+        "cursus_produce": 8,
+        "cursus_idempotent": 4,
+        "cursus_consume": 5,
+        "cursus_push": 2,
+        "cursus_commit": 4,
+        "cursus_offsets": 2,
+        "cursus_create": 5,
+        "cursus_delete": 1,
+        "cursus_recreate": 3,
+        "cursus_append": 14,
+        "cursus_stream": 5,
+        "cursus_snapshot": 6,
+    },
+}
+"""The same for protocols beside Kafka's; a seed uses some of them."""
+_EARLY: Final = ("cursus_create", "cursus_create", "blip_subscribe", "blip_subscribe")
+"""Steps of the first life that most steps of these protocols need."""
 _THEMES: Final[Sequence[Mapping[str, int]]] = (
     {},
     {},
@@ -147,6 +194,8 @@ def plan(seed: int, *, lives: int | None = None, length: int | None = None) -> P
     random = Random(f"plan {seed}")
     settings = _settings(random)
     weights = dict(_WEIGHTS)
+    for protocol in random.sample(sorted(_PROTOCOLS), random.choice((0, 1, 2, 2, 3))):
+        weights |= _PROTOCOLS[protocol]
     for kind in random.sample(sorted(weights), 5):
         weights[kind] *= random.choice((0, 0, 3, 5))
     theme = random.choice(_THEMES)
@@ -170,7 +219,8 @@ def plan(seed: int, *, lives: int | None = None, length: int | None = None) -> P
     for _ in range(lives or random.randint(3, 6)):
         steps: list[Step] = []
         # Topics first, in the first life: most steps need one.
-        kinds = ["create", "create"] if not planned else []
+        first = ["create", "create", *(kind for kind in _EARLY if kind in weights)]
+        kinds = first if not planned else []
         count = length or random.choice((4, 10, 20, 30, 30, 60))
         if theme.get("produce", 0) > 2 and not length:
             count += 30

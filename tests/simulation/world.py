@@ -20,16 +20,21 @@ from typing import Any, Final
 from unittest import mock
 
 from tests.simulation import kafka_audit
-from tests.simulation.clients import Clients
+from tests.simulation.blipmq import BlipmqClients
+from tests.simulation.clients import AuditedClients, Clients
+from tests.simulation.cursus import CursusClients
 from tests.simulation.database import Connection as DatabaseConnection
 from tests.simulation.database import Database
+from tests.simulation.derived import DerivedClients
 from tests.simulation.disk import Directory, Disk
 from tests.simulation.files import Crash, SimulatedFiles
+from tests.simulation.fluvio import FluvioClients
 from tests.simulation.judge import Judge
 from tests.simulation.kafka import KafkaClients
 from tests.simulation.kafka_admin import LONG_NAME
 from tests.simulation.plan import Life, Plan, Step
 from tests.simulation.runtime import BrokerMistake, Clock, VirtualRuntime
+from tests.simulation.rustlog import RustLogClients
 from tests.simulation.violation import Violation
 from tests.simulation.wire import Connection, Lost, Reply
 
@@ -112,8 +117,17 @@ class World:
         self._crash_kind = "kill"
         self.had_fault = False
         """Something was made to fail in this life."""
+        self.stopped_clean = False
+        """The last life ended with a clean stop."""
         self.kafka = KafkaClients(self)
-        self.clients: tuple[Clients, ...] = (self.kafka,)
+        self.others: tuple[AuditedClients, ...] = (
+            RustLogClients(self),
+            FluvioClients(self),
+            DerivedClients(self),
+            BlipmqClients(self),
+            CursusClients(self),
+        )
+        self.clients: tuple[Clients, ...] = (self.kafka, *self.others)
         data = Directory()
         self.disk.root.link("data", data)
         self.disk.root.sync()
@@ -162,11 +176,11 @@ class World:
         self.random.seed(life.seed)
         try:
             self._open()
-            kafka_audit.audit(self, restart=True)
+            self._audit(restart=True)
             for step in life.steps:
                 self._do(step)
             self._quieten()
-            kafka_audit.audit(self, restart=False)
+            self._audit(restart=False)
             self._end(life.ending)
         except Crash:
             self._crashed(self._crash_kind)
@@ -175,6 +189,11 @@ class World:
         self._recovery = list(life.recovery)
 
     _recovery: list[Step]
+
+    def _audit(self, *, restart: bool) -> None:
+        kafka_audit.audit(self, restart=restart)
+        for clients in self.others:
+            clients.audit(restart=restart)
 
     def _abandon(self) -> None:
         """Leave no thread and no coroutine behind."""
@@ -247,6 +266,13 @@ class World:
         else:
             self._crash_steps = count
         self.tell(f"a {self._crash_kind} is due in {count}")
+
+    def crash_soon(self, steps_max: int = 4) -> None:
+        """Cut the power in one of the next steps: an answer has just arrived."""
+        if not (self._crash_calls or self._crash_steps or self._crash_writes):
+            self._crash_kind = "cut"
+            self._crash_steps = self.random.randint(1, steps_max)
+            self.tell(f"a cut is due in {self._crash_steps}")
 
     def relieve(self) -> None:
         """End all faults."""
@@ -355,11 +381,11 @@ class World:
     def _connect_database(self, path: Path, *, timeout_s: float) -> Any:
         return DatabaseConnection(self.database, self.disk, self.files.faults, self._gate)
 
-    def connect(self, door: str = "kafka") -> Connection:
+    def connect(self, door: str = "kafka", config: Config | None = None) -> Connection:
         context = Context(
             broker=self.broker,
             runtime=self.runtime,
-            config=self.config,
+            config=config or self.config,
             metrics=self.metrics,
             peer="127.0.0.1:50000",
             listener=door,
@@ -461,6 +487,7 @@ class World:
     def _crashed(self, kind: str) -> None:
         """The process is gone: by a kill, a power cut, or a clean stop."""
         self.dead = True
+        self.stopped_clean = kind in ("stop", "clean cut") and not self.had_fault
         self.counts[_COUNTED[kind]] += 1
         self.runtime.kill()
         for connection in self.connections:

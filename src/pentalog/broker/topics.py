@@ -110,10 +110,10 @@ class LocalTopics:
             known = self._known(name, uuid.UUID(bytes=topic_id), partitions, overrides[name])
             self._restore(known, found.pop(name, {}), taken)
         for name, directories in list(found.items()):
-            if self._without_unused(name, directories, 0):
-                self._adopt(name, directories)
-            else:
+            if not self._without_unused(name, directories, 0) or self._left_over(name, directories):
                 del found[name]
+            else:
+                self._adopt(name, directories)
         if strangers := sorted(found.keys() - INTERNAL.keys()):
             _log.warning(
                 "%d topics taken over whose directories are here and whose settings are not known: "
@@ -383,6 +383,19 @@ class LocalTopics:
         self._write_row(topic)
         self._write_overrides(name, topic.overrides)
 
+    def _left_over(self, name: str, directories: Mapping[int, uuid.UUID | None]) -> bool:
+        """Set directories aside that a power cut has brought back of a deleted topic.
+
+        They have neither a row nor an id, and an id is on the disk before anything is acknowledged
+        or shown.  A state that is new knows of no topic: then they are a copied log directory.
+        """
+        if self._state.is_new or name in INTERNAL or any(directories.values()):
+            return False
+        for index in directories:
+            why = "has no partition.metadata, and no topic of this name is known"
+            self._store.set_aside(Partition(name, index), why)
+        return True
+
     def _without_unused(
         self, name: str, directories: Mapping[int, uuid.UUID | None], partitions: int
     ) -> dict[int, uuid.UUID | None]:
@@ -413,7 +426,8 @@ class LocalTopics:
             if found is None or found == topic_id:
                 kept[index] = found
             else:
-                self._store.set_aside(Partition(name, index))
+                why = "is of a topic with another id than the one of this name"
+                self._store.set_aside(Partition(name, index), why)
         return kept
 
     def _place(self, topic: Topic, directories: Mapping[int, uuid.UUID | None]) -> None:

@@ -112,7 +112,7 @@ class LocalTransactions:
         for partition in self._store.all():
             for producer_id, producer in list(partition.producers.all().items()):
                 entry = self._by_producer.get(producer_id)
-                if entry is not None and producer.epoch > entry.epoch:
+                if entry is not None and producer.batches and producer.epoch > entry.epoch:
                     outrun[entry.name] = max(producer.epoch, outrun.get(entry.name, 0))
                 if producer.transaction_start < 0:
                     continue
@@ -136,7 +136,7 @@ class LocalTransactions:
         self._fence_outrun(outrun)
 
     def _fence_outrun(self, epochs: Mapping[str, int]) -> None:
-        """Raise epochs that batches in the log have outrun.
+        """Raise epochs that batches in the log have outrun, other than markers.
 
         Without syncs a power cut may take the newest epoch from the state and leave its batches.
         Were it given again, new batches would pass for repetitions of those.

@@ -51,6 +51,15 @@ _RELATIVE_OFFSET_MAX: Final = (1 << 31) - 1
 LEADER_EPOCH: Final = 0
 
 
+class UnsyncedAborts:
+    """An index as of its newest write; another object for each."""
+
+    __slots__ = ("file",)
+
+    def __init__(self, file: Handle) -> None:
+        self.file = file
+
+
 class PartitionLog:
     def __init__(
         self,
@@ -79,6 +88,8 @@ class PartitionLog:
         self.settings = settings
         self.segments: list[Segment] = []
         self.start_offset = 0
+        self.start_on_disk = 0
+        """Where the log would start after a restart: what lies before may be dropped."""
         self.producers = Producers()
         self.aborted = AbortedTransactions()
         self.failed = ""
@@ -96,8 +107,11 @@ class PartitionLog:
         self.records_since_sync = 0
         self.leased_bytes = 0
         """Kept only because somebody has not read them yet."""
-        self.aborts_unsynced: dict[Path, Handle] = {}
-        """Indexes of aborted transactions that a power cut would take."""
+        self.aborts_unsynced: dict[Path, UnsyncedAborts] = {}
+        """Indexes of aborted transactions that a power cut would take.
+
+        Each stays here until a sync of its newest state has succeeded, also while one runs.
+        """
         self.aborts_unwritten = False
         """The files do not tell yet what was aborted; the next checkpoint makes up for it."""
         self.snapshots = ProducerSnapshots(self)
@@ -382,10 +396,13 @@ class PartitionLog:
         self, segment: Segment, entries: list[AbortedTransaction], index: int
     ) -> None:
         path = segment.path(".txnindex")
-        file = self.aborts_unsynced.get(path)
-        if file is None:
-            file = self.aborts_unsynced[path] = self.files.open(path, create=True)
+        known = self.aborts_unsynced.get(path)
+        if known is None:
+            file = self.files.open(path, create=True)
             self.flusher.created(self.directory)
+        else:
+            file = known.file
+        self.aborts_unsynced[path] = UnsyncedAborts(file)
         self.files.write(file, transactions.pack(entries), index * transactions.ENTRY_BYTES)
 
     def _appended(self, records: int) -> None:
@@ -477,40 +494,51 @@ class PartitionLog:
         return before
 
     def drop_trimmed(self) -> None:
-        """Drop whole segments before the start.
+        """Drop whole segments before the start that is on the disk.
 
-        Not before it is on the disk: a power cut must not leave the old start and a part of what
-        follows it.
+        With an older one, a restart would find the old start and only a part of what follows it.
         """
-        start = self.start_offset
+        start = self.start_on_disk
         self.drop_segments([s for s in self.segments[:-1] if s.next_offset <= start])
 
-    def drop_segments(self, doomed: list[Segment]) -> None:
-        """Remove segments from the front, their files after the topic's delay."""
-        if doomed:
-            self.snapshots.keep(doomed[-1].next_offset)
+    def drop_segments(self, doomed: list[Segment]) -> int:
+        """Remove segments from the front, their files after the topic's delay; returns how many.
+
+        The first one that the disk does not let go keeps all after it: a log without those would
+        have a hole after the next start.
+        """
+        if not doomed:
+            return 0
+        self.snapshots.keep(doomed[-1].next_offset)
+        dropped = 0
         for segment in doomed:
             assert segment is self.segments[0]
             assert len(self.segments) > 1
+            if not self.retire(segment):
+                break
             del self.segments[0], self.bases[0]
             self.start_offset = max(self.start_offset, self.segments[0].base_offset)
             self.metrics.segments_deleted += 1
             self.metrics.segments_deleted_bytes += segment.size
-            self.retire(segment)
-        if doomed:
-            self.reading.forget()
-            self.aborted.forget(self.start_offset)
-            self.notify()
+            dropped += 1
+        self.reading.forget()
+        self.aborted.forget(self.start_offset)
+        self.notify()
+        return dropped
 
-    def retire(self, segment: Segment) -> None:
-        """Take the files of a segment out of the log; they go after the topic's delay."""
+    def retire(self, segment: Segment) -> bool:
+        """Take the files of a segment out of the log; they go after the topic's delay.
+
+        False if the disk refuses it.
+        """
         try:
             segment.mark_deleted()
         except OSError as error:
-            # What keeps its name lies before the start: the next open removes it.
             what = f"rename the files of a dropped segment of {self.name}"
             self.troubles.tell(logging.WARNING, "retire", what, error)
+            return False
         self.runtime.after(self.settings.file_delete_delay_ms, partial(self._remove, segment))
+        return True
 
     def _remove(self, segment: Segment) -> None:
         try:
@@ -550,8 +578,8 @@ class PartitionLog:
                 for path in segment.indexes:
                     sync_file(self.files, path)
         self.make_up_for_aborts()
-        for file in self.aborts_unsynced.values():
-            self.files.sync(file)
+        for unsynced in self.aborts_unsynced.values():
+            self.files.sync(unsynced.file)
         self.aborts_unsynced = {}
         self.files.sync_directory(self.directory)
         self.synced = target

@@ -82,6 +82,7 @@ def open_partition(
     if segments:
         segments[-1].active = True
     partition.start_offset = max(start_offset, segments[0].base_offset if segments else 0)
+    partition.start_on_disk = partition.start_offset
     partition.attach(segments)
     if segments:
         yield from _open_segments(partition, stop, recovery_point, replayed)
@@ -323,7 +324,8 @@ def open_producers(partition: PartitionLog) -> None:
     files, end = partition.files, partition.end_offset
     names = files.list(partition.directory)
     offsets = [int(match[1]) for name in names if (match := _SNAPSHOT_NAME.fullmatch(name))]
-    offset = partition.start_offset
+    # Not from its start: what was deleted in this segment may be sent again.
+    offset = partition.segments[0].base_offset
     for candidate in sorted(offsets, reverse=True):
         path = segment_path(partition.directory, candidate, ".producers")
         file = files.open(path, writable=False)

@@ -46,14 +46,13 @@ def apply_retention(partition: PartitionLog, now_ms: int, lease: Lease | None = 
     partition.leased_bytes = held_bytes
     if doomed and doomed[-1].active:
         partition.roll()
-    partition.drop_segments(doomed)
-    return len(doomed)
+    return partition.drop_segments(doomed)
 
 
 def _has_expired(
     segment: Segment, partition: PartitionLog, remaining_bytes: int, now_ms: int
 ) -> bool:
-    if segment.next_offset <= partition.start_offset:
+    if segment.next_offset <= partition.start_on_disk:
         return True
     settings = partition.settings
     if not settings.cleanup_delete or segment.next_offset > partition.stable_offset:

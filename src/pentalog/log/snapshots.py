@@ -12,12 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pentalog.log.files import Handle, sync_file
+from pentalog.log.files import sync_file
 from pentalog.log.flusher import SYNC_LANE
 from pentalog.log.segment import segment_path
 
 if TYPE_CHECKING:
-    from pentalog.log.partition import PartitionLog
+    from pentalog.log.partition import PartitionLog, UnsyncedAborts
 
 SUFFIX: Final = ".producers"
 
@@ -46,15 +46,17 @@ class ProducerSnapshots:
         if not partition.aborts_unsynced:
             self._write(snapshot, offset)
             return
-        unsynced, partition.aborts_unsynced = partition.aborts_unsynced, {}
+        unsynced = dict(partition.aborts_unsynced)
 
         def done(_: None, error: BaseException | None) -> None:
             try:
                 if error is not None:
                     # Another sync proves nothing: the entries must be written again.
-                    partition.aborts_unsynced = unsynced | partition.aborts_unsynced
                     partition.aborts_unwritten = True
                     raise error
+                for path, synced in unsynced.items():
+                    if partition.aborts_unsynced.get(path) is synced:
+                        del partition.aborts_unsynced[path]
                 if not partition.deleted:
                     self._write(snapshot, offset)
             except OSError as failure:
@@ -63,10 +65,10 @@ class ProducerSnapshots:
 
         partition.runtime.offload(SYNC_LANE, partial(self._sync_aborts, unsynced), done)
 
-    def _sync_aborts(self, unsynced: dict[Path, Handle]) -> None:
+    def _sync_aborts(self, unsynced: dict[Path, UnsyncedAborts]) -> None:
         files = self._partition.files
-        for file in unsynced.values():
-            files.sync(file)
+        for index in unsynced.values():
+            files.sync(index.file)
         files.sync_directory(self._partition.directory)
 
     def _write(self, snapshot: bytes, offset: int) -> None:

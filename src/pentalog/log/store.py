@@ -280,10 +280,10 @@ class Store:
             entries=entries,
         )
         if rejected:
-            self._set_aside(partition, rejected)
+            self._keep_rejected(partition, rejected)
         self._partitions[at] = partition
 
-    def _set_aside(self, partition: PartitionLog, rejected: list[Entry]) -> None:
+    def _keep_rejected(self, partition: PartitionLog, rejected: list[Entry]) -> None:
         """Keep what the journal holds and no segment can take, for those who want to look."""
         path = self.directory / "journal.rejected"
         self.metrics.journal_entries_rejected += len(rejected)
@@ -469,6 +469,7 @@ class Store:
             self.files.replace_text(path, checkpoints.offsets_text(starts))
             self._starts = starts
         for partition in self._partitions.values():
+            partition.start_on_disk = partition.start_offset
             partition.drop_trimmed()
 
     def write_cleaned_offsets(self) -> None:
@@ -550,15 +551,11 @@ class Store:
         """Has nothing ever been written to it?"""
         return not self.get(at).end_offset
 
-    def set_aside(self, at: Partition) -> None:
+    def set_aside(self, at: Partition, why: str) -> None:
         """Take a partition of an unknown topic out of the log; its files get another name."""
         partition = self._forget(at)
         aside = self._directories.move_away(partition.directory, partition.topic_id, STRAY)
-        log.error(
-            "%s is of a topic with another id than the one of this name, and was moved to %s",
-            partition.name,
-            aside,
-        )
+        log.error("%s %s; it was moved to %s", partition.name, why, aside)
 
     def configure(self, at: Partition, settings: LogSettings) -> None:
         self.get(at).configure(settings)

@@ -273,3 +273,18 @@ def test_slices_of_any_size_join_without_a_gap(tmp_path: Path) -> None:
             assert kernels.batch_header(data, 0).base_offset == offset
             assert kernels.check_batches(data, 0, len(data)).offsets == part.next_offset - offset
             offset = part.next_offset
+
+
+def test_a_retry_of_what_was_deleted_meanwhile_is_recognised(tmp_path: Path) -> None:
+    bench = LogBench(tmp_path)
+    bench.partition()
+    sent = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+    assert bench.settled(b"a", b"b", **sent).base_offset == 0
+    bench.settled(b"c")
+    bench.store.get(AT).trim(2)
+    bench.store.write_starts()
+    bench.crash()
+    again = LogBench(tmp_path)
+    assert again.store.get(AT).marks == (2, 3, 3, 3)
+    assert again.append(b"a", b"b", **sent).base_offset == 0
+    assert again.store.get(AT).end_offset == 3
