@@ -179,6 +179,9 @@ class Store:
             self.write_starts()
             self.write_cleaned_offsets()
             self._write_checkpoints(self._recovery_points())
+            for partition in self._partitions.values():
+                if partition.topic_id.int:  # with a checksum
+                    self._directories.write_topic_id(partition.directory, partition.topic_id)
         self._opened = True
         self._checkpoint_timer = self.runtime.after(_CHECKPOINT_INTERVAL_MS, self._checkpoint_due)
         self._publish_due()

@@ -156,7 +156,11 @@ def test_a_new_topic_inherits_nothing_from_checkpoints_without_ids(tmp_path: Pat
     fill(tmp_path).store.close()
     for name in ("recovery-point", "log-start", "cleaner"):
         (tmp_path / f"{name}-offset-checkpoint").write_text("0\n1\nevents 0 150\n")
+    metadata = tmp_path / "events-0" / "partition.metadata"
+    healthy = metadata.read_text()
+    metadata.write_text("".join(healthy.splitlines(keepends=True)[:2]))
     again = LogBench(tmp_path)
+    assert metadata.read_text() == healthy
     assert again.store.get(AT).start_offset == again.store.cleaned_offsets[AT] == 150
     again.store.delete(AT)
     again.store.create(AT, UUID(int=77), LogSettings())
