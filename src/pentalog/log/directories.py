@@ -57,6 +57,8 @@ class Directories:
         self.directory = directory
         self.left_alone: set[str] = set()
         """Topics of which an Apache Kafka's directories lie here; they are not ours to touch."""
+        self.named: Mapping[str, UUID] = {}
+        """The ids of topics, by directory name, as other files than their own name them."""
         self._names = names
 
     def found(self) -> Iterator[tuple[Partition, str]]:
@@ -106,7 +108,9 @@ class Directories:
             )
 
     def _is_ours(self, topic: str, name: str) -> bool:
-        return topic == OFFSETS_TOPIC and (self.topic_id(self.directory / name) == OFFSETS_TOPIC_ID)
+        found = self.topic_id(self.directory / name)
+        known = found if found.int else self.named.get(name)
+        return topic == OFFSETS_TOPIC and known == OFFSETS_TOPIC_ID
 
     def topic_id(self, directory: Path) -> UUID:
         return read_topic_id(self.files, directory)

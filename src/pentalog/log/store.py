@@ -128,6 +128,11 @@ class Store:
         cleaned = self._read_offsets(checkpoints.CLEANED_OFFSETS)
         published = read_marks(files, directory, self._names)
         starts = self._read_starts(published)
+        named = {spell(at): marks.topic_id for at, marks in (published or {}).items()}
+        for name, known in (*self._starts.items(), *points.items()):
+            if known.topic_id is not None:
+                named[name] = known.topic_id
+        self._directories.named = named
         if stops:
             files.remove(directory / checkpoints.CLEAN_STOP)
             files.sync_directory(directory)
@@ -139,7 +144,7 @@ class Store:
                 f"may be {self.files_max}; let this process open more (ulimit -Hn)"
             )
         entries = self._read_journal()
-        ids = {name: self._topic_id(at, name, published or {}) for at, name in found}
+        ids = {name: self._topic_id(name) for _, name in found}
         owners = owners_of(found, ids, points)
         for done, (at, name) in enumerate(found):
             topic_id = ids[name]
@@ -173,8 +178,8 @@ class Store:
             self.journal.retire()
         else:
             self.journal.start()
-        known = (*points.values(), *cleaned.values(), *self._starts.values())
-        if any(offset.topic_id is None for offset in known):
+        offsets = (*points.values(), *cleaned.values(), *self._starts.values())
+        if any(offset.topic_id is None for offset in offsets):
             # As format 1 wrote them: a new topic of the same name would inherit these offsets.
             self.write_starts()
             self.write_cleaned_offsets()
@@ -186,24 +191,20 @@ class Store:
         self._checkpoint_timer = self.runtime.after(_CHECKPOINT_INTERVAL_MS, self._checkpoint_due)
         self._publish_due()
 
-    def _topic_id(
-        self, at: Partition, name: str, published: Mapping[Partition, PublishedMarks]
-    ) -> UUID:
+    def _topic_id(self, name: str) -> UUID:
         """The id of a directory's topic; if its file is damaged, as other files name it.
 
         Without an id the start offset and the journal's entries of the partition would be lost.
         A new topic of the same name gets no acknowledged record before its own id is synced.
         """
-        found = self._directories.topic_id(self.directory / name)
-        if found.int:
+        directory = self.directory / name
+        found, named = self._directories.topic_id(directory), self._directories.named.get(name)
+        if found.int or named is None:
             return found
-        for named in (self._points.get(name), self._starts.get(name), published.get(at)):
-            if named is not None and named.topic_id is not None:
-                path = self.directory / name / TOPIC_ID_FILE
-                log.warning("%s is damaged: it is written again as other files name the id", path)
-                self._directories.write_topic_id(path.parent, named.topic_id)
-                return named.topic_id
-        return found
+        path = directory / TOPIC_ID_FILE
+        log.warning("%s is damaged: it is written again as other files name the id", path)
+        self._directories.write_topic_id(directory, named)
+        return named
 
     def _read_journal(self) -> dict[tuple[UUID, int], list[Entry]]:
         entries: dict[tuple[UUID, int], list[Entry]] = {}

@@ -14,7 +14,9 @@ from tests.support.logs import AT, LogBench
 
 from pentalog.log.directories import StoreError
 from pentalog.log.files import Handle, RealFiles
+from pentalog.model.internal import OFFSETS_TOPIC, OFFSETS_TOPIC_ID
 from pentalog.model.settings import LogSettings
+from pentalog.model.types import Partition
 
 
 class CountingFiles(RealFiles):
@@ -170,6 +172,20 @@ def test_a_new_topic_inherits_nothing_from_checkpoints_without_ids(tmp_path: Pat
     assert once_more.store.cleaned_offsets == {}
     assert once_more.values() == {0: b"first"}
     assert once_more.append(b"second").base_offset == 1
+
+
+def test_the_offsets_topic_is_not_taken_for_kafkas_if_its_id_is_damaged(tmp_path: Path) -> None:
+    at = Partition(OFFSETS_TOPIC, 0)
+    bench = LogBench(tmp_path)
+    bench.store.create(at, OFFSETS_TOPIC_ID, LogSettings())
+    bench.store.close()
+    metadata = tmp_path / f"{OFFSETS_TOPIC}-0" / "partition.metadata"
+    healthy = metadata.read_bytes()
+    metadata.write_bytes(healthy.replace(b"topic_id", b"topic_iD"))
+    again = LogBench(tmp_path)
+    assert not again.store.left_alone
+    assert again.store.found() == {at: OFFSETS_TOPIC_ID}
+    assert metadata.read_bytes() == healthy
 
 
 @pytest.mark.parametrize("name", ["pentalog.format", "journal", "events-0/partition.metadata"])
