@@ -306,12 +306,15 @@ def _open_aborted(partition: PartitionLog) -> None:
         if not partition.files.exists(path):
             continue
         file = partition.files.open(path)
-        data = partition.files.read(file, partition.files.size(file), 0)
+        size = partition.files.size(file)
+        # At most one entry per batch: a file that is larger is not read whole.
+        size_max = (segment.size // _HEADER_BYTES + 1) * transactions.ENTRY_BYTES
+        data = partition.files.read(file, min(size, size_max), 0)
         entries = transactions.unpack(data, segment.base_offset, segment.next_offset)
         for entry in entries:
             partition.aborted.add(entry)
         sound = transactions.pack(entries)
-        if sound != data:
+        if sound != data or len(sound) != size:
             # Left there, these would be taken for transactions of records yet to come.
             partition.files.write(file, sound, 0)
             partition.files.truncate(file, len(sound))

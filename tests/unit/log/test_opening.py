@@ -237,6 +237,19 @@ def test_what_is_cut_off_is_not_written_again_before(tmp_path: Path) -> None:
     assert 0 < files.written_bytes < 1 << 10
 
 
+def test_an_index_of_aborted_transactions_is_not_read_beyond_what_it_may_hold(
+    tmp_path: Path,
+) -> None:
+    fill(tmp_path).store.close()
+    path = tmp_path / "events-0" / "00000000000000000000.txnindex"
+    with path.open("wb") as file:
+        file.truncate(64 << 20)
+    files = CountingReads()
+    assert list(LogBench(tmp_path, files=files).values()) == list(range(200))
+    assert files.largest_bytes <= 1 << 20
+    assert path.stat().st_size == 0
+
+
 class CountingWrites(RealFiles):
     written_bytes = 0
 
