@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from pentalog import kernels
 from pentalog.log import checkpoints, transactions
 from pentalog.log.cuts import Parts
+from pentalog.log.directories import read_topic_id
 from pentalog.log.files import Files, Handle, RealFiles
 from pentalog.log.format import FORMAT, FORMATS_READ, read_format
 from pentalog.log.index import OffsetIndex, TimeIndex
@@ -107,6 +108,16 @@ class PartitionReader:
         if marks is None:
             raise DirectoryUnreadable(f"{self.at} was deleted")
         return marks.start
+
+    def check(self, limit: Offset) -> None:
+        """Make sure that a limit was set for the topic whose files these are now.
+
+        A new topic of the same name may hold records below it that are not durable.
+        """
+        marks = self._owner.marks().get(self.at)
+        found = read_topic_id(self.files, self.directory)
+        if marks is None or marks.topic_id != found or marks.stable < limit:
+            raise DirectoryUnreadable(f"{self.at} was deleted")
 
     def bases(self) -> list[Offset]:
         """The segments there are; raises `Swapping` while one is being exchanged."""
@@ -325,6 +336,8 @@ class SegmentFeed:
             behind = min(gone.behind, self._limit)
             first, self._cursor = self._cursor, behind
             raise Gone(first, behind, gone.why) from gone
+        # After it was opened: what was opened earlier may be deleted, but is not exchanged.
+        self._partition.check(self._limit)
         self._position = self._partition.find(self._opened, self._cursor)
 
     def _next(self) -> Piece | None:
