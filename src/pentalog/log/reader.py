@@ -12,6 +12,7 @@ from bisect import bisect_right
 from itertools import zip_longest
 from pathlib import Path
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from pentalog import kernels
 from pentalog.log import checkpoints, transactions
@@ -60,6 +61,8 @@ class DirectoryReader:
         self.directory = directory
         self.files = files if files is not None else RealFiles()
         self._names = checkpoints.Names(self.files, directory)
+        self._marks: dict[Partition, PublishedMarks] = {}
+        """As they were last read."""
         try:
             text = read_format(self.files, directory)
         except OSError as error:
@@ -76,11 +79,24 @@ class DirectoryReader:
         for _ in range(_LISTINGS_MAX):
             found = read_marks(self.files, self.directory, self._names)
             if found is not None:
+                self._marks = found
                 return found
         raise DirectoryUnreadable(
             f"{self.directory} has no marks that say how far it may be read;"
             " start a broker on it once, then read it again"
         )
+
+    def covers(self, at: Partition, topic_id: UUID, limit: Offset) -> bool:
+        """May a topic with this id be read up to a limit?
+
+        The file is read again only if it could not be at the last reading: it has a line for each
+        partition, and this is asked for each segment.
+        """
+
+        def allowed(marks: PublishedMarks | None) -> bool:
+            return marks is not None and marks.topic_id == topic_id and marks.stable >= limit
+
+        return allowed(self._marks.get(at)) or allowed(self.marks().get(at))
 
     def partition(self, at: Partition) -> PartitionReader:
         name = checkpoints.spell(at)
@@ -114,9 +130,8 @@ class PartitionReader:
 
         A new topic of the same name may hold records below it that are not durable.
         """
-        marks = self._owner.marks().get(self.at)
         found = read_topic_id(self.files, self.directory)
-        if marks is None or marks.topic_id != found or marks.stable < limit:
+        if not self._owner.covers(self.at, found, limit):
             raise DirectoryUnreadable(f"{self.at} was deleted")
 
     def bases(self) -> list[Offset]:
