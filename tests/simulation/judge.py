@@ -7,6 +7,7 @@ a complete reading after a restart also decides what became of the open attempts
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -16,6 +17,7 @@ from tests.simulation.kafka_wire import Read, identity_of, is_marker
 from tests.simulation.violation import Violation
 
 _MARKER = b"a transaction marker"
+_IDENTITY = re.compile(rb"<[0-9]+>\Z")
 ANYWHERE = 1 << 60
 """A start that may lie at any offset."""
 
@@ -252,6 +254,11 @@ class Judge:
         self._count += 1
         return Transaction(self._count)
 
+    def find(self, value: bytes) -> tuple[Sent, int] | None:
+        """The batch that a value was sent in, and its place; values end with an identity."""
+        found = _IDENTITY.search(value)
+        return self._items.get(value) or (self._items.get(found[0]) if found else None)
+
     def register(self, key: object, name: str, initial: int = -1) -> Register:
         found = self.registers.get(key)
         if found is None:
@@ -326,11 +333,6 @@ class Judge:
         if entry is None:
             return repr(identity[:40])
         return f"record {entry[1]} of {entry[0]}"
-
-    def find_value(self, value: bytes) -> tuple[Sent, int] | None:
-        """The batch and the number of a record of which only the value is known."""
-        found = self._items.get(value)
-        return found or self._items.get(value[value.rfind(b"<") :])
 
     def observe(
         self,

@@ -297,7 +297,7 @@ class KafkaClients:
             if sent.loose:
                 producer.producer_id = -1
             return
-        sent.absent = was_absent and not sent.loose
+        sent.absent = was_absent and not sent.loose and answer.code not in _STORAGE_CODES
         if answer.code in _SEQUENCE_CODES and (
             not self.world.judge.synced or self._forgotten(sent)
         ):
