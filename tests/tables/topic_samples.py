@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pentalog.clients.kafka import Cluster, TransactionalProducer
+from pentalog.log.checkpoints import CLEANED_OFFSETS, read_offsets, spell
+from pentalog.log.files import RealFiles
 from pentalog.log.reader import DirectoryReader
 from pentalog.model import batch
 from pentalog.model.types import Partition, Record
@@ -82,6 +84,18 @@ def compacted(data: Path, topic: str, *, bytes_max: int) -> None:
     deadline = time.monotonic() + _ENOUGH_S
     while (left := _log_bytes(data, topic)) > bytes_max:
         assert time.monotonic() < deadline, f"compaction has left {left} bytes of {topic}"
+        time.sleep(0.05)
+
+
+def nothing_dirty(data: Path, at: Partition) -> None:
+    """Wait until compaction has reached the active segment of a partition."""
+    deadline = time.monotonic() + _ENOUGH_S
+    while True:
+        active = max(int(path.stem) for path in (data / spell(at)).glob("*.log"))
+        cleaned = read_offsets(RealFiles(), data / CLEANED_OFFSETS).get(spell(at))
+        if cleaned is not None and cleaned.offset >= active:
+            return
+        assert time.monotonic() < deadline, f"compaction has reached {cleaned}, not {active}"
         time.sleep(0.05)
 
 
