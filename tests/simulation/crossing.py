@@ -61,7 +61,7 @@ def check_uncommitted(
     """
     seen = set()
     for read in _reads(judge, topic, index, shown, start, end):
-        found = judge.find_value(read.record.value or b"")
+        found = judge.find(read.record.value or b"")
         assert found is not None
         sent, number = found
         seen.add(read.offset)
@@ -117,7 +117,7 @@ def _read(judge: Judge, topic: TopicLife, index: int, shown: Shown) -> Read | No
     """A record as it was written; None if that cannot be told."""
     if not shown.value:
         return None  # the tombstone of a compacted topic: every other value has an identity
-    entry = judge.find_value(shown.value)
+    entry = judge.find(shown.value)
     if entry is None:
         raise Violation(
             "phantom", f"no client wrote what is in {topic.label}-{index}: {shown.value[-60:]!r}"

@@ -151,7 +151,7 @@ class DerivedClients(ProtocolClients):
                 value = bytes(read.record.value or b"")
                 if not value:
                     continue  # a tombstone: the source was created again, to be compacted
-                entry = self.world.judge.find_value(value)
+                entry = self.world.judge.find(value)
                 if entry is None:
                     place = f"offset {read.offset} of {DERIVED}-{index}"
                     raise Violation("phantom", f"no client wrote what is at {place}")

@@ -347,11 +347,6 @@ class Judge:
             return repr(identity[:40])
         return f"record {entry[1]} of {entry[0]}"
 
-    def find_value(self, value: bytes) -> tuple[Sent, int] | None:
-        """The batch and the number of a record of which only the value is known."""
-        found = self._items.get(value)
-        return found or self._items.get(value[value.rfind(b"<") :])
-
     def observe(
         self,
         topic: TopicLife,

@@ -16,7 +16,15 @@ ROOT = Path(__file__).resolve().parents[2]
 SEEDS = 400
 CHUNKS = 4
 PLANTED_SEEDS_MAX = 60
-SHOWN = ("no_directory_sync", "acks_all_is_written", "no_idempotence", "seal_off_by_one")
+SHOWN = (
+    "no_directory_sync",
+    "acks_all_is_written",
+    "no_idempotence",
+    "seal_off_by_one",
+    "rustlog_answers_early",
+    "fluvio_undecided",
+    "derived_place_forgotten",
+)
 """Planted faults that every run of the tests finds; `--planted` finds all of them."""
 
 
