@@ -1,4 +1,4 @@
-"""OffsetFetch: where groups go on.
+"""OffsetFetch: where groups go on; answered when what is found is on the disk.
 
 2: no topics means all, and an error for the group.  3: throttle time.  5: leader epochs.  6:
 flexible.  7: offsets in open transactions are an error if the client asks so.  8: several groups
@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from pentalog.broker.port import Committed, Fence
 from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import BrokerError, TopicNotFound
 from pentalog.model.kafka_names import is_carried
+from pentalog.model.later import Later
 from pentalog.model.types import Partition
 from pentalog.protocols.kafka.authorization import demand, refusal_of
 from pentalog.protocols.kafka.coordination import group_code
@@ -31,35 +32,68 @@ _NOTHING: Final[Mapping[str, Any]] = {
 }
 
 
+class Found(NamedTuple):
+    """The answer for one group, to be sent once it is durable."""
+
+    answer: dict[str, Any]
+    settled: Later[None]
+
+
 def serve(call: Call) -> None:
     body = call.body
-    if call.version >= 8:
-        groups = [
-            _group(
-                call,
-                asked.group_id,
-                asked.topics,
-                Fence(getattr(asked, "member_id", None) or "", getattr(asked, "member_epoch", -1)),
-            )
-            for asked in body.groups
-        ]
-        call.answer({"groups": groups})
+    if call.version < 8:
+        one = _group(call, body.group_id, body.topics, Fence())
+        call.when_all([one.settled], lambda kept: _answer_one(kept, one))
         return
-    found = _group(call, body.group_id, body.topics, Fence())
-    if call.version < 2 and found["error_code"]:
-        found["topics"] = _refused(body.topics or (), found["error_code"])
-    call.answer(found)
+    found = [
+        _group(
+            call,
+            asked.group_id,
+            asked.topics,
+            Fence(getattr(asked, "member_id", None) or "", getattr(asked, "member_epoch", -1)),
+        )
+        for asked in body.groups
+    ]
+    call.when_all(
+        [one.settled for one in found],
+        lambda kept: kept.answer({"groups": [_durable(one) for one in found]}),
+    )
 
 
-def _group(call: Call, group: str, asked: Any, fence: Fence) -> dict[str, Any]:
+def _answer_one(call: Call, found: Found) -> None:
+    answer = _durable(found)
+    if call.version < 2 and answer["error_code"]:
+        answer["topics"] = _refused(call.body.topics or (), answer["error_code"])
+    call.answer(answer)
+
+
+def _durable(found: Found) -> dict[str, Any]:
+    """What was found, or an error if it is not on the disk."""
+    try:
+        found.settled.value  # noqa: B018  # raises what went wrong
+    except BrokerError as refusal:
+        return _group_refused(found.answer["group_id"], refusal)
+    return found.answer
+
+
+def _group(call: Call, group: str, asked: Any, fence: Fence) -> Found:
     groups = call.context.broker.groups
     try:
         demand(call.access, Operation.DESCRIBE, Kind.GROUP, group)
         groups.check_fetch(group, fence)
     except BrokerError as refusal:
-        return {"group_id": group, "topics": [], "error_code": group_code(refusal)}
+        return Found(_group_refused(group, refusal), Later.now(None))
     topics = _all(call, group) if asked is None else [_topic(call, group, t) for t in asked]
-    return {"group_id": group, "topics": topics, "error_code": 0}
+    answer = {"group_id": group, "topics": topics, "error_code": 0}
+    return Found(answer, groups.offsets.settled(group))
+
+
+def _group_refused(group: str, refusal: BrokerError) -> dict[str, Any]:
+    code = group_code(refusal)
+    if code == ErrorCode.coordinator_not_available:
+        # As Kafka does: consumers before 3.9 retry this request after NOT_COORDINATOR only.
+        code = int(ErrorCode.not_coordinator)
+    return {"group_id": group, "topics": [], "error_code": code}
 
 
 def _all(call: Call, group: str) -> list[dict[str, Any]]:
