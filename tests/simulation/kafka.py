@@ -23,6 +23,7 @@ from tests.simulation.judge import (
 )
 from tests.simulation.kafka_admin import Administrator
 from tests.simulation.kafka_impostor import intrude
+from tests.simulation.kafka_offsets import look_up_offset
 from tests.simulation.violation import Violation
 from tests.simulation.wire import Connection
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import Task, World
 
 _STORAGE: Final = 56
-_STORAGE_CODES: Final = frozenset({_STORAGE, 15, 51})
+_STORAGE_CODES: Final = frozenset({_STORAGE, 15, 16, 51})
 """What may be answered while the disk fails."""
 _LOSSY_CODES: Final = frozenset({1, 45, 47, 48, 49, 53, 59, 87, 90})
 """What may be answered after a power cut that took what producers, topics and logs knew."""
@@ -472,7 +473,7 @@ class KafkaClients:
             "generation_id": -1,
             "member_id": "",
             "group_instance_id": None,
-            "topics": _committed_topics(topic.name, index, offset),
+            "topics": kafka_wire.committed_topics(topic.name, index, offset),
         }
         answer = await self.ask(client, kafka_wire.TXN_OFFSET_COMMIT, fields)
         code = answer.topics[0].partitions[0].error_code
@@ -552,6 +553,8 @@ class KafkaClients:
             )
 
     def _commit(self, client: str, random: Random) -> Any:
+        if random.random() < 0.4:
+            return look_up_offset(self, client, random)
         topic = self._topic(random)
         if topic is None:
             return None
@@ -571,7 +574,7 @@ class KafkaClients:
             "generation_id_or_member_epoch": -1,
             "member_id": "",
             "group_instance_id": None,
-            "topics": _committed_topics(topic.name, index, offset),
+            "topics": kafka_wire.committed_topics(topic.name, index, offset),
         }
         answer = await self.ask(client, kafka_wire.OFFSET_COMMIT, fields)
         code = answer.topics[0].partitions[0].error_code
@@ -581,19 +584,3 @@ class KafkaClients:
             return
         register.confirm(number)
         self.world.tell(f"{register.name} is {offset}")
-
-
-def _committed_topics(name: str, index: int, offset: int) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": name,
-            "partitions": [
-                {
-                    "partition_index": index,
-                    "committed_offset": offset,
-                    "committed_leader_epoch": -1,
-                    "committed_metadata": "",
-                }
-            ],
-        }
-    ]

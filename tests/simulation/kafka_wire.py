@@ -213,3 +213,19 @@ def metadata() -> bytes:
             "include_topic_authorized_operations": False,
         },
     )
+
+
+def committed_topics(name: str, index: int, offset: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": name,
+            "partitions": [
+                {
+                    "partition_index": index,
+                    "committed_offset": offset,
+                    "committed_leader_epoch": -1,
+                    "committed_metadata": "",
+                }
+            ],
+        }
+    ]
