@@ -31,3 +31,10 @@ class Clients(Protocol):
 
     def disconnect(self) -> None:
         """The broker has gone, with all connections."""
+
+
+class AuditedClients(Clients, Protocol):
+    """Clients that read back more than Kafka's audit does, which comes before theirs."""
+
+    def audit(self, *, restart: bool) -> None:
+        """Compare with the model, with nothing under way; `restart`: the broker just started."""

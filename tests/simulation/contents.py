@@ -72,6 +72,7 @@ def journal_entries(random: Random, content: bytes) -> bytes:
 def _forged_entry(random: Random, content: bytes, at: int) -> bytes:
     head = journal._ENTRY.unpack_from(content, at)
     token, _, length, number, topic_id, partition, _, base, segment_base, position = head
+    base = max(base, 0)  # this may itself be an imitation, out of a value in the journal
     start = at + journal._ENTRY.size
     payload = content[start : start + length]
     number += random.randint(0, 4)

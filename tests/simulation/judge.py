@@ -339,6 +339,11 @@ class Judge:
             return repr(identity[:40])
         return f"record {entry[1]} of {entry[0]}"
 
+    def find_value(self, value: bytes) -> tuple[Sent, int] | None:
+        """The batch and the number of a record of which only the value is known."""
+        found = self._items.get(value)
+        return found or self._items.get(value[value.rfind(b"<") :])
+
     def observe(
         self,
         topic: TopicLife,
@@ -348,10 +353,12 @@ class Judge:
         start: int,
         end: int,
         floor: int | None = None,
+        whole: bool = True,
     ) -> dict[int, bytes]:
         """Check everything that lies in `start..end`, all of which was read.
 
-        `floor` is the start that had been acknowledged when the reading began.
+        `floor` is the start that had been acknowledged when the reading began.  Not `whole` are
+        readings that leave out what was aborted.
         """
         self.readings += 1
         model = topic.model(index)
@@ -366,7 +373,7 @@ class Judge:
                 self._take(topic, index, model, read.offset, _MARKER)
                 continue
             found[read.offset] = self._observe_record(topic, index, model, read, floor)
-        if not topic.compact and not topic.unsure:
+        if whole and not topic.compact and not topic.unsure:
             self._check_whole(topic, index, model, found, start, end)
         return found
 

@@ -89,7 +89,7 @@ class KafkaClients:
         self._busy: set[str] = set()
         self._count = 0
         self._once = [Idempotent(), Idempotent()]
-        self._admin = Administrator(self)
+        self.admin = Administrator(self)
         self._transactional = [Transactional("t0"), Transactional("t1")]
 
     @property
@@ -121,7 +121,7 @@ class KafkaClients:
         if client in self._busy:
             return None
         if client == "admin":
-            operation = getattr(self._admin, kind)(random)
+            operation = getattr(self.admin, kind)(random)
         else:
             operation = getattr(self, f"_{kind}")(client, random)
         if operation is None:
@@ -156,7 +156,7 @@ class KafkaClients:
 
     # Producing
 
-    def _items(self, topic: TopicLife, index: int, random: Random) -> list[Item]:
+    def items(self, topic: TopicLife, index: int, random: Random) -> list[Item]:
         items = []
         next_offset = topic.required_end(index)
         for number in range(random.choice((1, 1, 1, 2, 3, 8))):
@@ -177,7 +177,7 @@ class KafkaClients:
             items.append(Item(identity, key, value))
         return items
 
-    def _batch(self, items: list[Item], random: Random, **producer: Any) -> bytes:
+    def batch(self, items: list[Item], random: Random, **producer: Any) -> bytes:
         records = [
             Record(item.value, item.key, ((kafka_wire.ID_HEADER, item.identity),)) for item in items
         ]
@@ -193,15 +193,15 @@ class KafkaClients:
             return None
         index = random.randrange(topic.partitions)
         acks = random.choice((-1, -1, 1, 1, 0))
-        items = self._items(topic, index, random)
-        data = self._batch(items, random)
+        items = self.items(topic, index, random)
+        data = self.batch(items, random)
         sent = self.world.judge.send(
             topic, index, items, acks=acks, now_ms=self.world.clock.now_ms()
         )
         name = f"produce {sent.number} to {topic.label}-{index}, acks={acks}, {len(data)} bytes"
-        return name, self._send(client, sent, data)
+        return name, self.send(client, sent, data)
 
-    async def _send(self, client: str, sent: Sent, data: bytes, tid: str | None = None) -> int:
+    async def send(self, client: str, sent: Sent, data: bytes, tid: str | None = None) -> int:
         frame = kafka_wire.produce(sent.topic.name, sent.index, data, sent.acks, tid)
         connection = self.connection(client)
         if sent.acks == 0:
@@ -238,7 +238,7 @@ class KafkaClients:
         if topic is None:
             return None
         index = random.randrange(topic.partitions)
-        items = self._items(topic, index, random)
+        items = self.items(topic, index, random)
         place = (topic.number, index)
         return (
             f"idempotent produce to {topic.label}-{index}",
@@ -258,7 +258,7 @@ class KafkaClients:
         if producer.producer_id < 0 and not await self._identify(client, producer):
             return
         sequence = producer.sequences.get(place, 0)
-        data = self._batch(
+        data = self.batch(
             items,
             random,
             producer_id=producer.producer_id,
@@ -422,8 +422,8 @@ class KafkaClients:
         random: Random,
     ) -> bool:
         place = (topic.number, index)
-        items = self._items(topic, index, random)
-        data = self._batch(
+        items = self.items(topic, index, random)
+        data = self.batch(
             items,
             random,
             producer_id=producer.producer_id,
@@ -443,7 +443,7 @@ class KafkaClients:
             transaction=transaction,
         )
         self.world.tell(f"batch {sent.number} in transaction {transaction.number}")
-        code = await self._send(client, sent, data, producer.name)
+        code = await self.send(client, sent, data, producer.name)
         if code or sent.loose:
             # Which topic knows this sequence now, the producer cannot tell.
             producer.ready = False

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from tests.simulation.kafka import KafkaClients
 
 LONG_NAME: Final = "x" * 249
-_NAMES: Final = ("orders", "events", LONG_NAME)
+DERIVED: Final = "derived"
+"""A topic that the broker writes itself; `derived.py` judges it."""
+NAMES: Final = ("orders", "events", LONG_NAME)
 _TIMEOUT: Final = ms(30_000)
 UNKNOWN_TOPIC: Final = 3
 _EXISTS: Final = 36
@@ -39,7 +41,7 @@ class Administrator:
     def create(self, random: Random) -> Any:
         current = self._world.judge.current
         free = []
-        for name in _NAMES:
+        for name in NAMES:
             life = current(name)
             if life is None or life.being is Being.DELETED:
                 free.append(name)
@@ -50,6 +52,9 @@ class Administrator:
 
     async def _create(self, name: str, random: Random) -> None:
         judge = self._world.judge
+        current = judge.current(name)
+        if current is not None and current.being is not Being.DELETED:
+            return  # another client was faster
         compact = random.random() < self._world.settings.compact
         policy = "compact" if compact else "delete"
         retention = policy == "delete" and random.random() < 0.15
@@ -94,9 +99,11 @@ class Administrator:
         life = self._alive(random)
         if life is None:
             return None
-        return f"delete {life.label}", self._delete(life)
+        return f"delete {life.label}", self.delete_topic(life)
 
-    async def _delete(self, life: TopicLife) -> bool:
+    async def delete_topic(self, life: TopicLife) -> bool:
+        if life.being is not Being.ALIVE:
+            return False  # another client was faster
         self._world.judge.loosen(life.name)
         life.being, life.doomed = Being.DELETING, True
         fields = {"topic_names": (life.name,), "timeout": _TIMEOUT}
@@ -115,7 +122,7 @@ class Administrator:
         return f"delete and create {life.label}", self._recreate(life, random)
 
     async def _recreate(self, life: TopicLife, random: Random) -> None:
-        if await self._delete(life):
+        if await self.delete_topic(life):
             await self._create(life.name, random)
 
     def grow(self, random: Random) -> Any:
@@ -131,7 +138,7 @@ class Administrator:
         fields = {"topics": [topic], "timeout": _TIMEOUT, "validate_only": False}
         answer = (await self._ask(kafka_wire.CREATE_PARTITIONS, fields)).results[0]
         if answer.error_code:
-            self._clients.refused(f"grow {life.label}", answer.error_code)
+            self._clients.refused(f"grow {life.label}", answer.error_code, *_gone(life))
         else:
             life.partitions = wanted
 
@@ -155,7 +162,7 @@ class Administrator:
         fields = {"resources": [resource], "validate_only": False}
         answer = (await self._ask(kafka_wire.ALTER_CONFIGS, fields)).responses[0]
         if answer.error_code:
-            self._clients.refused(f"alter {life.label}", answer.error_code)
+            self._clients.refused(f"alter {life.label}", answer.error_code, *_gone(life))
 
     def trim(self, random: Random) -> Any:
         alive = [life for life in self._world.judge.alive() if not life.compact]
@@ -186,6 +193,7 @@ class Administrator:
                 self._world.violate("not readable", f"{life.label}-{index} ends before {offset}")
             if self._world.files.faults.sync_failed or code == _OUT_OF_RANGE:
                 known = (_OUT_OF_RANGE,)
+            known += _gone(life)
             self._clients.refused(f"trim {life.label}-{index} to {offset}", code, *known)
             return
         self._world.tell(f"{life.label}-{index} starts at {result.low_watermark}")
@@ -199,3 +207,8 @@ class Administrator:
                 f"DeleteRecords took {result.low_watermark} for the end of {life.label}-{index}; "
                 f"up to {promised} was acknowledged before",
             )
+
+
+def _gone(life: TopicLife) -> tuple[int, ...]:
+    """What is answered for a topic that a client of another protocol deletes meanwhile."""
+    return () if life.being is Being.ALIVE else (UNKNOWN_TOPIC,)

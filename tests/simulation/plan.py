@@ -129,6 +129,31 @@ _WEIGHTS: Final = {
     "crash": 3,
 }
 """How often each kind of step comes; a seed changes some of them."""
+_PROTOCOLS: Final[Mapping[str, Mapping[str, int]]] = {
+    "derived": {"derived create": 3, "derived follow": 5},
+    "fluvio": {
+        "fluvio produce": 12,
+        "fluvio fetch": 6,
+        "fluvio stream": 6,
+        "fluvio commit": 4,
+        "fluvio forget": 2,
+        "fluvio end": 3,
+        "fluvio create": 2,
+        "fluvio delete": 1,
+        "fluvio recreate": 1,
+        "fluvio grow": 1,
+    },
+    "rustlog": {
+        "rustlog produce": 12,
+        "rustlog fetch": 8,
+        "rustlog commit": 4,
+        "rustlog wide commit": 1,
+        "rustlog end": 4,
+        "rustlog create": 3,
+        "rustlog recreate": 1,
+    },
+}
+"""The same for clients other than Kafka's; a seed uses some of them."""
 _THEMES: Final[Sequence[Mapping[str, int]]] = (
     {},
     {},
@@ -147,6 +172,8 @@ def plan(seed: int, *, lives: int | None = None, length: int | None = None) -> P
     random = Random(f"plan {seed}")
     settings = _settings(random)
     weights = dict(_WEIGHTS)
+    for protocol in random.sample(sorted(_PROTOCOLS), random.choice((0, 1, 2, 2, 3))):
+        weights |= _PROTOCOLS[protocol]
     for kind in random.sample(sorted(weights), 5):
         weights[kind] *= random.choice((0, 0, 3, 5))
     theme = random.choice(_THEMES)

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from types import FunctionType
+from functools import partial
+from types import FunctionType, SimpleNamespace
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -18,10 +19,12 @@ from tests.simulation.files import SimulatedFiles
 from tests.simulation.runner import run_seed
 
 from pentalog import kernels
+from pentalog.broker.derived_topics import Derivation
 from pentalog.broker.endings import Endings
 from pentalog.broker.groups import LocalGroups
 from pentalog.broker.log import LocalLog, LocalWait
 from pentalog.broker.offsets import LocalOffsets
+from pentalog.broker.port import Committed
 from pentalog.broker.state import State
 from pentalog.broker.transaction import Transaction
 from pentalog.broker.transactions import LocalTransactions
@@ -37,7 +40,13 @@ from pentalog.log.segment import Segment, segment_path
 from pentalog.log.store import Store
 from pentalog.log.transactions import AbortedTransactions
 from pentalog.model.later import Later
-from pentalog.model.types import Horizon
+from pentalog.model.types import Ack, Horizon
+from pentalog.protocols.fluvio import produce as fluvio_produce
+from pentalog.protocols.fluvio import records as fluvio_records
+from pentalog.protocols.fluvio.streams import Stream
+from pentalog.protocols.rustlog import records as rustlog_records
+from pentalog.protocols.rustlog.line import Line
+from pentalog.protocols.rustlog.records import Fetching
 
 
 class Planted(NamedTuple):
@@ -362,6 +371,97 @@ def state_changes_dropped(stack: ExitStack) -> None:
         committed(state, changes, None)
 
     _patch(stack, State, "_committed", drop)
+
+
+# RustLog and Fluvio
+
+
+@_fault("RustLog's Produce is answered when the records are written")
+def rustlog_answers_early(stack: ExitStack) -> None:
+    _patch(stack, rustlog_records, "Ack", SimpleNamespace(DURABLE=Ack.WRITTEN))
+
+
+@_fault("RustLog's commits and new topics are answered before they are on the disk")
+def rustlog_confirms_early(stack: ExitStack) -> None:
+    def early(
+        line: Line, dialect: Any, request: Any, later: Any, encode: Any, kept: Any = None
+    ) -> None:
+        if kept is None:
+            line.send(encode(None))
+        else:
+            line.fill(kept, encode(None))
+
+    _patch(stack, Line, "answer_later", early)
+
+
+@_fault("ends that RustLog shows are not durable")
+def rustlog_ends_early(stack: ExitStack) -> None:
+    def early(line: Line, dialect: Any, request: Any, partitions: Any, encode: Any) -> None:
+        log = line.context.broker.log
+        line.say(encode({at: log.marks(at).end for at in partitions}))
+
+    _patch(stack, Line, "answer_with_ends", early)
+
+
+@_fault("RustLog's Fetch does not wait for what acks=1 acknowledged")
+def rustlog_fetch_impatient(stack: ExitStack) -> None:
+    def look_again(fetching: Fetching) -> None:
+        fetching._settled = True
+        fetching._read()
+
+    _patch(stack, Fetching, "_settle", look_again)
+
+
+@_fault("a durable write of Fluvio is answered when it is in the file")
+def fluvio_answers_early(stack: ExitStack) -> None:
+    levels = SimpleNamespace(DURABLE=Ack.WRITTEN, WRITTEN=Ack.WRITTEN)
+    _patch(stack, fluvio_produce, "Ack", levels)
+
+
+@_fault("Fluvio's readers of committed records see what is not durable")
+def fluvio_reads_to_the_end(stack: ExitStack) -> None:
+    def end(broker: Any, *, committed: bool) -> Horizon:
+        return Horizon.END
+
+    _patch(stack, fluvio_records, "horizon_of", end)
+
+
+@_fault("Fluvio's readers see records of open transactions")
+def fluvio_undecided(stack: ExitStack) -> None:
+    _patch(stack, fluvio_records, "decided", lambda broker, at, opened, horizon: opened)
+
+
+@_fault("Fluvio's streams pass over a record after each frame")
+def fluvio_stream_skips(stack: ExitStack) -> None:
+    acknowledge = Stream.acknowledge
+
+    def skip(stream: Stream, offset: int) -> Any:
+        error = acknowledge(stream, offset)
+        stream._offset += 1
+        return error
+
+    _patch(stack, Stream, "acknowledge", skip)
+
+
+@_fault("a derived topic's place in its source is committed ahead of its records")
+def derived_place_early(stack: ExitStack) -> None:
+    def early(derivation: Derivation, reached: int, later: Any) -> None:
+        def step() -> None:
+            place = {derivation._source: Committed(reached)}
+            offsets = derivation._broker.groups.offsets
+            offsets.commit(derivation._group, place).then(partial(derivation._staged, reached))
+
+        derivation._try(step)
+
+    _patch(stack, Derivation, "_written", early)
+
+
+@_fault("a derived topic's place in its source is not committed with its records")
+def derived_place_forgotten(stack: ExitStack) -> None:
+    def forget(derivation: Derivation, reached: int, later: Any) -> None:
+        derivation._try(lambda: derivation._staged(reached, later))
+
+    _patch(stack, Derivation, "_written", forget)
 
 
 @contextmanager

@@ -73,6 +73,7 @@ class Connection:
         self, endpoint: Endpoint, context: Context, soon: Callable[[Callable[[], None]], None]
     ) -> None:
         self.ended = False
+        self._in_order = endpoint.in_order
         self._soon = soon
         self._held = False
         self._line: deque[_Place] = deque()
@@ -99,6 +100,11 @@ class Connection:
         else:
             self._waiting.append(reply)
         return reply
+
+    @property
+    def has_frame(self) -> bool:
+        """Would `next_frame` be ready at once?"""
+        return bool(self._frames) or self.ended
 
     def send_frame(self, frame: bytes) -> None:
         """Send a frame; its length is put in front."""
@@ -162,14 +168,18 @@ class Connection:
         self._soon(run)
 
     def flush(self) -> None:
-        """Move answers that are next in line to the client."""
-        moved = False
+        """Move answers that are next in line to the client, or all if order does not matter."""
+        filled = []
         while self._line and self._line[0].pieces is not None:
-            for piece in self._line.popleft().pieces or ():
-                self._arrived += _bytes_of(piece)
-            moved = True
-        if not moved:
+            filled.append(self._line.popleft())
+        if not self._in_order:
+            filled += [place for place in self._line if place.pieces is not None]
+            self._line = deque(place for place in self._line if place.pieces is None)
+        if not filled:
             return
+        for place in filled:
+            for piece in place.pieces or ():
+                self._arrived += _bytes_of(piece)
         arrived = self._arrived
         while len(arrived) >= 4:
             (length,) = _LENGTH.unpack_from(arrived)

@@ -20,16 +20,19 @@ from typing import Any, Final
 from unittest import mock
 
 from tests.simulation import kafka_audit
-from tests.simulation.clients import Clients
+from tests.simulation.clients import AuditedClients, Clients
 from tests.simulation.database import Connection as DatabaseConnection
 from tests.simulation.database import Database
+from tests.simulation.derived import DerivedClients
 from tests.simulation.disk import Directory, Disk
 from tests.simulation.files import Crash, SimulatedFiles
+from tests.simulation.fluvio import FluvioClients
 from tests.simulation.judge import Judge
 from tests.simulation.kafka import KafkaClients
 from tests.simulation.kafka_admin import LONG_NAME
 from tests.simulation.plan import Life, Plan, Step
 from tests.simulation.runtime import BrokerMistake, Clock, VirtualRuntime
+from tests.simulation.rustlog import RustLogClients
 from tests.simulation.violation import Violation
 from tests.simulation.wire import Connection, Lost, Reply
 
@@ -113,7 +116,12 @@ class World:
         self.had_fault = False
         """Something was made to fail in this life."""
         self.kafka = KafkaClients(self)
-        self.clients: tuple[Clients, ...] = (self.kafka,)
+        self.others: tuple[AuditedClients, ...] = (
+            RustLogClients(self),
+            FluvioClients(self),
+            DerivedClients(self),
+        )
+        self.clients: tuple[Clients, ...] = (self.kafka, *self.others)
         data = Directory()
         self.disk.root.link("data", data)
         self.disk.root.sync()
@@ -162,11 +170,11 @@ class World:
         self.random.seed(life.seed)
         try:
             self._open()
-            kafka_audit.audit(self, restart=True)
+            self._audit(restart=True)
             for step in life.steps:
                 self._do(step)
             self._quieten()
-            kafka_audit.audit(self, restart=False)
+            self._audit(restart=False)
             self._end(life.ending)
         except Crash:
             self._crashed(self._crash_kind)
@@ -175,6 +183,11 @@ class World:
         self._recovery = list(life.recovery)
 
     _recovery: list[Step]
+
+    def _audit(self, *, restart: bool) -> None:
+        kafka_audit.audit(self, restart=restart)
+        for clients in self.others:
+            clients.audit(restart=restart)
 
     def _abandon(self) -> None:
         """Leave no thread and no coroutine behind."""
@@ -247,6 +260,13 @@ class World:
         else:
             self._crash_steps = count
         self.tell(f"a {self._crash_kind} is due in {count}")
+
+    def crash_soon(self, steps_max: int = 4) -> None:
+        """Cut the power in one of the next steps: an answer has just arrived."""
+        if not (self._crash_calls or self._crash_steps or self._crash_writes):
+            self._crash_kind = "cut"
+            self._crash_steps = self.random.randint(1, steps_max)
+            self.tell(f"a cut is due in {self._crash_steps}")
 
     def relieve(self) -> None:
         """End all faults."""

@@ -128,7 +128,7 @@ class DerivedTopics:
             return
         wanted = set(self._wanted())
         for gone in self._derivations.keys() - wanted:
-            self._derivations.pop(gone).close()
+            self._derivations.pop(gone).abandon()
         for new in wanted - self._derivations.keys():
             started = self._derivations[new] = Derivation(self._broker, self._runtime, new)
             started.start()
@@ -162,6 +162,7 @@ class Derivation:
     def __init__(self, broker: Broker, runtime: Runtime, wanted: _Wanted) -> None:
         self._broker = broker
         self._runtime = runtime
+        self._wanted = wanted
         self._source = wanted.source
         self._target = Partition(wanted.topic, wanted.source.index % wanted.partitions)
         self._link = Link(wanted.module, parameters_of(wanted.parameters))
@@ -174,6 +175,8 @@ class Derivation:
         self._waiting: Waiting | None = None
         self._timer: Timer | None = None
         self._closed = False
+        self._writing = False
+        """Its transaction is open."""
 
     def start(self) -> None:
         """From the place the last transaction has left, as a new life of the producer."""
@@ -193,6 +196,30 @@ class Derivation:
         if self._timer is not None:
             self._timer.cancel()
 
+    def abandon(self) -> None:
+        """Close it for good: nothing takes its place that would end its transaction."""
+        self.close()
+        if self._writing:
+            # Consumers of the derived topic would wait for it until it times out.
+            with contextlib.suppress(BrokerError):
+                self._broker.transactions.end(self._name, self._who, commit=False, bump=False)
+
+    def _is_over(self) -> bool:
+        """Has it been closed, or is it about to be because one of its topics was deleted?
+
+        Places and output are written by name: they must not reach the next topic of that name.
+        """
+        if self._closed:
+            return True
+        topics, wanted = self._broker.topics, self._wanted
+        try:
+            return (
+                topics.get(wanted.source.topic).topic_id != wanted.source_id
+                or topics.get(wanted.topic).topic_id != wanted.topic_id
+            )
+        except TopicNotFound:
+            return True
+
     def _drop_chain(self) -> None:
         if self._chain is not None:
             self._chain.close()
@@ -200,7 +227,7 @@ class Derivation:
 
     def _try(self, step: Callable[[], object]) -> None:
         """Take a step; after a refusal begin again, a little later."""
-        if self._closed:
+        if self._is_over():
             return
         try:
             step()
@@ -223,12 +250,12 @@ class Derivation:
     def _chained(self, later: Later[Chain]) -> None:
         def step() -> None:
             self._chain = later.value
-            if self._closed:
+            if self._is_over():
                 self._drop_chain()
             else:
                 self._read()
 
-        if self._closed:
+        if self._is_over():
             with contextlib.suppress(BrokerError):
                 step()
         else:
@@ -297,6 +324,7 @@ class Derivation:
         built = bytearray()
         for section in sections:
             built += self._batch(section)
+        self._writing = True
         self._broker.transactions.enlist(self._name, self._who, [self._target])
         appended = self._broker.log.append(self._target, memoryview(built))
         # The output first: a place that is known to be reached must not outlive it.
@@ -346,6 +374,7 @@ class Derivation:
     def _went_on(self, reached: Offset, later: Later[None] | Later[Identity]) -> None:
         def step() -> None:
             _ = later.value
+            self._writing = False
             self._offset = reached
             self._runtime.soon(lambda: self._try(self._read))
 

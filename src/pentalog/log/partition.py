@@ -501,32 +501,44 @@ class PartitionLog:
         start = self.start_on_disk
         self.drop_segments([s for s in self.segments[:-1] if s.next_offset <= start])
 
-    def drop_segments(self, doomed: list[Segment]) -> None:
-        """Remove segments from the front, their files after the topic's delay."""
-        if doomed:
-            self.snapshots.keep(doomed[-1].next_offset)
+    def drop_segments(self, doomed: list[Segment]) -> int:
+        """Remove segments from the front, their files after the topic's delay; returns how many.
+
+        The first one that the disk does not let go keeps all after it: a log without those would
+        have a hole after the next start.
+        """
+        if not doomed:
+            return 0
+        self.snapshots.keep(doomed[-1].next_offset)
+        dropped = 0
         for segment in doomed:
             assert segment is self.segments[0]
             assert len(self.segments) > 1
+            if not self.retire(segment):
+                break
             del self.segments[0], self.bases[0]
             self.start_offset = max(self.start_offset, self.segments[0].base_offset)
             self.metrics.segments_deleted += 1
             self.metrics.segments_deleted_bytes += segment.size
-            self.retire(segment)
-        if doomed:
-            self.reading.forget()
-            self.aborted.forget(self.start_offset)
-            self.notify()
+            dropped += 1
+        self.reading.forget()
+        self.aborted.forget(self.start_offset)
+        self.notify()
+        return dropped
 
-    def retire(self, segment: Segment) -> None:
-        """Take the files of a segment out of the log; they go after the topic's delay."""
+    def retire(self, segment: Segment) -> bool:
+        """Take the files of a segment out of the log; they go after the topic's delay.
+
+        False if the disk refuses it.
+        """
         try:
             segment.mark_deleted()
         except OSError as error:
-            # What keeps its name lies before the start: the next open removes it.
             what = f"rename the files of a dropped segment of {self.name}"
             self.troubles.tell(logging.WARNING, "retire", what, error)
+            return False
         self.runtime.after(self.settings.file_delete_delay_ms, partial(self._remove, segment))
+        return True
 
     def _remove(self, segment: Segment) -> None:
         try:

@@ -46,8 +46,7 @@ def apply_retention(partition: PartitionLog, now_ms: int, lease: Lease | None = 
     partition.leased_bytes = held_bytes
     if doomed and doomed[-1].active:
         partition.roll()
-    partition.drop_segments(doomed)
-    return len(doomed)
+    return partition.drop_segments(doomed)
 
 
 def _has_expired(

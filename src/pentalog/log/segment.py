@@ -570,13 +570,17 @@ class Segment:
     # Leaving
 
     def mark_deleted(self) -> None:
-        """Out of the log; readers that hold it may finish, and a restart removes it."""
+        """Out of the log; readers that hold it may finish, and a restart removes it.
+
+        Raises OSError if the segment is still in the log; its indexes mean nothing without it.
+        """
+        first, *beside = SUFFIXES
+        self.files.rename(self.path(first), self.path(first + DELETED))
         self._residents.leave(self)
-        for suffix in SUFFIXES:
-            path = self.path(suffix)
-            if self.files.exists(path):
-                self.files.rename(path, self.path(suffix + DELETED))
         self._file = None
+        for suffix in beside:
+            with contextlib.suppress(OSError):  # not each segment has each of them
+                self.files.rename(self.path(suffix), self.path(suffix + DELETED))
 
     def remove(self) -> None:
         for suffix in SUFFIXES:

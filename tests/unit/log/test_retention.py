@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -10,6 +12,7 @@ from uuid import uuid4
 import pytest
 from tests.support.logs import AT, LogBench
 
+from pentalog.log.files import RealFiles
 from pentalog.log.housekeeping import Housekeeping
 from pentalog.log.retention import Lease, apply_retention
 from pentalog.model.errors import OffsetOutOfRange
@@ -149,6 +152,35 @@ def test_what_was_trimmed_stays_until_the_start_is_on_the_disk(tmp_path: Path) -
     assert len(partition.segments) == segments > 2
     bench.crash()
     assert list(LogBench(tmp_path, flush_interval_ms=0).values()) == list(range(60))
+
+
+class ReluctantFiles(RealFiles):
+    """Segments of these base offsets keep their names."""
+
+    kept: Collection[int] = ()
+
+    def rename(self, old: Path, new: Path) -> None:
+        if old.suffix == ".log" and int(old.stem) in self.kept:
+            raise OSError(errno.ENOSPC, "injected", str(old))
+        super().rename(old, new)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2])
+def test_a_segment_that_the_disk_does_not_let_go_keeps_those_after_it(
+    tmp_path: Path, kept: int
+) -> None:
+    bench = bench_with(tmp_path, retention_ms=MINUTE_MS)
+    bench.files = files = ReluctantFiles()
+    partition = bench.store.get(AT)
+    for segment in partition.segments:
+        segment.files = files
+    files.kept = [partition.bases[kept]]
+    assert apply_retention(partition, bench.runtime.now_ms()) == kept
+    start = files.kept[0]
+    assert partition.start_offset == start
+    bench.crash()
+    bench = LogBench(tmp_path, flush_interval_ms=0)
+    assert list(bench.values(start)) == list(range(start, 60))
 
 
 def test_records_without_a_time_go_by_that_of_their_file(tmp_path: Path) -> None:

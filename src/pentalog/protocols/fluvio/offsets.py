@@ -11,7 +11,7 @@ from functools import partial
 
 from pentalog.broker.port import Committed, Fence
 from pentalog.broker.security import Kind
-from pentalog.model.errors import BrokerError, Unauthorized
+from pentalog.model.errors import BrokerError, TopicNotFound, Unauthorized
 from pentalog.model.later import Later, all_of
 from pentalog.model.types import Offset, Partition
 from pentalog.protocols.fluvio import errors, rights
@@ -95,9 +95,15 @@ def update(call: Call) -> None:
     groups = call.context.broker.groups
     try:
         rights.check(call, rights.SPU, stream.at.topic, stream.consumer_id)
+        call.know(lambda known: [known.topic(*stream.at)])
+        # Offsets are kept by name: a new topic of the same name must not get this one.
+        stream.check_topic()
         settled = groups.commit(stream.consumer_id, Fence(), {stream.at: kept})
     except Unauthorized as refusal:
         _answer_update(call, None, offset, errors.error_of(refusal))
+        return
+    except TopicNotFound:
+        _answer_update(call, None, offset, WireError(errors.TOPIC_DELETED))
         return
     except BrokerError as refusal:
         _answer_update(call, None, offset, errors.other(str(refusal)))

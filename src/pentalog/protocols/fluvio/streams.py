@@ -44,6 +44,7 @@ class Stream:
         self.at = Partition(wish.topic, wish.partition)
         self.consumer_id = wish.consumer_id
         self.ended = False
+        self._deleted = False
         self._session: FluvioSession = call.session
         self._correlation_id = call.head.correlation_id
         self._version = call.version
@@ -109,7 +110,7 @@ class Stream:
                 return
             try:
                 self._session.context.access.check(Operation.READ, Kind.TOPIC, self.at.topic)
-                self._check_topic()
+                self.check_topic()
                 opened = self._session.context.broker.log.open(
                     self.at, self._offset, bytes_max=self._bytes_max, horizon=self._horizon
                 )
@@ -146,12 +147,15 @@ class Stream:
 
     def _topics_changed(self) -> None:
         try:
-            self._check_topic()
+            self.check_topic()
         except BrokerError as refusal:
             self._refuse(refusal)
 
-    def _check_topic(self) -> None:
-        if self._session.context.broker.topics.get(self.at.topic).topic_id != self._topic_id:
+    def check_topic(self) -> None:
+        """Raise `TopicNotFound` if the topic that the stream was opened for has been deleted."""
+        topic = self._session.context.broker.topics.get(self.at.topic)
+        # A cluster gives a topic its id a little later: what was seen to be gone stays gone.
+        if self._deleted or topic.topic_id != self._topic_id:
             raise TopicNotFound(f"topic {self.at.topic!r} was deleted and made again")
 
     def _go_on(self) -> None:
@@ -262,6 +266,7 @@ class Stream:
 
     def _refuse(self, refusal: BrokerError) -> None:
         if isinstance(refusal, TopicNotFound | PartitionNotFound):
+            self._deleted = True
             self._fail(WireError(errors.TOPIC_DELETED))
         elif isinstance(refusal, OffsetOutOfRange):
             self._fail(out_of_range(refusal, self._offset))

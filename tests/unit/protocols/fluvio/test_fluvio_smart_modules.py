@@ -31,7 +31,7 @@ from pentalog.broker.transformation import Link, SmartModule
 from pentalog.model import batch
 from pentalog.model.errors import InvalidConfig, Overloaded, SmartModuleInvalid
 from pentalog.model.later import Later
-from pentalog.model.types import Horizon, Partition, Record
+from pentalog.model.types import Ack, Horizon, Partition, Record
 from pentalog.protocols.fluvio.codec import Reader, Writer
 
 RESULTS: dict[str, list[bytes]] = {
@@ -272,8 +272,8 @@ def test_looking_back(demo: FluvioBroker) -> None:
 class Deriving:
     """A broker that derives topics, as the application puts it together."""
 
-    def __init__(self, directory: Path) -> None:
-        self.broker = FluvioBroker(directory)
+    def __init__(self, directory: Path, **settings: int) -> None:
+        self.broker = FluvioBroker(directory, **settings)
         self.derived = DerivedTopics(self.broker.broker, self.broker.runtime)
         self.broker.topics.checks.append(self.derived.check)
         self.derived.start()
@@ -283,19 +283,30 @@ class Deriving:
         for _ in range(20):
             self.broker.runtime.advance(100)
 
-    def make(self) -> None:
+    def make(self, partitions: int = 2) -> None:
         self.broker.smart_modules.create(SmartModule("keep-a", module("filter")))
         self.run()
         topics = self.broker.topics
         topics.create(TopicSpec(name="raw", partitions=2))
         settings = {"derived.from": "raw", "derived.smartmodule": "keep-a"}
-        topics.create(TopicSpec(name="clean", partitions=2, settings=settings))
+        topics.create(TopicSpec(name="clean", partitions=partitions, settings=settings))
         self.run()
 
     def write(self, *given: bytes, partition: int = 0) -> None:
-        built = batch.build([Record(value, b"k") for value in given], timestamp_ms=77)
-        self.broker.broker.log.append(Partition("raw", partition), memoryview(built))
+        self.append(*given, partition=partition)
         self.run()
+
+    def append(self, *given: bytes, partition: int = 0) -> None:
+        """Without a turn of the loop; a commit is on its way."""
+        built = batch.build([Record(value, b"k") for value in given], timestamp_ms=77)
+        log = self.broker.broker.log
+        log.settle(log.append(Partition("raw", partition), memoryview(built)), Ack.DURABLE)
+
+    def step(self, steps: int) -> None:
+        """Do the next things that are due."""
+        for _ in range(steps):
+            if self.broker.runtime._due:
+                self.broker.runtime._due.popleft()()
 
     def seen(self, partition: int = 0) -> list[bytes | None]:
         """What a reader of committed records gets."""
@@ -362,16 +373,33 @@ def test_whatever_step_the_process_ends_at_nothing_is_lost_or_doubled(
     deriving = Deriving(tmp_path / "data")
     deriving.make()
     deriving.write(b"apple")
-    built = batch.build([Record(b"avocado"), Record(b"b")], timestamp_ms=77)
-    deriving.broker.broker.log.append(Partition("raw", 0), memoryview(built))
-    runtime = deriving.broker.runtime
-    for _ in range(steps):
-        if runtime._due:
-            runtime._due.popleft()()
+    deriving.append(b"avocado", b"b")
+    deriving.step(steps)
     deriving.close()
     deriving = Deriving(tmp_path / "data")
     deriving.write(b"apricot")
     assert deriving.seen() == [b"apple", b"avocado", b"apricot"]
+    deriving.close()
+
+
+@pytest.mark.parametrize("steps", range(15))
+@pytest.mark.parametrize("flush_interval_ms", [0, 100])
+def test_whatever_step_the_source_is_made_again_at_all_of_it_is_derived(
+    tmp_path: Path, steps: int, flush_interval_ms: int
+) -> None:
+    """The new topic has no place of the old one, and no open transaction hides its records."""
+    deriving = Deriving(tmp_path / "data", flush_interval_ms=flush_interval_ms)
+    deriving.make(partitions=1)
+    for partition in (0, 1):
+        deriving.append(b"apple", b"avocado", partition=partition)
+    deriving.step(steps)
+    topics = deriving.broker.topics
+    topics.delete("raw")
+    topics.create(TopicSpec(name="raw", partitions=1))
+    deriving.run()
+    deriving.write(b"almond")
+    deriving.write(b"apricot")
+    assert deriving.seen()[-2:] == [b"almond", b"apricot"]
     deriving.close()
 
 

@@ -477,6 +477,18 @@ def test_managed_offsets_are_those_of_groups(demo: FluvioBroker) -> None:
     assert consumers(demo) == []
 
 
+def test_a_stream_of_a_deleted_topic_commits_nothing(demo: FluvioBroker) -> None:
+    spu = demo.spu()
+    spu.request(STREAM, stream_fetch("demo", consumer_id="mine"))
+    demo.topics.delete("demo")
+    demo.sc().ask(1001, create_topic("demo"))
+    ((_, frame),) = spu.pushed()
+    assert read_streamed(frame).error == 2007
+    answer = spu.ask(COMMIT, bytes(Writer(24).i64(3).u32(1).out))
+    assert (answer.i64(), answer.i16()) == (3, 2007)
+    assert consumers(demo) == []
+
+
 def test_offsets_of_nobody(demo: FluvioBroker) -> None:
     spu = demo.spu()
     answer = spu.ask(COMMIT, bytes(Writer(24).i64(3).u32(9).out))
