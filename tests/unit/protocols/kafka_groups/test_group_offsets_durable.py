@@ -17,7 +17,7 @@ from pentalog.broker.port import Committed
 from pentalog.broker.state import RETRY_MS
 from pentalog.model.types import Partition
 
-NOT_COORDINATOR = 16
+NOT_COORDINATOR, UNSTABLE = 16, 88
 VERSIONS = [1, 2, 7, 8, 10]
 
 
@@ -51,13 +51,13 @@ def commit(line: GroupLine, offset: int, group: str = "g") -> Asked:
     return line.begin(8, 8, **commit_fields(offset, group))
 
 
-def fetch_fields(line: GroupLine, *groups: str) -> dict[str, Any]:
+def fetch_fields(line: GroupLine, *groups: str, stable: bool = False) -> dict[str, Any]:
     topics = [{"name": "t", "topic_id": line.topic_id, "partition_indexes": [0]}]
     asked = [
         {"group_id": group, "member_id": None, "member_epoch": -1, "topics": topics}
         for group in groups
     ]
-    return {**asked[0], "groups": asked}
+    return {**asked[0], "groups": asked, "require_stable": stable}
 
 
 def fetch(line: GroupLine, version: int = 10, *groups: str) -> Asked:
@@ -105,7 +105,7 @@ def test_a_question_after_a_commit_on_the_same_connection(held: GroupLine) -> No
     connection = Connection(held.disk)
     connection.feed(
         request(8, 8, commit_fields(9))
-        + request(9, 7, {**fetch_fields(held, "g"), "require_stable": False})
+        + request(9, 7, fetch_fields(held, "g"))
         + request(18, 0, {})
     )
     held.disk.runtime.run()
@@ -154,6 +154,21 @@ def test_a_file_that_cannot_be_written(line: GroupLine, version: int) -> None:
     accept_writes(line.disk.state)
     line.disk.runtime.advance(RETRY_MS)
     assert told(fetch(line, version).answer) == [(0, 9)]
+
+
+@pytest.mark.parametrize("version", [7, 10])
+def test_a_consumer_that_requires_stable_offsets_is_told_to_retry(
+    line: GroupLine, version: int
+) -> None:
+    """Not all consumers retry an error of the whole request; all retry this one."""
+    refuse_writes(line.disk.state)
+    commit(line, 9)
+    asked = line.begin(9, version, **fetch_fields(line, "g", stable=True))
+    line.disk.runtime.run()
+    assert told(asked.answer) == [(UNSTABLE, -1)]
+    accept_writes(line.disk.state)
+    line.disk.runtime.advance(RETRY_MS)
+    assert told(line.ask(9, version, **fetch_fields(line, "g", stable=True))) == [(0, 9)]
 
 
 def test_of_several_groups_only_one_is_refused(line: GroupLine) -> None:

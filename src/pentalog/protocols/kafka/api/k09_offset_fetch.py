@@ -56,24 +56,32 @@ def serve(call: Call) -> None:
     ]
     call.when_all(
         [one.settled for one in found],
-        lambda kept: kept.answer({"groups": [_durable(one) for one in found]}),
+        lambda kept: kept.answer({"groups": [_durable(kept, one) for one in found]}),
     )
 
 
 def _answer_one(call: Call, found: Found) -> None:
-    answer = _durable(found)
+    answer = _durable(call, found)
     if call.version < 2 and answer["error_code"]:
         answer["topics"] = _refused(call.body.topics or (), answer["error_code"])
     call.answer(answer)
 
 
-def _durable(found: Found) -> dict[str, Any]:
+def _durable(call: Call, found: Found) -> dict[str, Any]:
     """What was found, or an error if it is not on the disk."""
+    answer = found.answer
     try:
         found.settled.value  # noqa: B018  # raises what went wrong
     except BrokerError as refusal:
-        return _group_refused(found.answer["group_id"], refusal)
-    return found.answer
+        if not call.field("require_stable", False):
+            return _group_refused(answer["group_id"], refusal)
+        # The error this client asks for if an offset may still change; consumers retry it.
+        for topic in answer["topics"]:
+            topic["partitions"] = [
+                part if part["error_code"] else _unstable(part["partition_index"])
+                for part in topic["partitions"]
+            ]
+    return answer
 
 
 def _group(call: Call, group: str, asked: Any, fence: Fence) -> Found:
@@ -91,7 +99,7 @@ def _group(call: Call, group: str, asked: Any, fence: Fence) -> Found:
 def _group_refused(group: str, refusal: BrokerError) -> dict[str, Any]:
     code = group_code(refusal)
     if code == ErrorCode.coordinator_not_available:
-        # As Kafka does: consumers before 3.9 retry this request after NOT_COORDINATOR only.
+        # As Kafka answers this request: older consumers treat NOT_AVAILABLE as fatal here.
         code = int(ErrorCode.not_coordinator)
     return {"group_id": group, "topics": [], "error_code": code}
 
@@ -143,11 +151,7 @@ def _partition(
         group, at
     )
     if unstable:
-        return {
-            **_NOTHING,
-            "partition_index": at.index,
-            "error_code": int(ErrorCode.unstable_offset_commit),
-        }
+        return _unstable(at.index)
     if committed is None:
         return {**_NOTHING, "partition_index": at.index}
     return {
@@ -157,6 +161,11 @@ def _partition(
         "metadata": committed.metadata,
         "error_code": 0,
     }
+
+
+def _unstable(index: int) -> dict[str, Any]:
+    code = int(ErrorCode.unstable_offset_commit)
+    return {**_NOTHING, "partition_index": index, "error_code": code}
 
 
 def _refused(asked: Any, code: int) -> list[dict[str, Any]]:
