@@ -243,8 +243,11 @@ def test_entries_are_replayed_only_where_they_were_written(tmp_path: Path) -> No
     assert not any((value or b"").startswith(b"b-") for value in again.values(at=first).values())
 
 
+@pytest.mark.parametrize("others", ["points", "starts", "marks"])
 @pytest.mark.parametrize("content", [b"", b"garbage", None])
-def test_a_damaged_metadata_file_costs_nothing(tmp_path: Path, content: bytes | None) -> None:
+def test_a_damaged_metadata_file_costs_nothing(
+    tmp_path: Path, content: bytes | None, others: str
+) -> None:
     bench = LogBench(tmp_path)
     at = PLACES[0]
     partition = bench.partition(at)
@@ -259,6 +262,10 @@ def test_a_damaged_metadata_file_costs_nothing(tmp_path: Path, content: bytes | 
     metadata.unlink()
     if content is not None:
         metadata.write_bytes(content)
+    if others != "points":
+        (tmp_path / "recovery-point-offset-checkpoint").unlink()
+    if others == "marks":
+        (tmp_path / "log-start-offset-checkpoint").unlink()
     again = LogBench(tmp_path)
     assert again.store.get(at).start_offset == 5
     assert again.values(5, at=at) == {number: b"%d;" % number * 9 for number in range(5, 20)}

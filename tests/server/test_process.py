@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import signal
 import socket
+import sqlite3
 import struct
 import subprocess
 import sys
@@ -185,6 +187,30 @@ def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     in_the_way.write_text("not a directory")
     run = pentalog("start", "--data", str(in_the_way / "data"), "--listen", "kafka=127.0.0.1:0")
     _assert_refused(run.returncode, run.stderr, [str(in_the_way)])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE topics SET topic_id = x'ff'",
+        "UPDATE topics SET partitions = 1 << 60",
+        "UPDATE topics SET partitions = 'many'",
+        "INSERT INTO transactions VALUES ('t', 1, 1, -1, -1, -1, 1000, 'none', 0, '[]', 0)",
+        "INSERT INTO transactions VALUES ('t', 1, 1, -1, -1, -1, 1000, 'commit', 0, '[', 0)",
+    ],
+)
+def test_a_state_file_with_a_damaged_row_is_named(tmp_path: Path, damage: str) -> None:
+    data = tmp_path / "data"
+    with BrokerProcess(data) as broker:
+        with connect(broker.port) as client:
+            client.sendall(_metadata("kept"))
+            answer(client)
+        assert broker.stop() == 0
+    with contextlib.closing(sqlite3.connect(data / "pentalog.sqlite")) as database:
+        database.execute(damage)
+        database.commit()
+    run = pentalog("start", "--data", str(data), "--listen", "kafka=127.0.0.1:0")
+    _assert_refused(run.returncode, run.stderr, ["pentalog.sqlite is damaged", "backup"])
 
 
 def test_config_shows_values_and_sources(tmp_path: Path) -> None:

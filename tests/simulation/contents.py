@@ -76,6 +76,7 @@ def _forged_entry(random: Random, content: bytes, at: int) -> bytes:
     start = at + journal._ENTRY.size
     payload = content[start : start + length]
     number += random.randint(0, 4)
+    base = max(base, 0)  # what looks like an entry may be a torn one
     # A large one would not pass through the journal.
     if length > 600 or random.random() < 0.7:
         payload = base.to_bytes(8, "big") + forged_batch(random, base)[8:]

@@ -124,8 +124,7 @@ def _read(judge: Judge, topic: TopicLife, index: int, shown: Shown) -> Read | No
         )
     sent, number = entry
     item = sent.items[number]
-    if (sent.topic is not topic or sent.index != index) and not sent.loose:
-        raise Violation("stray", f"{topic.label}-{index} holds record {number} of {sent}")
+    judge.find_in(topic, index, sent)
     offset = shown.offset
     if offset is None:
         if sent.offset is None or sent.loose:

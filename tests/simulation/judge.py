@@ -7,6 +7,7 @@ a complete reading after a restart also decides what became of the open attempts
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -16,8 +17,12 @@ from tests.simulation.kafka_wire import Read, identity_of, is_marker
 from tests.simulation.violation import Violation
 
 _MARKER = b"a transaction marker"
+_IDENTITY = re.compile(rb"<[0-9]+>\Z")
 ANYWHERE = 1 << 60
 """A start that may lie at any offset."""
+
+UNPLACED = -1
+"""The partition of a batch whose producer is not told where it was written."""
 
 
 class Outcome(Enum):
@@ -123,6 +128,8 @@ class TopicLife:
     """It may be retained or compacted in a way that is not known."""
     doomed: bool = False
     """Its deletion was begun."""
+    sourced: bool = False
+    """It holds event streams: it must be neither grown nor trimmed."""
     models: dict[int, PartitionModel] = field(default_factory=dict)
 
     @property
@@ -264,10 +271,23 @@ class Judge:
         self._count += 1
         return Transaction(self._count)
 
+    @property
+    def sent_count(self) -> int:
+        """The number of the newest batch; every later one has a higher number."""
+        return self._count
+
+    def find(self, value: bytes) -> tuple[Sent, int] | None:
+        """The batch that a value was sent in, and its place; values end with an identity."""
+        found = _IDENTITY.search(value)
+        return self._items.get(value) or (self._items.get(found[0]) if found else None)
+
     def register(self, key: object, name: str, initial: int = -1) -> Register:
         found = self.registers.get(key)
         if found is None:
+            others = [other for other in self.registers.values() if other.name == name]
             found = self.registers[key] = Register(name, initial)
+            if self.ever_lossy:
+                found.forget(others)
         return found
 
     # What happens to the broker
@@ -389,8 +409,7 @@ class Judge:
         item = sent.items[number]
         if (item.key, item.value) != (read.record.key, read.record.value):
             raise Violation("changed", f"{place} is not what was sent as {sent}")
-        if (sent.topic is not topic or sent.index != index) and not sent.loose:
-            raise Violation("stray", f"{place} holds record {number} of {sent}")
+        self.find_in(topic, index, sent)
         base = read.offset - number
         if sent.loose:
             return identity
@@ -404,6 +423,15 @@ class Judge:
         sent.offset = base
         sent.shown = True
         return identity
+
+    def find_in(self, topic: TopicLife, index: int, sent: Sent) -> None:
+        """A reader got a batch in a partition: it must have been sent there."""
+        if sent.index == UNPLACED and sent.topic is topic:
+            sent.index = index
+            topic.model(UNPLACED).sents.remove(sent)
+            topic.model(index).sents.append(sent)
+        if (sent.topic is not topic or sent.index != index) and not sent.loose:
+            raise Violation("stray", f"{topic.label}-{index} holds {sent}")
 
     def _check_whole(
         self,
@@ -490,6 +518,7 @@ class Judge:
         """A complete reading with nothing under way: decide what open attempts became."""
         if topic.compact and not topic.unsure:
             self._check_compacted(topic, index, found)
+        trimmed = any(model.floor_maybe for model in topic.models.values())
         for sent in topic.model(index).sents:
             if sent.loose:
                 continue
@@ -497,6 +526,8 @@ class Judge:
             if restart and there:
                 sent.at_start = True
             lasting = not (topic.compact or topic.retention or topic.unsure)
+            if lasting and sent.required and sent.offset is None and not trimmed:
+                raise Violation("lost", f"{sent} is nowhere")
             if restart and lasting and not sent.required:
                 sent.absent = True
 

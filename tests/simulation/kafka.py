@@ -45,6 +45,8 @@ _UNKNOWN_TOPIC: Final = 3
 _MOVED_CODES: Final = (_UNKNOWN_TOPIC, 45, 48, 59, 87)
 """What a batch is answered whose topic has been replaced by another one."""
 _OUT_OF_RANGE: Final = 1
+_INVALID_TIMESTAMP: Final = 32
+"""What a batch is answered whose time was an hour ahead when the clock had been set back."""
 _DUPLICATE: Final = 46
 _CLIENTS: Final = {
     "produce": "producer*",
@@ -141,6 +143,8 @@ class KafkaClients:
         if code in allowed:
             return
         if self.world.had_fault and code in _STORAGE_CODES:
+            return
+        if self.world.clock.was_set_back and code == _INVALID_TIMESTAMP:
             return
         if self.world.judge.ever_lossy and code in _LOSSY_CODES:
             return
@@ -298,7 +302,8 @@ class KafkaClients:
             if sent.loose:
                 producer.producer_id = -1
             return
-        sent.absent = was_absent and not sent.loose
+        # A storage error does not say that nothing was written.
+        sent.absent = was_absent and not sent.loose and answer.code not in _STORAGE_CODES
         if answer.code in _SEQUENCE_CODES and (
             not self.world.judge.synced or self._forgotten(sent)
         ):
@@ -528,7 +533,9 @@ class KafkaClients:
             return
         if answer.code:
             late = max(model.floor, model.floor_maybe) > offset or topic.retention
-            allowed = (_OUT_OF_RANGE,) if late else ()
+            # A trim that was refused may name an offset beyond an end that is lost by now.
+            early = offset > max(promised, model.floor)
+            allowed = (_OUT_OF_RANGE,) if late or early else ()
             self.refused(f"fetch at {offset}", answer.code, *allowed)
             return
         if committed:

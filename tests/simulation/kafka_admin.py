@@ -21,7 +21,13 @@ _TIMEOUT: Final = ms(30_000)
 UNKNOWN_TOPIC: Final = 3
 _EXISTS: Final = 36
 _OUT_OF_RANGE: Final = 1
+_POLICY_VIOLATION: Final = 44
 TOMBSTONES_MS: Final = 600_000
+
+
+def _gone(life: TopicLife) -> tuple[int, ...]:
+    """What is answered if a client of another protocol has deleted the topic meanwhile."""
+    return () if life.being is Being.ALIVE else (UNKNOWN_TOPIC,)
 
 
 class Administrator:
@@ -68,6 +74,8 @@ class Administrator:
             configs["flush.messages"] = "1"
         if random.random() < 0.1:
             configs["flush.ms"] = "5"
+        if random.random() < 0.5:
+            configs["subscription.attempts.max"] = "-1"
         partitions = random.choice((1, 1, 2, 3))
         judge.loosen(name)
         life = judge.create_topic(
@@ -127,7 +135,7 @@ class Administrator:
 
     def grow(self, random: Random) -> Any:
         life = self._alive(random)
-        if life is None or life.partitions_maybe > 5:
+        if life is None or life.partitions_maybe > 5 or life.sourced:
             return None
         return f"grow {life.label}", self._grow(life)
 
@@ -165,7 +173,8 @@ class Administrator:
             self._clients.refused(f"alter {life.label}", answer.error_code, *_gone(life))
 
     def trim(self, random: Random) -> Any:
-        alive = [life for life in self._world.judge.alive() if not life.compact]
+        lives = self._world.judge.alive()
+        alive = [life for life in lives if not (life.compact or life.sourced)]
         if not alive:
             return None
         life = random.choice(alive)
@@ -189,12 +198,13 @@ class Administrator:
         code = result.error_code
         if code:
             known = (_OUT_OF_RANGE,) if life.retention else ()
+            known += (_POLICY_VIOLATION,) if life.unsure else ()
             if code == _OUT_OF_RANGE and not (life.retention or self._world.had_fault):
                 self._world.violate("not readable", f"{life.label}-{index} ends before {offset}")
             if self._world.files.faults.sync_failed or code == _OUT_OF_RANGE:
-                known = (_OUT_OF_RANGE,)
-            known += _gone(life)
-            self._clients.refused(f"trim {life.label}-{index} to {offset}", code, *known)
+                known += (_OUT_OF_RANGE,)
+            what = f"trim {life.label}-{index} to {offset}"
+            self._clients.refused(what, code, *known, *_gone(life))
             return
         self._world.tell(f"{life.label}-{index} starts at {result.low_watermark}")
         model.floor = max(model.floor, result.low_watermark)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.simulation import kafka_wire
-from tests.simulation.judge import Being, Outcome, TopicLife
+from tests.simulation.judge import UNPLACED, Being, Outcome, TopicLife
 from tests.simulation.kafka_admin import DERIVED
 from tests.simulation.violation import Violation
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 _CLIENT = "audit"
 _PIECE_BYTES = 1 << 20
+DEAD_LETTERS = ".dlq"
+"""Names of topics that the broker creates by itself end with this."""
 
 
 def audit(world: World, *, restart: bool) -> None:
@@ -33,7 +35,7 @@ async def _audit(world: World, restart: bool) -> None:
     listed = {
         topic.name: (topic.topic_id, len(topic.partitions))
         for topic in metadata.topics
-        if not topic.is_internal and topic.name != DERIVED
+        if not (topic.is_internal or topic.name.endswith(DEAD_LETTERS) or topic.name == DERIVED)
     }
     judge.reconcile(listed)
     for life in judge.alive():
@@ -64,14 +66,16 @@ async def _audit_topic(world: World, life: TopicLife, restart: bool) -> None:
         world.judge.check_bounds(life, index, start, end)
         await _read(world, life, index, start, end, committed=False, restart=restart)
         await _read(world, life, index, start, stable, committed=True, restart=restart)
-        if stable < end and not _is_open(world, life, index):
+        if stable < end and not is_open(world, life, index):
             # Markers that a crash kept from being written follow in the background.
             await world.wait(5_000)
             stables = await _offsets(world, life, kafka_wire.LATEST, committed=True)
             _check_stable(world, life, index, stables[index], end)
+    if not world.had_fault:
+        world.judge.finish_reading(life, UNPLACED, {}, restart=restart)
 
 
-def _is_open(world: World, life: TopicLife, index: int) -> bool:
+def is_open(world: World, life: TopicLife, index: int) -> bool:
     """May a transaction keep consumers waiting?"""
     # What was sent while the topic was deleted and created again may be in this one.
     lives = world.judge.topics[life.name]

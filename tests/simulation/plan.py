@@ -152,8 +152,30 @@ _PROTOCOLS: Final[Mapping[str, Mapping[str, int]]] = {
         "rustlog create": 3,
         "rustlog recreate": 1,
     },
+    "blipmq": {
+        "blip_publish": 12,
+        "blip_subscribe": 5,
+        "blip_poll": 12,
+        "blip_create": 2,
+    },
+    "cursus": {
+        "cursus_produce": 8,
+        "cursus_idempotent": 4,
+        "cursus_consume": 5,
+        "cursus_push": 2,
+        "cursus_commit": 4,
+        "cursus_offsets": 2,
+        "cursus_create": 5,
+        "cursus_delete": 1,
+        "cursus_recreate": 3,
+        "cursus_append": 14,
+        "cursus_stream": 5,
+        "cursus_snapshot": 6,
+    },
 }
-"""The same for clients other than Kafka's; a seed uses some of them."""
+"""The same for protocols beside Kafka's; a seed uses some of them."""
+_EARLY: Final = ("cursus_create", "cursus_create", "blip_subscribe", "blip_subscribe")
+"""Steps of the first life that most steps of these protocols need."""
 _THEMES: Final[Sequence[Mapping[str, int]]] = (
     {},
     {},
@@ -197,7 +219,8 @@ def plan(seed: int, *, lives: int | None = None, length: int | None = None) -> P
     for _ in range(lives or random.randint(3, 6)):
         steps: list[Step] = []
         # Topics first, in the first life: most steps need one.
-        kinds = ["create", "create"] if not planned else []
+        first = ["create", "create", *(kind for kind in _EARLY if kind in weights)]
+        kinds = first if not planned else []
         count = length or random.choice((4, 10, 20, 30, 30, 60))
         if theme.get("produce", 0) > 2 and not length:
             count += 30

@@ -41,6 +41,10 @@ class Clock:
         self.shift_ms = 0
         self.wall_ms_max = _WALL_MS
 
+    @property
+    def was_set_back(self) -> bool:
+        return self.now_ms() < self.wall_ms_max - 3_600_000
+
     def now_ms(self) -> int:
         now = _WALL_MS + self.shift_ms + int(self.elapsed_ms)
         self.wall_ms_max = max(self.wall_ms_max, now)

@@ -81,6 +81,8 @@ class Connection:
         self._frames: deque[bytes] = deque()
         self._waiting: deque[Reply] = deque()
         self._unread = b""
+        self.tap: Callable[[bytes], None] | None = None
+        """Called with every frame that arrives, also with those that nothing waits for."""
         self._session: Session = endpoint.open(context, self)
 
     # The client's end
@@ -187,6 +189,8 @@ class Connection:
                 break
             frame = bytes(arrived[4 : 4 + length])
             del arrived[: 4 + length]
+            if self.tap is not None:
+                self.tap(frame)
             if self._waiting:
                 self._waiting.popleft().fill(frame)
             else:

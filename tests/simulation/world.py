@@ -20,7 +20,9 @@ from typing import Any, Final
 from unittest import mock
 
 from tests.simulation import kafka_audit
+from tests.simulation.blipmq import BlipmqClients
 from tests.simulation.clients import AuditedClients, Clients
+from tests.simulation.cursus import CursusClients
 from tests.simulation.database import Connection as DatabaseConnection
 from tests.simulation.database import Database
 from tests.simulation.derived import DerivedClients
@@ -115,11 +117,15 @@ class World:
         self._crash_kind = "kill"
         self.had_fault = False
         """Something was made to fail in this life."""
+        self.stopped_clean = False
+        """The last life ended with a clean stop."""
         self.kafka = KafkaClients(self)
         self.others: tuple[AuditedClients, ...] = (
             RustLogClients(self),
             FluvioClients(self),
             DerivedClients(self),
+            BlipmqClients(self),
+            CursusClients(self),
         )
         self.clients: tuple[Clients, ...] = (self.kafka, *self.others)
         data = Directory()
@@ -375,11 +381,11 @@ class World:
     def _connect_database(self, path: Path, *, timeout_s: float) -> Any:
         return DatabaseConnection(self.database, self.disk, self.files.faults, self._gate)
 
-    def connect(self, door: str = "kafka") -> Connection:
+    def connect(self, door: str = "kafka", config: Config | None = None) -> Connection:
         context = Context(
             broker=self.broker,
             runtime=self.runtime,
-            config=self.config,
+            config=config or self.config,
             metrics=self.metrics,
             peer="127.0.0.1:50000",
             listener=door,
@@ -481,6 +487,7 @@ class World:
     def _crashed(self, kind: str) -> None:
         """The process is gone: by a kill, a power cut, or a clean stop."""
         self.dead = True
+        self.stopped_clean = kind in ("stop", "clean cut") and not self.had_fault
         self.counts[_COUNTED[kind]] += 1
         self.runtime.kill()
         for connection in self.connections:

@@ -7,9 +7,9 @@ file only as far as the log is durable; what was not saved is read from the log 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from pentalog.broker.needs import Appendable, Readable, RowsToLookUp
 from pentalog.broker.port import Opened, Topic
@@ -17,7 +17,7 @@ from pentalog.broker.sourcing import Conflict, Extent, Snapshot
 from pentalog.broker.state import Row
 from pentalog.kernels import Facts, batch_header
 from pentalog.model import batch
-from pentalog.model.errors import BrokerError, Overloaded, RecordTooLarge
+from pentalog.model.errors import BrokerError, Overloaded, RecordTooLarge, StorageFailed
 from pentalog.model.later import Later
 from pentalog.model.types import Ack, Appended, Horizon, Offset, Partition, Record
 
@@ -36,6 +36,8 @@ _OPENED_BYTES_MAX: Final = 256 << 20
 _UPSERT: Final = "INSERT OR REPLACE INTO aggregates VALUES (?, ?, ?, ?, ?, ?)"
 _UPSERT_MARK: Final = "INSERT OR REPLACE INTO aggregate_marks VALUES (?, ?, ?)"
 _NOTHING: Final = Extent()
+
+T = TypeVar("T")
 
 
 class _Index:
@@ -228,6 +230,33 @@ class LocalAggregates(AggregateIndex):
         super().__init__(log, state, runtime)
         self._target = log
 
+    def extent(self, at: Partition, key: bytes) -> Later[Extent]:
+        """The extent, once its events are durable: a version that was told must not go back."""
+        later: Later[Extent] = Later()
+
+        def known(found: Later[Extent]) -> None:
+            try:
+                self._fill_durable(at, found.value.next_offset, later, found.value)
+            except BrokerError as refusal:
+                later.refuse(refusal)
+
+        super().extent(at, key).then(known)
+        return later
+
+    def _fill_durable(self, at: Partition, end: Offset, later: Later[T], value: T) -> None:
+        """Fill `later` once everything before `end` is durable; refuse it if that cannot be."""
+        if end <= self._target.marks(at).durable:
+            later.fill(value)
+            return
+
+        def settled(ends: Later[Mapping[Partition, Offset]]) -> None:
+            if ends.value.get(at, 0) >= end:
+                later.fill(value)
+            else:
+                later.refuse(StorageFailed(f"the newest events of {at} are not on the disk"))
+
+        self._target.ends([at]).then(settled)
+
     def append(
         self, at: Partition, key: bytes, version: int, batch: memoryview, facts: Facts
     ) -> Later[Appended | Conflict]:
@@ -249,9 +278,10 @@ class LocalAggregates(AggregateIndex):
         self, index: _Index, key: bytes, version: int, data: memoryview, facts: Facts,
         later: Later[Appended | Conflict],
     ) -> None:  # fmt: skip
-        current = index.extents.get(key, _NOTHING).version
+        extent = index.extents.get(key, _NOTHING)
+        current = extent.version
         if version != current + 1:
-            later.fill(Conflict(current))
+            self._fill_durable(index.at, extent.next_offset, later, Conflict(current))
             return
         if not current:
             self._count(key)

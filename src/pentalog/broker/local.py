@@ -6,8 +6,11 @@ clients there that hand over bytes themselves.
 
 from __future__ import annotations
 
+import logging
+import struct
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 from pentalog.broker.aggregates import LocalAggregates
 from pentalog.broker.consumers import LocalConsumers
@@ -34,13 +37,16 @@ from pentalog.broker.topic_options import LocalTopicOptions
 from pentalog.broker.topics import LocalTopics
 from pentalog.broker.transactions import LocalTransactions
 from pentalog.broker.users import LocalUsers
-from pentalog.config import Config
+from pentalog.config import Config, ConfigError
 from pentalog.log.files import Files
 from pentalog.log.housekeeping import Housekeeping
 from pentalog.log.store import Store
 from pentalog.metrics import Metrics
+from pentalog.model.errors import StorageFailed
 from pentalog.model.later import Later
 from pentalog.runtime import Runtime
+
+_log: Final = logging.getLogger(__name__)
 
 
 class LocalBroker:
@@ -88,6 +94,24 @@ class LocalBroker:
 
         `reconfigure` is called with the settings whenever they change.
         """
+        try:
+            return self._open_facets(bearers, tickets, reconfigure)
+        except ConfigError:
+            raise
+        except (ValueError, TypeError, LookupError, ArithmeticError, struct.error) as error:
+            # SQLite has no checksums: what a damaged row holds is noticed by its reader.
+            _log.debug("a row of the state cannot be read", exc_info=error)
+            raise StorageFailed(
+                f"{self._state.path} is damaged, one of its rows cannot be read ({error}); "
+                f"restore it from a backup"
+            ) from error
+
+    def _open_facets(
+        self,
+        bearers: Bearers,
+        tickets: Tickets,
+        reconfigure: Callable[[Config], None] | None,
+    ) -> Broker:
         self._state.open()
         self._state_open = True
         settings = LocalSettings(self._state, self._config)

@@ -105,6 +105,8 @@ class LocalTopics:
         rows = self._state.rows("SELECT name, topic_id, partitions FROM topics ORDER BY name")
         taken = {uuid.UUID(bytes=topic_id) for _, topic_id, _ in rows}
         for name, topic_id, partitions in rows:
+            if partitions > PARTITIONS_MAX:
+                raise ValueError(f"topic {name[:SHOWN_MAX]!r} with {partitions} partitions")
             known = self._known(name, uuid.UUID(bytes=topic_id), partitions, overrides[name])
             self._restore(known, found.pop(name, {}), taken)
         for name, directories in list(found.items()):

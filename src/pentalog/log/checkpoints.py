@@ -149,6 +149,12 @@ def _checkpointed(words: Sequence[str]) -> Checkpointed | None:
         return None
 
 
+def offset_of(offsets: Mapping[str, Checkpointed], name: str, topic_id: UUID) -> int | None:
+    """What a checkpoint says of a partition, unless it is of another topic of that name."""
+    found = offsets.get(name)
+    return found.offset if found is not None and found.of(topic_id) else None
+
+
 def offsets_text(offsets: Mapping[str, Checkpointed]) -> str:
     """The text of a checkpoint, of offsets by directory name."""
     body = "".join(
@@ -162,13 +168,20 @@ def read_clean_stop(files: Files, path: Path) -> dict[str, CleanStop]:
     """By directory name; nothing unless the last stop was clean."""
     try:
         found = json.loads(read_text(files, path) or "{}")
-        return {
-            name: CleanStop(*map(int, numbers))
-            for name, numbers in found.get("partitions", {}).items()
-        }
-    except (ValueError, TypeError, AttributeError):
+        partitions = found.get("partitions", {})
+        # Directories of format 1 have no checksum.
+        if found.get("crc32c", _checksum(partitions)) != _checksum(partitions):
+            return {}
+        return {name: CleanStop(*map(int, numbers)) for name, numbers in partitions.items()}
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         return {}
 
 
 def clean_stop_text(stops: Mapping[str, CleanStop]) -> str:
-    return json.dumps({"version": 1, "partitions": stops}, indent=0) + "\n"
+    found = {"version": 1, "crc32c": _checksum(stops), "partitions": stops}
+    return json.dumps(found, indent=0) + "\n"
+
+
+def _checksum(partitions: object) -> int:
+    """Of the numbers of a clean stop, whatever the spaces between them."""
+    return crc32c(json.dumps(partitions).encode())

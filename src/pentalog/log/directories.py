@@ -6,7 +6,7 @@ import base64
 import contextlib
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -35,6 +35,20 @@ STRAY: Final = ".stray"
 
 class StoreError(Exception):
     """The data directory cannot be used; the text says why and what to do."""
+
+
+def read_topic_id(files: Files, directory: Path) -> UUID:
+    """As it is written there; nought if it is not."""
+    text = checkpoints.read_text(files, directory / TOPIC_ID_FILE)
+    words = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+    spelled = words.get("topic_id", "").strip()
+    # Kafka writes no checksum, and neither did directories of format 1.
+    if words.get("crc32c", _checksum(spelled)) != _checksum(spelled):
+        return UUID(int=0)
+    try:
+        return UUID(bytes=base64.urlsafe_b64decode(spelled + "=="))
+    except ValueError:
+        return UUID(int=0)
 
 
 class Directories:
@@ -95,17 +109,7 @@ class Directories:
         return topic == OFFSETS_TOPIC and (self.topic_id(self.directory / name) == OFFSETS_TOPIC_ID)
 
     def topic_id(self, directory: Path) -> UUID:
-        """As it is written there; nought if it is not."""
-        text = checkpoints.read_text(self.files, directory / TOPIC_ID_FILE)
-        words = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
-        spelled = words.get("topic_id", "").strip()
-        # Kafka writes no checksum, and neither did directories of format 1.
-        if words.get("crc32c", _checksum(spelled)) != _checksum(spelled):
-            return UUID(int=0)
-        try:
-            return UUID(bytes=base64.urlsafe_b64decode(spelled + "=="))
-        except ValueError:
-            return UUID(int=0)
+        return read_topic_id(self.files, directory)
 
     def write_topic_id(self, directory: Path, topic_id: UUID) -> None:
         spelled = base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
@@ -154,6 +158,26 @@ class Directories:
         # May fail where no more files can be opened; a bare directory is as good as none.
         with contextlib.suppress(OSError):
             self.files.remove_directory(directory)
+
+
+def owners_of(
+    found: Sequence[tuple[Partition, str]],
+    ids: Mapping[str, UUID],
+    points: Mapping[str, checkpoints.Checkpointed],
+) -> dict[tuple[UUID, int], str]:
+    """Map each partition of a topic id to the directory that the journal's entries belong to.
+
+    A directory that was copied, or that has the metadata file of another one, names the same
+    partition.  Entries replayed there would overwrite its records and be missing in the other.
+    """
+    owners: dict[tuple[UUID, int], str] = {}
+    for at, name in found:
+        topic_id = ids[name]
+        checkpointed = points.get(name)
+        known = checkpointed is not None and checkpointed.topic_id == topic_id
+        if known or (topic_id, at.index) not in owners:
+            owners[topic_id, at.index] = name
+    return owners
 
 
 def _checksum(topic_id: str) -> str:

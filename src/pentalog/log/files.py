@@ -12,6 +12,7 @@ import errno
 import fcntl
 import mmap
 import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
@@ -118,12 +119,21 @@ def mapped(fd: int, size: int, path: Path, position: int = 0) -> mmap.mmap:
     return found
 
 
+def _named(error: OSError, file: Handle) -> OSError:
+    """The same error with the file's name, which the system does not report for an open file."""
+    return OSError(error.errno, error.strerror, str(file.path))
+
+
 class RealFiles:
     def open(self, path: Path, *, create: bool = False, writable: bool = True) -> Handle:
-        flags = os.O_RDWR if writable else os.O_RDONLY
+        # Without blocking: a pipe in the place of a file would be waited for without end.
+        flags = os.O_CLOEXEC | os.O_NONBLOCK | (os.O_RDWR if writable else os.O_RDONLY)
         if create:
             flags |= os.O_CREAT
-        return Handle(os.open(path, flags | os.O_CLOEXEC, 0o644), path)
+        file = Handle(os.open(path, flags, 0o644), path)
+        if not stat.S_ISREG(os.fstat(file.fd).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        return file
 
     def size(self, file: Handle) -> int:
         return os.fstat(file.fd).st_size
@@ -132,16 +142,18 @@ class RealFiles:
         try:
             return os.pread(file.fd, size, position)
         except OSError as error:
-            # The system does not say which file: a start that ends with this must name it.
-            raise OSError(error.errno, error.strerror, str(file.path)) from error
+            raise _named(error, file) from error
 
     def read_into(self, file: Handle, view: memoryview, position: int) -> int:
         return os.preadv(file.fd, [view], position)
 
     def write(self, file: Handle, data: bytes | bytearray | memoryview, position: int) -> None:
-        written = os.pwrite(file.fd, data, position)
-        if written != len(data):
-            self._finish(file, data, position, written)
+        try:
+            written = os.pwrite(file.fd, data, position)
+            if written != len(data):
+                self._finish(file, data, position, written)
+        except OSError as error:
+            raise _named(error, file) from error
 
     def _finish(
         self, file: Handle, data: bytes | bytearray | memoryview, position: int, written: int
@@ -162,13 +174,19 @@ class RealFiles:
             self.write(file, data, position)
             self.sync(file)
             return
-        written = os.pwritev(file.fd, [data], position, _WRITE_SYNCED)
-        if written != len(data):
-            self._finish(file, data, position, written)
-            self.sync(file)
+        try:
+            written = os.pwritev(file.fd, [data], position, _WRITE_SYNCED)
+            if written != len(data):
+                self._finish(file, data, position, written)
+                self.sync(file)
+        except OSError as error:
+            raise _named(error, file) from error
 
     def sync(self, file: Handle) -> None:
-        os.fdatasync(file.fd)
+        try:
+            os.fdatasync(file.fd)
+        except OSError as error:
+            raise _named(error, file) from error
 
     def sync_directory(self, path: Path) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -178,7 +196,10 @@ class RealFiles:
             os.close(fd)
 
     def truncate(self, file: Handle, size: int) -> None:
-        os.ftruncate(file.fd, size)
+        try:
+            os.ftruncate(file.fd, size)
+        except OSError as error:
+            raise _named(error, file) from error
 
     def map(self, file: Handle, position: int = 0) -> mmap.mmap | bytes:
         size = self.size(file)

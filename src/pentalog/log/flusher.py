@@ -32,6 +32,8 @@ SYNC_LANE: Final = "sync"
 
 _LACKING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """The system has no room for one more open file now."""
+_NOT_SYNCED: Final = frozenset({errno.EMFILE, errno.ENFILE})
+"""No sync fails with these: a directory or an index could not be opened to be synced."""
 _REOPEN_MS: Final = 1_000
 
 _JOURNAL_PAYS_AFTER: Final = 32
@@ -232,6 +234,12 @@ class Flusher:
         error: BaseException | None,
     ) -> None:
         self._committing = False
+        if isinstance(error, OSError) and error.errno in _NOT_SYNCED:
+            # The names are synced first, so the chunk was not written: its entries are made again.
+            log.warning("cannot commit %d partitions yet: %s", len(settled), error)
+            settled, waiting = [], settled
+            for partition, _ in waiting:
+                self._runtime.after(_REOPEN_MS, partial(self.request, partition))
         if error is None:
             self._names_synced(names)
             self._committed_sequence = sequence
@@ -416,6 +424,9 @@ class Flusher:
         error: BaseException | None,
     ) -> None:
         self._syncing.pop(partition, None)
+        if isinstance(error, OSError) and error.errno in _NOT_SYNCED:
+            self._not_opened(partition, then, error, urgent=bool(partition.waiters))
+            return
         if error is not None:
             partition.fail(error)
         else:

@@ -10,6 +10,7 @@ from pentalog.log.files import Files
 
 FORMAT: Final = 2
 FORMATS_READ: Final = ("1", "2")
+"""Format 1 had another journal and checkpoints without topic ids; both are read."""
 FORMAT_FILE: Final = "pentalog.format"
 _CHARACTERS_MAX: Final = 20
 

@@ -12,10 +12,12 @@ from bisect import bisect_right
 from itertools import zip_longest
 from pathlib import Path
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from pentalog import kernels
 from pentalog.log import checkpoints, transactions
 from pentalog.log.cuts import Parts
+from pentalog.log.directories import read_topic_id
 from pentalog.log.files import Files, Handle, RealFiles
 from pentalog.log.format import FORMAT, FORMATS_READ, read_format
 from pentalog.log.index import OffsetIndex, TimeIndex
@@ -59,6 +61,8 @@ class DirectoryReader:
         self.directory = directory
         self.files = files if files is not None else RealFiles()
         self._names = checkpoints.Names(self.files, directory)
+        self._marks: dict[Partition, PublishedMarks] = {}
+        """As they were last read."""
         try:
             text = read_format(self.files, directory)
         except OSError as error:
@@ -75,11 +79,24 @@ class DirectoryReader:
         for _ in range(_LISTINGS_MAX):
             found = read_marks(self.files, self.directory, self._names)
             if found is not None:
+                self._marks = found
                 return found
         raise DirectoryUnreadable(
             f"{self.directory} has no marks that say how far it may be read;"
             " start a broker on it once, then read it again"
         )
+
+    def covers(self, at: Partition, topic_id: UUID, limit: Offset) -> bool:
+        """May a topic with this id be read up to a limit?
+
+        The file is read again only if it could not be at the last reading: it has a line for each
+        partition, and this is asked for each segment.
+        """
+
+        def allowed(marks: PublishedMarks | None) -> bool:
+            return marks is not None and marks.topic_id == topic_id and marks.stable >= limit
+
+        return allowed(self._marks.get(at)) or allowed(self.marks().get(at))
 
     def partition(self, at: Partition) -> PartitionReader:
         name = checkpoints.spell(at)
@@ -107,6 +124,15 @@ class PartitionReader:
         if marks is None:
             raise DirectoryUnreadable(f"{self.at} was deleted")
         return marks.start
+
+    def check(self, limit: Offset) -> None:
+        """Make sure that a limit was set for the topic whose files these are now.
+
+        A new topic of the same name may hold records below it that are not durable.
+        """
+        found = read_topic_id(self.files, self.directory)
+        if not self._owner.covers(self.at, found, limit):
+            raise DirectoryUnreadable(f"{self.at} was deleted")
 
     def bases(self) -> list[Offset]:
         """The segments there are; raises `Swapping` while one is being exchanged."""
@@ -325,6 +351,8 @@ class SegmentFeed:
             behind = min(gone.behind, self._limit)
             first, self._cursor = self._cursor, behind
             raise Gone(first, behind, gone.why) from gone
+        # After it was opened: what was opened earlier may be deleted, but is not exchanged.
+        self._partition.check(self._limit)
         self._position = self._partition.find(self._opened, self._cursor)
 
     def _next(self) -> Piece | None:

@@ -43,6 +43,18 @@ class CleanStop(NamedTuple):
     timestamp_max_offset: int
 
 
+def clean_stop_of(partition: PartitionLog) -> CleanStop:
+    """What a clean stop says of a partition as it is now."""
+    active = partition.active
+    return CleanStop(
+        active.base_offset,
+        active.size,
+        active.next_offset,
+        active.timestamp_max,
+        active.timestamp_max_offset,
+    )
+
+
 def open_partition(
     partition: PartitionLog,
     stop: CleanStop | None,
@@ -193,20 +205,19 @@ def _recover(
         lost = Damage(found.end, segment.size, found.next_offset, segment.next_offset)
         segment.damages.append(lost)
     if not at_rest:
-        _write_again(segment, position)
+        _write_again(segment, position, found.end)
     return whole
 
 
-def _write_again(segment: Segment, position: int) -> None:
-    """Write the bytes from a position on over themselves, so that the next sync brings them to the
-    disk.
+def _write_again(segment: Segment, position: int, end: int) -> None:
+    """Write a range of bytes over themselves, so that the next sync brings them to the disk.
 
     If a sync has failed, the system may hold pages in memory that it never wrote and does not mean
     to write: they can be read, and the next sync succeeds without them.
     """
     files, file = segment.files, segment.file
-    while position < segment.size:
-        data = files.read(file, min(_REWRITE_BYTES, segment.size - position), position)
+    while position < end:
+        data = files.read(file, min(_REWRITE_BYTES, end - position), position)
         if not data:
             break
         files.write(file, data, position)

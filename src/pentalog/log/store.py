@@ -26,15 +26,22 @@ from uuid import UUID
 
 from pentalog.config import Config
 from pentalog.log import checkpoints
-from pentalog.log.checkpoints import Checkpointed, spell
-from pentalog.log.directories import DOOMED, STRAY, TOPIC_ID_FILE, Directories, StoreError
+from pentalog.log.checkpoints import Checkpointed, offset_of, spell
+from pentalog.log.directories import (
+    DOOMED,
+    STRAY,
+    TOPIC_ID_FILE,
+    Directories,
+    StoreError,
+    owners_of,
+)
 from pentalog.log.files import Files, Handle, sync_file
 from pentalog.log.flusher import SYNC_LANE, Flusher
 from pentalog.log.format import FORMAT, FORMAT_FILE, FORMATS_READ, read_format, write_format
 from pentalog.log.journal import Entry, Journal
-from pentalog.log.marks import MarksFile, read_marks
+from pentalog.log.marks import MarksFile, PublishedMarks, read_marks
 from pentalog.log.partition import PartitionLog
-from pentalog.log.recovery import CleanStop, open_partition, open_producers
+from pentalog.log.recovery import CleanStop, clean_stop_of, open_partition, open_producers
 from pentalog.log.residents import Residents
 from pentalog.log.troubles import Troubles
 from pentalog.metrics import Metrics
@@ -45,7 +52,6 @@ from pentalog.runtime import Runtime, Timer
 
 log = logging.getLogger("pentalog.log")
 
-"""Format 1 had another journal and checkpoints without topic ids; both are read."""
 _SET_ASIDE_BYTES_MAX: Final = 64 << 20
 
 _CHECKPOINT_INTERVAL_MS: Final = 5_000
@@ -97,6 +103,8 @@ class Store:
         self._lock: Handle | None = None
         self._starts: dict[str, Checkpointed] = {}
         """What the checkpoint of starts holds, by directory name."""
+        self._points: dict[str, Checkpointed] = {}
+        """The recovery points that were found at the start, by directory name."""
         self._checkpoint_timer: Timer | None = None
         self._checkpointed: dict[Partition, tuple[int, int]] = {}
         self._opened = False
@@ -116,9 +124,10 @@ class Store:
         self._lock_directory()
         yield Opening(0, 0)
         stops = checkpoints.read_clean_stop(files, directory / checkpoints.CLEAN_STOP)
-        points = self._read_offsets(checkpoints.RECOVERY_POINTS)
+        self._points = points = self._read_offsets(checkpoints.RECOVERY_POINTS)
         cleaned = self._read_offsets(checkpoints.CLEANED_OFFSETS)
-        self._starts = self._read_starts()
+        published = read_marks(files, directory, self._names)
+        starts = self._read_starts(published)
         if stops:
             files.remove(directory / checkpoints.CLEAN_STOP)
             files.sync_directory(directory)
@@ -130,20 +139,20 @@ class Store:
                 f"may be {self.files_max}; let this process open more (ulimit -Hn)"
             )
         entries = self._read_journal()
-        ids = {name: self._topic_id(name, points) for _, name in found}
-        owners = _owners(found, ids, points)
+        ids = {name: self._topic_id(at, name, published or {}) for at, name in found}
+        owners = owners_of(found, ids, points)
         for done, (at, name) in enumerate(found):
             topic_id = ids[name]
             owned = owners[topic_id, at.index] == name
-            compacted = _offset_of(cleaned, name, topic_id)
+            compacted = offset_of(cleaned, name, topic_id)
             if compacted is not None:
                 self.cleaned_offsets[at] = compacted
             for _ in self._open_partition(
                 at,
                 topic_id,
                 stops.get(name),
-                recovery_point=_offset_of(points, name, topic_id) or 0,
-                start_offset=_offset_of(self._starts, name, topic_id) or 0,
+                recovery_point=offset_of(points, name, topic_id) or 0,
+                start_offset=offset_of(starts, name, topic_id) or 0,
                 entries=entries.pop((topic_id, at.index), []) if owned else [],
             ):
                 yield Opening(done, len(found))
@@ -164,24 +173,34 @@ class Store:
             self.journal.retire()
         else:
             self.journal.start()
+        known = (*points.values(), *cleaned.values(), *self._starts.values())
+        if any(offset.topic_id is None for offset in known):
+            # As format 1 wrote them: a new topic of the same name would inherit these offsets.
+            self.write_starts()
+            self.write_cleaned_offsets()
+            self._write_checkpoints(self._recovery_points())
         self._opened = True
         self._checkpoint_timer = self.runtime.after(_CHECKPOINT_INTERVAL_MS, self._checkpoint_due)
         self._publish_due()
 
-    def _topic_id(self, name: str, points: dict[str, Checkpointed]) -> UUID:
-        """The id of a directory's topic; if its file is damaged, as the recovery points name it.
+    def _topic_id(
+        self, at: Partition, name: str, published: Mapping[Partition, PublishedMarks]
+    ) -> UUID:
+        """The id of a directory's topic; if its file is damaged, as other files name it.
 
         Without an id the start offset and the journal's entries of the partition would be lost.
         A new topic of the same name gets no acknowledged record before its own id is synced.
         """
         found = self._directories.topic_id(self.directory / name)
-        known = points.get(name)
-        if found.int or known is None or known.topic_id is None:
+        if found.int:
             return found
-        path = self.directory / name / TOPIC_ID_FILE
-        log.warning("%s is damaged: it is written again as the recovery points name it", path)
-        self._directories.write_topic_id(path.parent, known.topic_id)
-        return known.topic_id
+        for named in (self._points.get(name), self._starts.get(name), published.get(at)):
+            if named is not None and named.topic_id is not None:
+                path = self.directory / name / TOPIC_ID_FILE
+                log.warning("%s is damaged: it is written again as other files name the id", path)
+                self._directories.write_topic_id(path.parent, named.topic_id)
+                return named.topic_id
+        return found
 
     def _read_journal(self) -> dict[tuple[UUID, int], list[Entry]]:
         entries: dict[tuple[UUID, int], list[Entry]] = {}
@@ -202,21 +221,23 @@ class Store:
             ) from error
         except OSError as error:
             raise StoreError(
-                f"cannot use {directory} as data directory: {error.strerror}; choose another --data"
+                f"cannot use {directory} as data directory: {error.filename}: {error.strerror}; "
+                f"choose another --data"
             ) from error
         self._check_format()
 
     def _read_offsets(self, name: str) -> dict[str, Checkpointed]:
         return checkpoints.read_offsets(self.files, self.directory / name, self._note_damage)
 
-    def _read_starts(self) -> dict[str, Checkpointed]:
-        """Where partitions start; if the checkpoint is damaged, as readers of the files knew it."""
+    def _read_starts(
+        self, published: Mapping[Partition, PublishedMarks] | None
+    ) -> dict[str, Checkpointed]:
+        """Where partitions start; if the checkpoint does not say it, as the readers' marks do."""
         known = self.metrics.damaged_checkpoints
-        starts = self._read_offsets(checkpoints.LOG_STARTS)
-        if self.metrics.damaged_checkpoints == known:
-            return starts
-        published = read_marks(self.files, self.directory, self._names)
-        if published is None:
+        self._starts = self._read_offsets(checkpoints.LOG_STARTS)
+        if self._starts:
+            return self._starts
+        if published is None and self.metrics.damaged_checkpoints != known:
             log.error("nothing says where partitions start: deleted records may be back")
         return {
             spell(at): Checkpointed(marks.start, marks.topic_id)
@@ -337,7 +358,7 @@ class Store:
                 partition.active.persist_indexes()
                 partition.snapshots.write()
                 partition.snapshots.sync()
-                stops[spell(partition.at)] = _clean_stop(partition)
+                stops[spell(partition.at)] = clean_stop_of(partition)
         self._write_checkpoints(self._recovery_points())
         if len(stops) == len(partitions):
             self.journal.start()
@@ -423,7 +444,7 @@ class Store:
 
     def _recovery_points(self) -> dict[str, Checkpointed]:
         return {
-            partition.directory.name: Checkpointed(partition.synced.offset, partition.topic_id)
+            partition.directory.name: _checkpointed(partition, partition.synced.offset)
             for partition in self._partitions.values()
         }
 
@@ -439,7 +460,7 @@ class Store:
     def write_starts(self) -> None:
         """Make it last where partitions start, then drop what lies before; raises OSError."""
         starts = {
-            partition.directory.name: Checkpointed(partition.start_offset, partition.topic_id)
+            partition.directory.name: _checkpointed(partition, partition.start_offset)
             for partition in self._partitions.values()
             if partition.start_offset
         }
@@ -454,7 +475,7 @@ class Store:
     def write_cleaned_offsets(self) -> None:
         path = self.directory / checkpoints.CLEANED_OFFSETS
         cleaned = {
-            spell(at): Checkpointed(offset, self._partitions[at].topic_id)
+            spell(at): _checkpointed(self._partitions[at], offset)
             for at, offset in self.cleaned_offsets.items()
         }
         self.files.replace_text(path, checkpoints.offsets_text(cleaned))
@@ -507,6 +528,11 @@ class Store:
             self.files.replace_text(directory / checkpoints.NAME_FILE, at.topic)
         self._write_topic_id(directory, topic_id)
         partition = self._partition(at, topic_id, directory, settings)
+        # If its directory was lost, it continues after the offsets that are known to be taken.
+        known = (offsets.get(directory.name) for offsets in (self._starts, self._points))
+        partition.start_offset = max(
+            (found.offset for found in known if found and found.topic_id == topic_id), default=0
+        )
         partition.attach([])
         return partition
 
@@ -556,41 +582,10 @@ class Store:
         return partition
 
 
-def _owners(
-    found: list[tuple[Partition, str]], ids: dict[str, UUID], points: dict[str, Checkpointed]
-) -> dict[tuple[UUID, int], str]:
-    """Map each partition of a topic id to the directory that the journal's entries belong to.
-
-    A directory that was copied, or that has the metadata file of another one, names the same
-    partition.  Entries replayed there would overwrite its records and be missing in the other.
-    """
-    owners: dict[tuple[UUID, int], str] = {}
-    for at, name in found:
-        topic_id = ids[name]
-        checkpointed = points.get(name)
-        known = checkpointed is not None and checkpointed.topic_id == topic_id
-        if known or (topic_id, at.index) not in owners:
-            owners[topic_id, at.index] = name
-    return owners
-
-
-def _offset_of(offsets: dict[str, Checkpointed], name: str, topic_id: UUID) -> int | None:
-    """What a checkpoint says of a partition, unless it is of another topic of that name."""
-    found = offsets.get(name)
-    return found.offset if found is not None and found.of(topic_id) else None
+def _checkpointed(partition: PartitionLog, offset: int) -> Checkpointed:
+    return Checkpointed(offset, partition.topic_id if partition.topic_id.int else None)
 
 
 def _ignore_outcome(_: None, error: BaseException | None) -> None:
     if error is not None:
         log.warning("cannot remove the files of a deleted partition: %s", error)
-
-
-def _clean_stop(partition: PartitionLog) -> CleanStop:
-    active = partition.active
-    return CleanStop(
-        active.base_offset,
-        active.size,
-        active.next_offset,
-        active.timestamp_max,
-        active.timestamp_max_offset,
-    )

@@ -94,6 +94,40 @@ def test_a_lack_of_descriptors_delays_one_partition_and_fails_none(tmp_path: Pat
     assert durable(bench, SLOW) == 2
 
 
+class CrowdedDirectories(FaultyFiles):
+    """Directories cannot be opened to be synced for a while."""
+
+    code = 0
+
+    def sync_directory(self, path: Path) -> None:
+        if self.code:
+            raise OSError(self.code, "injected", str(path))
+        super().sync_directory(path)
+
+
+@pytest.mark.parametrize("journal", [False, True])
+def test_a_lack_of_descriptors_for_directories_fails_nothing(tmp_path: Path, journal: bool) -> None:
+    files = CrowdedDirectories()
+    bench = LogBench(tmp_path, files=files, flush_interval_ms=10_000)
+    bench.partition(QUICK)
+    for _ in range(40 if journal else 0):
+        bench.settled(b"value", at=QUICK)
+    assert bench.store.journal.ready == journal
+    partition = bench.partition(SLOW)
+    files.code = errno.EMFILE
+    answers: list[BrokerError | None] = []
+    bench.append(b"value", at=SLOW)
+    partition.settle(1, answers.append)
+    bench.runtime.advance(3_000)
+    assert answers == []
+    files.code = 0
+    bench.runtime.advance(1_000)
+    assert answers == [None]
+    bench.settled(b"value", at=SLOW)
+    bench.crash()
+    assert len(LogBench(tmp_path).values(at=SLOW)) == 2
+
+
 def test_a_segment_that_has_gone_fails_its_partition_only(tmp_path: Path) -> None:
     bench, files = rolled(tmp_path)
     files.code = errno.ENOENT

@@ -6,6 +6,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from tests.support import compactions
@@ -18,6 +19,7 @@ from pentalog.log.reader import DirectoryReader, DirectoryUnreadable, SegmentFee
 from pentalog.log.retention import apply_retention
 from pentalog.model import batch
 from pentalog.model.pieces import Gone, opened
+from pentalog.model.settings import LogSettings
 from pentalog.model.types import Partition, Record
 
 INTERVAL_MS = 500
@@ -394,3 +396,22 @@ def records_in(data: memoryview) -> Iterator[Record]:
         for _, record in batch.records_of(bytes(data), position, bytes_max=1 << 20):
             yield record
         position += kernels.batch_header(data, position).size
+
+
+def test_a_limit_does_not_count_for_a_new_topic_of_the_same_name(tmp_path: Path) -> None:
+    bench = LogBench(tmp_path, flush_interval_ms=60_000)
+    bench.partition()
+    for number in range(20):
+        bench.settled(b"%d" % number)
+    reader = published(bench)
+    limit = reader.marks()[AT].stable
+    bench.store.delete(AT)
+    bench.store.create(AT, UUID(int=77), LogSettings())
+    bench.append(b"not durable yet")
+    for _ in range(2):
+        with pytest.raises(DirectoryUnreadable, match="was deleted"):
+            drain(SegmentFeed(reader.partition(AT), 0, limit, bytes_max=1 << 12))
+        bench.runtime.advance(INTERVAL_MS)  # the marks name the new topic as well
+    bench.settled(b"durable")
+    bench.runtime.advance(INTERVAL_MS)
+    assert offsets(reader, 0, 2) == [0, 1]
