@@ -459,18 +459,18 @@ class CursusClients:
 
     async def _fetch_offset(self, client: str, group: str, life: TopicLife, index: int) -> None:
         register = self._register(group, life, index)
+        since = register.certain
         answer = await self.command(
             client, f"FETCH_OFFSET topic={life.name} partition={index} group={group}"
         )
         if life.being is not Being.ALIVE or self.world.judge.current(life.name) is not life:
             return
-        if group.removeprefix("group-") in self._busy:
-            return  # a commit is under way: the broker may show it before it is durable
         if answer.code:
             self.check_refusal("FETCH_OFFSET", answer.code, "group_not_found")
-            register.observe(-1)
-            return
-        register.observe(answer.number("offset") or -1)
+        if not answer.code:
+            register.observe(answer.number("offset") or -1, since)
+        elif answer.code.startswith("group_not_found"):
+            register.observe(-1, since)
 
     # Topics
 

@@ -398,12 +398,16 @@ class FluvioClients(ProtocolClients):
     async def _look(self, client: str, life: TopicLife, index: int, random: Random) -> None:
         """Fetch the client's own offset, and perhaps delete it: nothing else changes it."""
         register = self._register(client, life, index)
+        since = register.certain
         name = _consumer(client)
         body = fluvio_wire.fetch_consumer_offsets(name)
         frame = await self.ask(client, fluvio_wire.FETCH_CONSUMER_OFFSETS, body)
-        found = fluvio_wire.consumer_offsets(frame).get((life.name, index))
-        if self.is_current(life):
-            register.observe(-1 if found is None else found + 1)
+        error, offsets = fluvio_wire.consumer_offsets(frame)
+        found = offsets.get((life.name, index))
+        if error.code:
+            self.refused("FetchConsumerOffsets", error)
+        elif self.is_current(life):
+            register.observe(-1 if found is None else found + 1, since)
         if random.random() < 0.5:
             return
         number = register.attempt(-1)

@@ -253,10 +253,10 @@ def fetch_consumer_offsets(consumer_id: str) -> bytes:
     return bytes(Writer(SPU_VERSION).boolean(True).u8(0).option_text(consumer_id).out)
 
 
-def consumer_offsets(frame: bytes) -> dict[tuple[str, int], int]:
+def consumer_offsets(frame: bytes) -> tuple[Error, dict[tuple[str, int], int]]:
     """Topic and partition to the last offset that was processed."""
     reader = reader_of(frame)
-    reader.i16()
+    error = read_error(reader)
 
     def entry() -> tuple[tuple[str, int], int]:
         reader.text()
@@ -267,7 +267,7 @@ def consumer_offsets(frame: bytes) -> dict[tuple[str, int], int]:
 
     found = dict(reader.many(entry))
     reader.finish()
-    return found
+    return error, found
 
 
 # The controller

@@ -164,6 +164,16 @@ class Register:
         self._values.append(value)
         return len(self._values) - 1
 
+    @property
+    def certain(self) -> int:
+        """The number of the oldest attempt that may still be the value."""
+        return self._certain
+
+    @property
+    def underway(self) -> bool:
+        """Is there an attempt of which it is not known what became of it?"""
+        return self._certain < len(self._values) - 1
+
     def confirm(self, number: int) -> None:
         self._certain = max(self._certain, number)
 
@@ -172,14 +182,16 @@ class Register:
         self._values = [*(value for other in others for value in other._values), *self._values]
         self._certain = 0
 
-    def observe(self, value: int) -> None:
-        possible = self._values[self._certain :]
+    def observe(self, value: int, since: int | None = None) -> None:
+        """Check what a client was told; `since` is what was certain when it asked."""
+        since = self._certain if since is None else since
+        possible = self._values[since:]
         if value not in possible:
             raise Violation(
                 "committed value lost",
                 f"{self.name} is {value}; confirmed {possible[0]}, then tried {possible[1:]}",
             )
-        self._certain += possible.index(value)
+        self.confirm(since + possible.index(value))
 
 
 class Judge:

@@ -23,6 +23,7 @@ from tests.simulation.judge import (
 )
 from tests.simulation.kafka_admin import Administrator
 from tests.simulation.kafka_impostor import intrude
+from tests.simulation.kafka_offsets import look_up_offset
 from tests.simulation.violation import Violation
 from tests.simulation.wire import Connection
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import Task, World
 
 _STORAGE: Final = 56
-_STORAGE_CODES: Final = frozenset({_STORAGE, 15, 51})
+_STORAGE_CODES: Final = frozenset({_STORAGE, 15, 16, 51})
 """What may be answered while the disk fails."""
 _LOSSY_CODES: Final = frozenset({1, 45, 47, 48, 49, 53, 59, 87, 90})
 """What may be answered after a power cut that took what producers, topics and logs knew."""
@@ -559,6 +560,8 @@ class KafkaClients:
             )
 
     def _commit(self, client: str, random: Random) -> Any:
+        if random.random() < 0.4:
+            return look_up_offset(self, client, random)
         topic = self._topic(random)
         if topic is None:
             return None

@@ -157,6 +157,9 @@ async def _audit_groups(world: World) -> None:
             "require_stable": False,
         }
         answer = await world.kafka.ask(_CLIENT, kafka_wire.OFFSET_FETCH, fields)
+        if answer.error_code:
+            world.kafka.refused(f"OffsetFetch of {group}", answer.error_code)
+            continue
         committed = {
             (topic.name, entry.partition_index): entry.committed_offset
             for topic in answer.topics

@@ -308,7 +308,12 @@ def abort_commits(stack: ExitStack) -> None:
 
 @_fault("changes of the state are confirmed before they are committed")
 def state_confirmed_early(stack: ExitStack) -> None:
-    patch(stack, State, "settle", lambda state: Later.now(None))
+    patch(stack, State, "settle", lambda state, position=None: Later.now(None))
+
+
+@_fault("committed offsets are told before they are durable")
+def offsets_told_early(stack: ExitStack) -> None:
+    patch(stack, LocalOffsets, "settled", lambda offsets, group: Later.now(None))
 
 
 @_fault("a new topic inherits the committed offsets of a deleted one")

@@ -189,12 +189,12 @@ class RustLogClients(ProtocolClients):
         known = [offset for offset in known if offset >= first]
         start = random.choice((first, max(first, life.required_end(index)), *known))
         group = _group(client) if grouped else ""
-        if grouped:
-            committed = await self._committed(client, life, index, calls)
-            start = start if committed is None else committed
-        promised, floor = life.required_end(index), model.floor
         bytes_max = random.choice((1, 1000, 1 << 20))
         try:
+            if grouped:
+                committed = await self._committed(client, life, index, calls)
+                start = start if committed is None else committed
+            promised, floor = life.required_end(index), model.floor
             found = await self._ask(client, calls.fetch(life.name, index, start, bytes_max, group))
         except RustLogError as error:
             self._refused_fetch(life, index, start, error)
@@ -278,9 +278,10 @@ class RustLogClients(ProtocolClients):
     ) -> int | None:
         """The client's own commit: nothing else changes it, so it must be one that it knows."""
         register = self._register(client, life, index)
+        since = register.certain
         value = await self._ask(client, calls.committed(_group(client), life.name, index))
         if self.is_current(life):
-            register.observe(-1 if value is None else value)
+            register.observe(-1 if value is None else value, since)
         return value
 
     def wide_commit(self, client: str, random: Random) -> Any:
@@ -403,7 +404,11 @@ class RustLogClients(ProtocolClients):
         for register, (group, life, index) in self._wide.items():
             if self.is_current(life):
                 calls = self._dialect(random)
-                value = await self._ask("audit", calls.committed(group, life.name, index))
+                try:
+                    value = await self._ask("audit", calls.committed(group, life.name, index))
+                except RustLogError as error:
+                    self._refused(register.name, error)
+                    continue
                 register.observe(-1 if value is None else value)
 
     async def _audit_partition(self, life: TopicLife, index: int, calls: Calls) -> None:

@@ -6,9 +6,11 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final, TypeAlias
 
+from pentalog.broker.group_offsets import Committed
+from pentalog.broker.log import COMMIT_WAIT_MS_MAX
 from pentalog.broker.offsets_topic import Entry, OffsetsTopic
-from pentalog.broker.port import Committed
 from pentalog.broker.state import State
+from pentalog.model.errors import BrokerError, StorageFailed
 from pentalog.model.later import Later
 from pentalog.model.types import Partition
 from pentalog.runtime import Runtime
@@ -39,6 +41,9 @@ class LocalOffsets:
         """How many open transactions hold an offset, by group and partition."""
         self._sequence = 0
         """Of the newest commit or staging.  Clocks can be set back; this only grows."""
+        self._changed: dict[str, int] = {}
+        """Up to which position the state file has to be durable before a group's offsets are."""
+        self._changed_last = 0
         self.leaseholders: set[str] = set()
         """Groups that have committed with a lease (`retention_leases.py`), now or earlier."""
         self.topic: OffsetsTopic | None = None
@@ -66,7 +71,10 @@ class LocalOffsets:
             rows.append((group, at[0], at[1], *_values(committed)))
             if self.topic is not None:
                 self.topic.note(group, at, committed)
-        return self._state.put(_UPSERT, rows)
+        later = self._state.put(_UPSERT, rows)
+        if not later.ready:
+            self._note_change(group)
+        return later
 
     def publish(self) -> None:
         if self.topic is not None:
@@ -103,6 +111,44 @@ class LocalOffsets:
                 found[where] = committed
         return found
 
+    def settled(self, group: str) -> Later[None]:
+        position = self._changed.get(group, 0)
+        if position <= self._state.durable:
+            return Later.now(None)
+        written = self._state.settle(position)
+        if written.ready:
+            return written
+        later: Later[None] = Later()
+
+        def arrived(done: Later[None]) -> None:
+            if later.ready:
+                return
+            stuck.cancel()
+            try:
+                done.value  # noqa: B018  # raises what went wrong
+            except BrokerError as refusal:
+                later.refuse(refusal)
+            else:
+                later.fill(None)
+
+        def give_up() -> None:
+            later.refuse(
+                StorageFailed(
+                    f"offsets of group {group!r} are not written to {self._state.path} after "
+                    f"{COMMIT_WAIT_MS_MAX} ms: check the disk, then ask again"
+                )
+            )
+
+        stuck = self._runtime.after(COMMIT_WAIT_MS_MAX, give_up)
+        written.then(arrived)
+        return later
+
+    def _note_change(self, group: str) -> None:
+        """Remember that changes of this group have just been queued."""
+        if self._changed_last <= self._state.durable:
+            self._changed.clear()
+        self._changed[group] = self._changed_last = self._state.position
+
     def forget(self, group: str, at: Collection[Partition] | None = None) -> Later[None]:
         topics = self._committed.get(group)
         if self.holds(group):
@@ -119,6 +165,7 @@ class LocalOffsets:
             else:
                 for where in at:
                     self._drop(group, topics, where)
+            self._note_change(group)
         return self._state.settle()
 
     def _forget_staged(self, group: str, at: Collection[Partition] | None) -> None:
@@ -132,9 +179,8 @@ class LocalOffsets:
 
     def forget_topic(self, topic: str) -> None:
         """The topic is deleted: one made anew under its name starts without offsets."""
-        touched = False
-        for group in [group for group, topics in self._committed.items() if topic in topics]:
-            touched = True
+        touched = [group for group, topics in self._committed.items() if topic in topics]
+        for group in touched:
             topics = self._committed[group]
             if self.topic is not None:
                 for index in topics[topic]:
@@ -146,6 +192,8 @@ class LocalOffsets:
             if self.topic is not None:
                 self.topic.flush()
             self._state.write("DELETE FROM offsets WHERE topic = ?", topic)
+            for group in touched:
+                self._note_change(group)
         if any(at.topic == topic for count in self._staging.values() for at in count):
             self._state.write("DELETE FROM staged_offsets WHERE topic = ?", topic)
             for producer_id, groups in list(self._staged.items()):
@@ -213,6 +261,7 @@ class LocalOffsets:
     def _write(self, group: str, at: Partition, committed: Committed) -> None:
         self._set(group, at, committed)
         self._state.write(_UPSERT, group, at[0], at[1], *_values(committed))
+        self._note_change(group)
 
     def _set(self, group: str, at: Partition, committed: Committed) -> None:
         topics = self._committed.get(group)

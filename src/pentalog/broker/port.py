@@ -25,6 +25,8 @@ from pentalog.broker.credentials import (
     Users,
 )
 from pentalog.broker.deliveries import UNSUBSCRIBED, Subscriptions
+from pentalog.broker.group_offsets import Committed as Committed
+from pentalog.broker.group_offsets import Offsets as Offsets
 from pentalog.broker.knowledge import ALL_KNOWN, Knowledge
 from pentalog.broker.membership import UNPLANNED, Consumers
 from pentalog.broker.membership import Beat as Beat
@@ -263,66 +265,6 @@ class Topics(Protocol):
 class Producers(Protocol):
     def identify(self) -> Later[Identity]:
         """A producer id nobody had before, in this life of the broker or any other."""
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """Where a group goes on in one partition."""
-
-    offset: Offset
-    leader_epoch: int = -1
-    metadata: str = ""
-    timestamp_ms: int = -1
-    """When it was committed; -1: now."""
-    expire_ms: int = -1
-    """When it shall be forgotten, if the one who committed said so; -1: by the broker's rule."""
-    sequence: int = field(default=-1, compare=False)
-    """Set by the broker: larger than that of every commit and staging before it."""
-
-
-class Offsets(Protocol):
-    """`(group, topic, partition)` to the next offset: one map for all protocols.
-
-    Nothing here asks who may commit, or whether the topic exists; that is `Groups.commit`'s and
-    the adapter's business.
-    """
-
-    def commit(self, group: str, offsets: Mapping[Partition, Committed]) -> Later[None]:
-        """Seen at once; ready when it is on the disk."""
-
-    def committed(
-        self, group: str, at: Collection[Partition] | None = None
-    ) -> Mapping[Partition, Committed]:
-        """Those that are there, of these partitions or of all."""
-
-    def forget(self, group: str, at: Collection[Partition] | None = None) -> Later[None]:
-        """Drop the offsets of these partitions, or of all."""
-
-    def groups(self) -> Collection[str]:
-        """Every group with an offset, also one in an open transaction."""
-
-    def stage(
-        self, producer_id: int, group: str, offsets: Mapping[Partition, Committed]
-    ) -> Later[None]:
-        """Keep offsets until the producer's transaction ends: durable, but seen by nobody."""
-
-    def staged(self) -> Collection[int]:
-        """The producers whose open transactions hold offsets."""
-
-    def unstable(self, group: str, at: Partition) -> bool:
-        """Does an open transaction hold an offset of this partition?"""
-
-    def finish(self, producer_id: int, *, commit: bool) -> Later[None]:
-        """The transaction has ended: its offsets become real, or are dropped.
-
-        Doing it twice is doing it once.
-        """
-
-    def publish(self) -> None:
-        """Let commits be read as records of an internal topic too, from now on.
-
-        For clients that know such a topic; without one of them there need not be any.
-        """
 
 
 class Fence(NamedTuple):

@@ -275,6 +275,10 @@ class State:
         """The file was made by this process."""
         self._runtime = runtime
         self._database: sqlite3.Connection | None = None
+        self.durable = 0
+        """How many changes of this process are on the disk."""
+        self._applying = 0
+        """How many changes the commit that is under way writes."""
         self._queued: list[_Change] = []
         self._waiting: list[Later[None]] = []
         self._waiting_underway: list[Later[None]] = []
@@ -407,16 +411,27 @@ class State:
             self._schedule()
         return self.settle()
 
-    def settle(self) -> Later[None]:
-        """Ready as soon as everything queued so far is on the disk; refused if it cannot be."""
-        if self._refusal is not None:
-            refused: Later[None] = Later()
-            refused.refuse(self._refusal)
-            return refused
-        if not self._queued and not self._underway:
+    @property
+    def position(self) -> int:
+        """How many changes have been queued so far; the first `durable` of them are on the disk."""
+        return self.durable + self._applying + len(self._queued)
+
+    def settle(self, position: int | None = None) -> Later[None]:
+        """Ready as soon as everything queued so far is on the disk; refused if it cannot be.
+
+        With `position`, only the changes up to there count.
+        """
+        if position is None:
+            position = self.position
+        if position <= self.durable:
             return Later.now(None)
         later: Later[None] = Later()
-        (self._waiting if self._queued else self._waiting_underway).append(later)
+        if self._refusal is not None:
+            later.refuse(self._refusal)
+        elif position <= self.durable + self._applying:
+            self._waiting_underway.append(later)
+        else:
+            self._waiting.append(later)
         return later
 
     def abandon(self) -> None:
@@ -447,6 +462,7 @@ class State:
             self._close_if_asked()
             return
         changes, self._queued = self._queued, []
+        self._applying = len(changes)
         self._waiting_underway, self._waiting = self._waiting, []
         self._near_left -= len(changes)
         if self._near is not None and self._near_left >= 0 and len(changes) <= NEAR_CHANGES_MAX:
@@ -477,8 +493,10 @@ class State:
 
     def _committed(self, changes: list[_Change], error: BaseException | None) -> None:
         self._underway = False
+        self._applying = 0
         waiting, self._waiting_underway = self._waiting_underway, []
         if error is None:
+            self.durable += len(changes)
             self._refusal = None
             for later in waiting:
                 self._turns.do(partial(later.fill, None))

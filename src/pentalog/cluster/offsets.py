@@ -97,6 +97,10 @@ class ClusterOffsets:
                 found[where] = committed
         return found
 
+    def settled(self, group: str) -> Later[None]:
+        """Ready at once: a cluster shows an offset only once it is replicated."""
+        return Later.now(None)
+
     def groups(self) -> Collection[str]:
         """Every group of the cluster when it was last asked, and those that came through here."""
         return {*self._groups, *(group for group, _ in self._remembered)}

@@ -10,9 +10,11 @@ from uuid import uuid4
 import pytest
 from group_world import GroupWorld, fence
 from step_runtime import StepRuntime
+from tests.support.state_files import accept_writes, refuse_writes
 
 from pentalog.broker import state as state_module
 from pentalog.broker.groups import SWEEP_INTERVAL_MS
+from pentalog.broker.log import COMMIT_WAIT_MS_MAX
 from pentalog.broker.port import Committed, Fence, Leaving, Proposal, Topic
 from pentalog.broker.state import FILE_NAME, MIGRATIONS, State
 from pentalog.model.errors import (
@@ -217,6 +219,125 @@ def test_forgetting_an_offset_forgets_what_a_transaction_has_staged(
     world.groups.offsets.finish(77, commit=True)
     assert offsets_of(world) == ({} if whole_group else {T1: 6})
     assert offsets_of(world, "h") == {T0: 7}
+
+
+def hold_disk(world: GroupWorld) -> None:
+    world.runtime.run()
+    world.runtime.lanes_blocked = True
+
+
+def release_disk(world: GroupWorld) -> None:
+    world.runtime.lanes_blocked = False
+    world.runtime.run()
+
+
+def test_offsets_are_settled_when_they_are_on_the_disk(world: GroupWorld) -> None:
+    offsets = world.groups.offsets
+    assert offsets.settled("g").ready, "there is nothing to write"
+    hold_disk(world)
+    offsets.commit("g", {T0: Committed(5)})
+    settled = offsets.settled("g")
+    assert not settled.ready
+    assert offsets.settled("h").ready, "nothing of this group waits"
+    release_disk(world)
+    assert settled.value is None
+    assert offsets.settled("g").ready
+
+
+def test_a_group_is_settled_before_later_changes_of_others_are(world: GroupWorld) -> None:
+    offsets = world.groups.offsets
+    hold_disk(world)
+    offsets.commit("g", {T0: Committed(5)})
+    world.runtime.run()
+    offsets.commit("h", {T0: Committed(6)})
+    order: list[str] = []
+    offsets.settled("h").then(lambda _: order.append("h"))
+    offsets.settled("g").then(lambda _: order.append("g"))
+    release_disk(world)
+    assert order == ["g", "h"]
+
+
+def test_a_group_without_pauses_is_settled_too(world: GroupWorld) -> None:
+    """A group that commits before every commit before is durable holds back no question."""
+    offsets = world.groups.offsets
+    hold_disk(world)
+    offsets.commit("g", {T0: Committed(0)})
+    world.runtime.run()
+    asked = []
+    for number in range(1, 4):
+        asked.append(offsets.settled("g"))
+        offsets.commit("g", {T0: Committed(number)})
+        release_disk(world)
+        world.runtime.lanes_blocked = True
+        assert all(one.ready for one in asked)
+    assert offsets._changed.keys() <= {"g"}
+
+
+@pytest.mark.parametrize("change", ["forget", "forget some", "topic", "transaction"])
+def test_every_change_is_waited_for(world: GroupWorld, change: str) -> None:
+    offsets = world.groups.offsets
+    commit(world, T0, 5)
+    offsets.stage(77, "g", {T0: Committed(9)})
+    hold_disk(world)
+    assert offsets.settled("g").ready
+    if change == "forget":
+        offsets.forget("g")
+    elif change == "forget some":
+        offsets.forget("g", [T0])
+    elif change == "topic":
+        offsets.forget_topic("t")
+    else:
+        offsets.finish(77, commit=True)
+    settled = offsets.settled("g")
+    assert not settled.ready
+    release_disk(world)
+    assert settled.value is None
+    assert offsets_of(world) == ({T0: 9} if change == "transaction" else {})
+
+
+def test_what_is_staged_is_not_shown_and_not_waited_for(world: GroupWorld) -> None:
+    offsets = world.groups.offsets
+    commit(world, T0, 5)
+    hold_disk(world)
+    offsets.stage(77, "g", {T0: Committed(9)})
+    assert offsets.settled("g").ready
+    release_disk(world)
+
+
+def test_groups_that_are_settled_are_not_remembered(world: GroupWorld) -> None:
+    for number in range(10):
+        commit(world, T0, 5, group=f"g{number}")
+    assert len(world.groups.offsets._changed) == 1
+
+
+def test_a_question_about_a_file_that_cannot_be_written_is_refused(world: GroupWorld) -> None:
+    offsets = world.groups.offsets
+    commit(world, T0, 5, group="h")
+    refuse_writes(world.state)
+    offsets.commit("g", {T0: Committed(5)})
+    settled = offsets.settled("g")
+    world.runtime.run()
+    for refused in (settled, offsets.settled("g")):
+        with pytest.raises(StorageFailed, match="cannot use"):
+            _ = refused.value
+    assert offsets.settled("h").value is None, "its offsets are on the disk"
+    accept_writes(world.state)
+    world.runtime.advance(state_module.RETRY_MS)
+    assert offsets.settled("g").value is None
+
+
+def test_a_question_does_not_wait_for_ever(world: GroupWorld) -> None:
+    offsets = world.groups.offsets
+    hold_disk(world)
+    offsets.commit("g", {T0: Committed(5)})
+    settled = offsets.settled("g")
+    world.runtime.advance(COMMIT_WAIT_MS_MAX - 1)
+    assert not settled.ready
+    world.runtime.advance(1)
+    with pytest.raises(StorageFailed, match="not written"):
+        _ = settled.value
+    release_disk(world)
+    assert offsets.settled("g").value is None
 
 
 def test_offsets_of_an_older_file_keep_their_order_by_time(

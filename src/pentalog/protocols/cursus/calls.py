@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pentalog.broker.port import Broker
 from pentalog.model.later import Later
 from pentalog.model.types import Piece
-from pentalog.protocols.cursus.errors import REFUSALS, explain, structured
+from pentalog.protocols.cursus.errors import REFUSALS, Refused, Unsettled, explain, structured
 from pentalog.protocols.cursus.frames import framed
 from pentalog.protocols.cursus.messages import Command, encoded
 from pentalog.session import Place
@@ -59,6 +59,10 @@ class Call:
             finished(self)
 
     def refuse(self, refusal: Exception) -> None:
+        if isinstance(refusal, Unsettled):
+            write = refusal.text
+            self.after(refusal.settled, lambda found: self.refuse(Refused(write(found))))
+            return
         self.session.context.metrics.request_errors += 1
         text = explain(refusal)
         if self.refused is not None:

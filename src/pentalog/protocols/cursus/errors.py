@@ -5,10 +5,11 @@ An error is a line `ERROR: code field=value ...`; clients look for words in it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from pentalog.model import errors
+from pentalog.model.later import Later
 
 ERROR_CODES: Final[Mapping[type[errors.BrokerError], str]] = {
     errors.TopicNotFound: "topic_not_found",
@@ -122,6 +123,15 @@ class Refused(Exception):
     """A refusal in Cursus' own words: everything behind `ERROR: `."""
 
 
+class Unsettled(Exception):
+    """A refusal whose text names an offset: answered once that offset is durable."""
+
+    def __init__(self, settled: Later[Any], text: Callable[[Any], str]) -> None:
+        super().__init__("an offset that is not durable yet")
+        self.settled = settled
+        self.text = text
+
+
 def class_of(code: str) -> str:
     """The class of a code, for clients that asked to be told."""
     found = _BY_CODE.get(code)
@@ -169,4 +179,4 @@ def plain(text: str) -> str:
     return text.replace('\\"', "'").replace('"', "'").replace("\\", "/")
 
 
-REFUSALS: Final = (errors.BrokerError, Refused)
+REFUSALS: Final = (errors.BrokerError, Refused, Unsettled)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pentalog.broker.port import Broker, Opened
 from pentalog.broker.security import Kind, Operation
 from pentalog.kernels import CursusPage, cursus_page
 from pentalog.model.errors import BrokerError, TopicNotFound
-from pentalog.model.later import Later
+from pentalog.model.later import Later, all_of
 from pentalog.model.types import Horizon, Marks, Offset, Partition
 from pentalog.protocols.cursus import records
 from pentalog.protocols.cursus.calls import Call
@@ -80,22 +79,28 @@ def read_bytes_max(messages_max: int) -> int:
 def reading_of(call: Call) -> Later[Reading]:
     """Read a CONSUME or a STREAM; raises refusals.
 
-    One that begins at the end is ready when that end is durable.
+    One that begins at the end, or at a committed offset, is ready when that is durable.
     """
     reading = _reading_of(call)
-    if reading.offset != _LATEST:
+    if call.command.get("offset"):
         return Later.now(reading)
+    asked: list[Later[Any]] = [call.broker.groups.offsets.settled(group_of(call.command))]
+    if reading.offset == _LATEST:
+        asked.append(call.broker.log.ends((reading.at,)))
     later: Later[Reading] = Later()
 
-    def settled(_: Later[Mapping[Partition, Offset]]) -> None:
+    def settled(done: Later[None]) -> None:
+        start = reading.offset
         try:
-            latest = call.broker.log.marks(reading.at).at(reading.horizon)
+            done.value  # noqa: B018  # raises what went wrong
+            if start == _LATEST:
+                start = call.broker.log.marks(reading.at).at(reading.horizon)
         except BrokerError as refusal:
             later.refuse(refusal)
         else:
-            later.fill(reading._replace(offset=latest))
+            later.fill(reading._replace(offset=start))
 
-    call.broker.log.ends((reading.at,)).then(settled)
+    all_of(asked).then(settled)
     return later
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from pentalog.broker.port import Opened
+from pentalog.broker.port import Committed, Opened
 from pentalog.broker.security import Kind
-from pentalog.model.errors import BrokerError, OffsetOutOfRange, Unauthorized
-from pentalog.model.later import Later
+from pentalog.model.errors import BrokerError, OffsetOutOfRange, StorageFailed, Unauthorized
+from pentalog.model.later import Later, all_of
 from pentalog.model.types import Horizon, Marks, Offset, Partition
 from pentalog.protocols.fluvio import errors, lookups, messages, records, rights, streams
 from pentalog.protocols.fluvio.codec import Writer
@@ -193,27 +193,51 @@ def serve_offsets(call: Call) -> None:
     every = [Partition(name, index) for name, indexes in topics for index in indexes]
     shown = {at: _shown(call, at) for at in every}
     ends = call.context.broker.log.ends([at for at in shown if shown[at] == errors.NONE])
-    answer = None if ends.ready else call.place()
+    starts = _consumer_starts(call, consumer_id, every)
+    both = all_of([ends, starts])
+    answer = None if both.ready else call.place()
 
-    def settled(found: Later[Mapping[Partition, Offset]]) -> None:
+    def settled(_: Later[None]) -> None:
         body = call.writer()
         body.u32(len(topics))
         for name, indexes in topics:
             body.text(name).u32(len(indexes))
             for index in indexes:
                 at = Partition(name, index)
-                _write_marks(body, call, at, shown[at], found.value.get(at), consumer_id)
+                _write_marks(body, call, at, shown[at], ends.value.get(at), starts)
         if answer is None:
             call.answer(body)
         else:
             answer.fill(body)
 
-    ends.then(settled)
+    both.then(settled)
 
 
 def _know_offsets(call: Call, consumer_id: str, topics: list[tuple[str, list[int]]]) -> None:
     at = [Partition(name, index) for name, indexes in topics for index in indexes]
     call.know(lambda known: [known.offsets(consumer_id, at)])
+
+
+def _consumer_starts(
+    call: Call, consumer_id: str | None, at: Sequence[Partition]
+) -> Later[Mapping[Partition, Committed]]:
+    """Where a consumer that this client may see continues, ready once that is durable."""
+    if consumer_id is None or not call.context.access.sees(Kind.GROUP, consumer_id):
+        return Later.now({})
+    offsets = call.context.broker.groups.offsets
+    found = offsets.committed(consumer_id, at)
+    later: Later[Mapping[Partition, Committed]] = Later()
+
+    def settled(done: Later[None]) -> None:
+        try:
+            done.value  # noqa: B018  # raises what went wrong
+        except BrokerError as refusal:
+            later.refuse(refusal)
+        else:
+            later.fill(found)
+
+    offsets.settled(consumer_id).then(settled)
+    return later
 
 
 def _shown(call: Call, at: Partition) -> int:
@@ -236,16 +260,20 @@ def _write_marks(
     at: Partition,
     error: int,
     end: Offset | None,
-    consumer_id: str | None,
+    starts: Later[Mapping[Partition, Committed]],
 ) -> None:
+    start = 0
+    if error == errors.NONE:
+        try:
+            kept = starts.value.get(at)
+            start = call.context.broker.log.marks(at).start if kept is None else kept.offset
+        except StorageFailed as refusal:
+            error = errors.error_of(refusal).code
+        except BrokerError:
+            error = errors.PARTITION_NOT_LEADER  # deleted since
     if error == errors.NONE and end is None:
-        error = errors.PARTITION_NOT_LEADER  # deleted since
+        error = errors.PARTITION_NOT_LEADER
     if error != errors.NONE or end is None:
         body.i16(error).u32(at.index).i64(0).i64(0)
         return
-    broker = call.context.broker
-    start = broker.log.marks(at).start
-    if consumer_id is not None and call.context.access.sees(Kind.GROUP, consumer_id):
-        kept = broker.groups.offsets.committed(consumer_id, [at]).get(at)
-        start = start if kept is None else kept.offset
     body.i16(errors.NONE).u32(at.index).i64(start).i64(end)

@@ -6,12 +6,13 @@ offset to read.  One is added on the way in and taken off on the way out, here a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 from pentalog.broker.port import Committed, Fence
 from pentalog.broker.security import Kind
 from pentalog.model.errors import BrokerError, TopicNotFound, Unauthorized
-from pentalog.model.later import Later
+from pentalog.model.later import Later, all_of
 from pentalog.model.types import Offset, Partition
 from pentalog.protocols.fluvio import errors, rights
 from pentalog.protocols.fluvio.codec import Writer, is_told
@@ -22,7 +23,10 @@ _FILTER_VERSION = 24
 
 
 def fetch(call: Call) -> None:
-    """FetchConsumerOffsets: those of one partition, of one consumer, or all."""
+    """FetchConsumerOffsets: those of one partition, of one consumer, or all.
+
+    Answered when what is found is on the disk.
+    """
     reader = call.reader
     at: Partition | None = None
     consumer_id: str | None = None
@@ -38,16 +42,35 @@ def fetch(call: Call) -> None:
     call.know(lambda known: [known.offsets(group, at and [at]) for group in groups])
     access = call.context.access
     found: list[tuple[str, Partition, Committed]] = []
+    asked: list[Later[None]] = []
     for group in groups:
         if not is_told(group) or not access.sees(Kind.GROUP, group):
             continue
+        asked.append(offsets.settled(group))
         for where, kept in offsets.committed(group, None if at is None else [at]).items():
             known = where.index < sizes.get(where.topic, 0)
             if known and access.sees(Kind.TOPIC, where.topic):
                 found.append((group, where, kept))
-    body = call.writer().i16(errors.NONE)
+    settled = all_of(asked)
+    answer = None if settled.ready else call.place()
+    settled.then(lambda done: _answer_fetch(call, answer, found, done))
+
+
+def _answer_fetch(
+    call: Call,
+    answer: Answer | None,
+    found: list[tuple[str, Partition, Committed]],
+    settled: Later[None],
+) -> None:
+    error = errors.FINE
+    try:
+        _ = settled.value
+    except BrokerError as refusal:
+        error, found = errors.error_of(refusal), []
+    body = call.writer()
+    error.write(body)
     body.many(found, lambda entry: _write(body, *entry))
-    call.answer(body)
+    _send(call, answer, body)
 
 
 def _write(body: Writer, group: str, at: Partition, kept: Committed) -> None:
@@ -103,10 +126,7 @@ def _updated(call: Call, answer: Answer | None, offset: Offset, settled: Later[N
 def _answer_update(call: Call, answer: Answer | None, offset: Offset, error: WireError) -> None:
     body = call.writer().i64(offset)
     error.write(body)
-    if answer is None:
-        call.answer(body)
-    else:
-        answer.fill(body)
+    _send(call, answer, body)
 
 
 def delete(call: Call) -> None:
@@ -122,12 +142,13 @@ def delete(call: Call) -> None:
         return
     call.know(lambda known: [known.offsets(consumer_id, [at])])
     offsets = call.context.broker.groups.offsets
-    if not offsets.committed(consumer_id, [at]):
-        call.answer(call.writer().i16(errors.NONE))
-        return
+    refused: Mapping[Partition, BrokerError] = {}
     try:
-        refused = call.context.broker.groups.forget(consumer_id, [at])
-        settled = call.context.broker.groups.settle()
+        if offsets.committed(consumer_id, [at]):
+            refused = call.context.broker.groups.forget(consumer_id, [at])
+            settled = call.context.broker.groups.settle()
+        else:
+            settled = offsets.settled(consumer_id)
     except BrokerError as refusal:
         _answer_delete(call, None, errors.other(str(refusal)))
         return
@@ -151,6 +172,10 @@ def _deleted(call: Call, answer: Answer | None, settled: Later[None]) -> None:
 def _answer_delete(call: Call, answer: Answer | None, error: WireError) -> None:
     body = call.writer()
     error.write(body)
+    _send(call, answer, body)
+
+
+def _send(call: Call, answer: Answer | None, body: Writer) -> None:
     if answer is None:
         call.answer(body)
     else:

@@ -220,13 +220,31 @@ class Fetching:
         self._started_s = line.context.runtime.monotonic()
         self._steps = 0
 
-    def start(self) -> None:
+    def start(self, settled: Later[None] | None) -> None:
+        """Read once the committed offset it starts at, if it does, is durable."""
+        if settled is None:
+            self._begin()
+            return
+        if not settled.ready:
+            self._place = self._line.replies.place()
+        settled.then(self._offset_settled)
+
+    def _offset_settled(self, settled: Later[None]) -> None:
+        try:
+            settled.value  # noqa: B018  # raises what went wrong
+        except BrokerError as refusal:
+            self._refuse(refusal)
+        else:
+            self._begin()
+
+    def _begin(self) -> None:
         pending = self._line.unsettled.get(self._at)
         if pending is None:
             self._read()
-        else:
+            return
+        if self._place is None:
             self._place = self._line.replies.place()
-            pending.then(lambda _: self._read())
+        pending.then(lambda _: self._read())
 
     def _read(self) -> None:
         try:

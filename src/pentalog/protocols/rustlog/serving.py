@@ -61,16 +61,19 @@ def _ping(line: Line, dialect: Dialect, _: Ping) -> None:
 
 def _fetch(line: Line, dialect: Dialect, request: Fetch) -> None:
     offset = request.offset
+    settled: Later[None] | None = None
     if request.group_id and not dialect.json:
         at = Partition(request.topic, request.partition)
-        found = line.context.broker.groups.offsets.committed(request.group_id, (at,)).get(at)
+        offsets = line.context.broker.groups.offsets
+        found = offsets.committed(request.group_id, (at,)).get(at)
+        settled = offsets.settled(request.group_id)
         if found is not None:
             offset = _offset_of(found)
         elif line.context.config.rustlog_strict_groups:
-            line.say(dialect.nothing(0))
+            line.answer_later(dialect, request, settled, lambda _: dialect.nothing(0))
             return
     route = line.door.routes.find(request.topic, request.partition)
-    Fetching(line, dialect, request, route.at, offset).start()
+    Fetching(line, dialect, request, route.at, offset).start(settled)
 
 
 def _offset_commit(line: Line, dialect: Dialect, request: OffsetCommit) -> None:
@@ -114,8 +117,11 @@ def _offset_of(committed: Committed) -> int:
 
 def _offset_fetch(line: Line, dialect: Dialect, request: OffsetFetch) -> None:
     at = Partition(request.topic, request.partition)
-    found = line.context.broker.groups.offsets.committed(request.group, (at,)).get(at)
-    line.say(dialect.offset(None if found is None else _offset_of(found)))
+    offsets = line.context.broker.groups.offsets
+    found = offsets.committed(request.group, (at,)).get(at)
+    offset = None if found is None else _offset_of(found)
+    settled = offsets.settled(request.group)
+    line.answer_later(dialect, request, settled, lambda _: dialect.offset(offset))
 
 
 def _create_topic(line: Line, dialect: Dialect, request: CreateTopic) -> None:

@@ -52,6 +52,9 @@ class ManualRuntime:
         self.time_ms = 1_700_000_000_000
         self.wall_step_ms = 0
         """How far the wall clock has been set forward, or back if negative."""
+        self.held_lanes: set[str] = set()
+        """Lanes whose threads are stuck until `release`."""
+        self._held: list[Callable[[], None]] = []
         self._due: deque[Callable[[], None]] = deque()
         self._timers: list[tuple[float, int, ManualTimer]] = []
         self._numbers = count()
@@ -77,6 +80,9 @@ class ManualRuntime:
         done: Callable[[Any, BaseException | None], None],
     ) -> None:
         def do() -> None:
+            if lane in self.held_lanes:
+                self._held.append(do)
+                return
             try:
                 value = work()
             except Exception as error:
@@ -89,6 +95,12 @@ class ManualRuntime:
     def run(self) -> None:
         while self._due:
             self._due.popleft()()
+
+    def release(self) -> None:
+        """Let held lanes do their work with the next `run`."""
+        self.held_lanes.clear()
+        self._due += self._held
+        self._held.clear()
 
     def advance(self, delay_ms: int) -> None:
         self.run()

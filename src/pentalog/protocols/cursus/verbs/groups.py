@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 
 from pentalog.broker.port import Committed
 from pentalog.broker.security import Kind
@@ -15,10 +17,10 @@ from pentalog.model.errors import (
     TopicNotFound,
     UnknownMember,
 )
-from pentalog.model.types import Partition
+from pentalog.model.types import Offset, Partition
 from pentalog.protocols.cursus import ownership
 from pentalog.protocols.cursus.calls import Call
-from pentalog.protocols.cursus.errors import Refused, quoted, shown
+from pentalog.protocols.cursus.errors import Refused, Unsettled, quoted, shown
 from pentalog.protocols.cursus.messages import truth, whole_number
 from pentalog.protocols.cursus.reading import GROUP_DEFAULT, topic_named
 
@@ -149,11 +151,13 @@ def fetch_offset(call: Call) -> None:
     rosters = call.broker.sourcing.rosters
     # Everybody may use the group of those that name none, from the start.
     known = group == GROUP_DEFAULT or rosters.topics(group) or offsets.committed(group)
+    settled = offsets.settled(group)
     if not known:
-        raise Refused(f"group_not_found group={shown(group)}")
+        raise Unsettled(settled, lambda _: f"group_not_found group={shown(group)}")
     at = _partition(call, topic, index)
     committed = offsets.committed(group, (at,)).get(at)
-    call.reply(f"OK offset={0 if committed is None else committed.offset}")
+    found = 0 if committed is None else committed.offset
+    call.after(settled, lambda _: call.reply(f"OK offset={found}"))
 
 
 def commit(call: Call) -> None:
@@ -311,18 +315,27 @@ def _check_owner(
 
 def _check_forward(call: Call, group: str, wanted: dict[Partition, int]) -> None:
     """Offsets only go forward here, and never beyond the end."""
-    committed = call.broker.groups.offsets.committed(group, wanted.keys())
+    offsets = call.broker.groups.offsets
+    committed = offsets.committed(group, wanted.keys())
     for at, offset in wanted.items():
         before = committed.get(at)
         if before is not None and offset < before.offset:
-            reason = (
-                f"offset regression group={group} topic={at.topic} partition={at.index} "
-                f"current={before.offset} got={offset}"
-            )
-            raise Refused(f"offset_regression reason={quoted(reason)}")
-        end = call.broker.log.marks(at).end
-        if offset > end:
-            raise Refused(f"invalid_offset partition={at.index} offset={offset} end={end}")
+            text = partial(_regression, group, at, before.offset, offset)
+            raise Unsettled(offsets.settled(group), text)
+        if offset > call.broker.log.marks(at).end:
+            raise Unsettled(call.broker.log.ends((at,)), partial(_beyond, at, offset))
+
+
+def _regression(group: str, at: Partition, current: Offset, offset: Offset, _: None) -> str:
+    reason = (
+        f"offset regression group={group} topic={at.topic} partition={at.index} "
+        f"current={current} got={offset}"
+    )
+    return f"offset_regression reason={quoted(reason)}"
+
+
+def _beyond(at: Partition, offset: Offset, ends: Mapping[Partition, Offset]) -> str:
+    return f"invalid_offset partition={at.index} offset={offset} end={ends.get(at, 0)}"
 
 
 def _moment(time_ms: int) -> str:

@@ -1,4 +1,4 @@
-"""OffsetFetch: where groups go on.
+"""OffsetFetch: where groups go on; answered when what is found is on the disk.
 
 2: no topics means all, and an error for the group.  3: throttle time.  5: leader epochs.  6:
 flexible.  7: offsets in open transactions are an error if the client asks so.  8: several groups
@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from pentalog.broker.port import Committed, Fence
 from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import BrokerError, TopicNotFound
 from pentalog.model.kafka_names import is_carried
+from pentalog.model.later import Later
 from pentalog.model.types import Partition
 from pentalog.protocols.kafka.authorization import demand, refusal_of
 from pentalog.protocols.kafka.coordination import group_code
@@ -31,35 +32,76 @@ _NOTHING: Final[Mapping[str, Any]] = {
 }
 
 
+class Found(NamedTuple):
+    """The answer for one group, to be sent once it is durable."""
+
+    answer: dict[str, Any]
+    settled: Later[None]
+
+
 def serve(call: Call) -> None:
     body = call.body
-    if call.version >= 8:
-        groups = [
-            _group(
-                call,
-                asked.group_id,
-                asked.topics,
-                Fence(getattr(asked, "member_id", None) or "", getattr(asked, "member_epoch", -1)),
-            )
-            for asked in body.groups
-        ]
-        call.answer({"groups": groups})
+    if call.version < 8:
+        one = _group(call, body.group_id, body.topics, Fence())
+        call.when_all([one.settled], lambda kept: _answer_one(kept, one))
         return
-    found = _group(call, body.group_id, body.topics, Fence())
-    if call.version < 2 and found["error_code"]:
-        found["topics"] = _refused(body.topics or (), found["error_code"])
-    call.answer(found)
+    found = [
+        _group(
+            call,
+            asked.group_id,
+            asked.topics,
+            Fence(getattr(asked, "member_id", None) or "", getattr(asked, "member_epoch", -1)),
+        )
+        for asked in body.groups
+    ]
+    call.when_all(
+        [one.settled for one in found],
+        lambda kept: kept.answer({"groups": [_durable(kept, one) for one in found]}),
+    )
 
 
-def _group(call: Call, group: str, asked: Any, fence: Fence) -> dict[str, Any]:
+def _answer_one(call: Call, found: Found) -> None:
+    answer = _durable(call, found)
+    if call.version < 2 and answer["error_code"]:
+        answer["topics"] = _refused(call.body.topics or (), answer["error_code"])
+    call.answer(answer)
+
+
+def _durable(call: Call, found: Found) -> dict[str, Any]:
+    """What was found, or an error if it is not on the disk."""
+    answer = found.answer
+    try:
+        found.settled.value  # noqa: B018  # raises what went wrong
+    except BrokerError as refusal:
+        if not call.field("require_stable", False):
+            return _group_refused(answer["group_id"], refusal)
+        # The error this client asks for if an offset may still change; consumers retry it.
+        for topic in answer["topics"]:
+            topic["partitions"] = [
+                part if part["error_code"] else _unstable(part["partition_index"])
+                for part in topic["partitions"]
+            ]
+    return answer
+
+
+def _group(call: Call, group: str, asked: Any, fence: Fence) -> Found:
     groups = call.context.broker.groups
     try:
         demand(call.access, Operation.DESCRIBE, Kind.GROUP, group)
         groups.check_fetch(group, fence)
     except BrokerError as refusal:
-        return {"group_id": group, "topics": [], "error_code": group_code(refusal)}
+        return Found(_group_refused(group, refusal), Later.now(None))
     topics = _all(call, group) if asked is None else [_topic(call, group, t) for t in asked]
-    return {"group_id": group, "topics": topics, "error_code": 0}
+    answer = {"group_id": group, "topics": topics, "error_code": 0}
+    return Found(answer, groups.offsets.settled(group))
+
+
+def _group_refused(group: str, refusal: BrokerError) -> dict[str, Any]:
+    code = group_code(refusal)
+    if code == ErrorCode.coordinator_not_available:
+        # As Kafka answers this request: older consumers treat NOT_AVAILABLE as fatal here.
+        code = int(ErrorCode.not_coordinator)
+    return {"group_id": group, "topics": [], "error_code": code}
 
 
 def _all(call: Call, group: str) -> list[dict[str, Any]]:
@@ -109,11 +151,7 @@ def _partition(
         group, at
     )
     if unstable:
-        return {
-            **_NOTHING,
-            "partition_index": at.index,
-            "error_code": int(ErrorCode.unstable_offset_commit),
-        }
+        return _unstable(at.index)
     if committed is None:
         return {**_NOTHING, "partition_index": at.index}
     return {
@@ -123,6 +161,11 @@ def _partition(
         "metadata": committed.metadata,
         "error_code": 0,
     }
+
+
+def _unstable(index: int) -> dict[str, Any]:
+    code = int(ErrorCode.unstable_offset_commit)
+    return {**_NOTHING, "partition_index": index, "error_code": code}
 
 
 def _refused(asked: Any, code: int) -> list[dict[str, Any]]:
