@@ -20,6 +20,7 @@ from pentalog.broker.transaction import (
     COLUMNS,
     DELETE,
     EPOCH_LAST,
+    EPOCH_MAX,
     PREPARED,
     Phase,
     Transaction,
@@ -142,7 +143,7 @@ class LocalTransactions:
         Were it given again, new batches would pass for repetitions of those.
         """
         for name, epoch in epochs.items():
-            self._by_name[name].epoch = epoch + 1
+            self._by_name[name].epoch = min(epoch + 1, EPOCH_MAX)
 
     # Identities
 
