@@ -180,16 +180,19 @@ class Store:
             self.journal.start()
         offsets = (*points.values(), *cleaned.values(), *self._starts.values())
         if any(offset.topic_id is None for offset in offsets):
-            # As format 1 wrote them: a new topic of the same name would inherit these offsets.
-            self.write_starts()
-            self.write_cleaned_offsets()
-            self._write_checkpoints(self._recovery_points())
-            for partition in self._partitions.values():
-                if partition.topic_id.int:  # with a checksum
-                    self._directories.write_topic_id(partition.directory, partition.topic_id)
+            self._write_ids()
         self._opened = True
         self._checkpoint_timer = self.runtime.after(_CHECKPOINT_INTERVAL_MS, self._checkpoint_due)
         self._publish_due()
+
+    def _write_ids(self) -> None:
+        """Complete what format 1 wrote: a new topic would inherit offsets without an id."""
+        self.write_starts()
+        self.write_cleaned_offsets()
+        self._write_checkpoints(self._recovery_points())
+        for partition in self._partitions.values():
+            if partition.topic_id.int:
+                self._directories.write_topic_id(partition.directory, partition.topic_id)
 
     def _topic_id(self, name: str) -> UUID:
         """The id of a directory's topic; if its file is damaged, as other files name it.
