@@ -9,6 +9,7 @@ from pentalog.broker.port import Opened, Waiting
 from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import BrokerError, OffsetOutOfRange
 from pentalog.model.later import Later
+from pentalog.model.types import Offset
 from pentalog.protocols.cursus.calls import Call
 from pentalog.protocols.cursus.errors import REFUSALS, Refused
 from pentalog.protocols.cursus.frames import KEEP_ALIVE, framed
@@ -143,7 +144,7 @@ class Stream:
                     reading.offset,
                     bytes_max=reading.bytes_max,
                     horizon=reading.horizon,
-                ).then(self._opened)
+                ).then(partial(self._opened, marks.at(reading.horizon)))
             else:
                 self._wait()
         except BrokerError:
@@ -159,13 +160,17 @@ class Stream:
         more = out_of_range(reading, marks).partition(" ")[2]
         self.end("offset_out_of_range", " " + more)
 
-    def _opened(self, opened: Later[Opened]) -> None:
+    def _opened(self, limit: Offset, opened: Later[Opened]) -> None:
+        """Send what was opened; `limit` is the mark that was to be read up to."""
         if self._over:
             return
         reading = self._reading
         try:
             page = reading.page(opened.value)
             self._reading = reading.behind(page, opened.value)
+            if self._reading.offset <= reading.offset:
+                # All that is left before the mark is damaged: asking again would never end.
+                self._reading = reading._replace(offset=limit)
         except OffsetOutOfRange:
             self._end_out_of_range()  # gone since the last look
             return
