@@ -17,7 +17,13 @@ from pentalog.broker.sourcing import Conflict, Extent, Snapshot
 from pentalog.broker.state import Row
 from pentalog.kernels import Facts, batch_header
 from pentalog.model import batch
-from pentalog.model.errors import BrokerError, Overloaded, RecordTooLarge, StorageFailed
+from pentalog.model.errors import (
+    BrokerError,
+    Overloaded,
+    PartitionNotFound,
+    RecordTooLarge,
+    StorageFailed,
+)
 from pentalog.model.later import Later
 from pentalog.model.types import Ack, Appended, Horizon, Offset, Partition, Record
 
@@ -250,7 +256,10 @@ class LocalAggregates(AggregateIndex):
             return
 
         def settled(ends: Later[Mapping[Partition, Offset]]) -> None:
-            if ends.value.get(at, 0) >= end:
+            found = ends.value.get(at)
+            if found is None:
+                later.refuse(PartitionNotFound(f"{at} was deleted"))
+            elif found >= end:
                 later.fill(value)
             else:
                 later.refuse(StorageFailed(f"the newest events of {at} are not on the disk"))
