@@ -10,6 +10,9 @@ from tests.simulation import planted
 from tests.simulation.plan import parse_numbers, plan
 from tests.simulation.runner import Summary, run_many, run_plan, shrink, story
 
+_shown: set[int] = set()
+"""Failing seeds that have been named."""
+
 
 def main() -> int:
     if os.environ.get("PYTHONHASHSEED") != "0":
@@ -65,6 +68,9 @@ def _repeat(arguments: argparse.Namespace) -> int:
 
 
 def _show(summary: Summary, rate: float) -> None:
+    for seed in [seed for seed in summary.failures if seed not in _shown]:
+        _shown.add(seed)
+        print(f"\nseed {seed}: {summary.failures[seed][1].splitlines()[0][:200]}", file=sys.stderr)
     print(
         f"\r{summary.seeds:,} seeds, {rate:.1f} a second, {len(summary.failures)} violations ",
         end="",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import FrameType
 
 from tests.simulation.plan import Plan, plan
 from tests.simulation.violation import Violation
@@ -15,6 +18,8 @@ from tests.simulation.world import World
 
 _CHUNK = 20
 _STORY_LINES = 60
+_CPU_S_MAX = 120.0
+"""Hundreds of times what a seed needs."""
 
 
 @dataclass
@@ -53,13 +58,31 @@ def run_plan(planned: Plan, *, ignore: Iterable[str] = ()) -> Result:
     world = World(planned, ignore=frozenset(ignore))
     rule = text = ""
     try:
-        world.run()
+        with _ending():
+            world.run()
     except Violation as violation:
         rule, text = violation.rule, str(violation)
     except Exception:
         # A client could not make sense of an answer, or the simulator itself is wrong.
         rule, text = "client failed", traceback.format_exc(limit=-6)
     return Result(planned.seed, rule, text, world.counts, world.trace, world.fingerprint)
+
+
+@contextmanager
+def _ending() -> Iterator[None]:
+    """Take a broker that computes for ever in one turn for a violation."""
+
+    def give_up(number: int, frame: FrameType | None) -> None:
+        place = "".join(traceback.format_stack(frame, limit=6))
+        raise Violation("endless", f"no end after {_CPU_S_MAX} seconds of CPU time:\n{place}")
+
+    before = signal.signal(signal.SIGVTALRM, give_up)
+    signal.setitimer(signal.ITIMER_VIRTUAL, _CPU_S_MAX)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 def run_seed(seed: int, *, ignore: Iterable[str] = ()) -> Result:
