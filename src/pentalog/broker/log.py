@@ -383,9 +383,11 @@ def _durable_ends(found: Mapping[PartitionLog, Offset]) -> Mapping[Partition, Of
 
 
 def _ahead(partition: PartitionLog, offset: Offset, horizon: Horizon) -> bool:
-    if horizon is Horizon.DURABLE:
-        return partition.durable.offset > offset
-    return partition.marks.at(horizon) > offset
+    """Is there something to read beyond an offset?"""
+    mark = partition.durable.offset
+    if horizon is not Horizon.DURABLE:
+        mark = partition.marks.at(horizon)
+    return mark > offset and not partition.reading.is_lost(offset)
 
 
 def _settled(later: Later[Appended], appended: Appended, refusal: BrokerError | None) -> None:

@@ -73,7 +73,8 @@ class Reading:
             end = limit.position if last else segment.size
             if position >= end:
                 if last:
-                    break
+                    # All that is left is damaged.  A reader that stayed here would ask for ever.
+                    return Slice((), 0, self._log.marks, limit.offset)
                 segment = self._log.segments[self._log.bases.index(segment.base_offset) + 1]
                 position = -1
                 continue
@@ -133,6 +134,14 @@ class Reading:
         if len(hints) >= _HINTS_MAX:
             del hints[next(iter(hints))]
         hints[offset] = (segment, position)
+
+    def is_lost(self, offset: int) -> bool:
+        """Are all records from an offset in the newest segment on damaged?"""
+        active = self._log.active
+        if not active.damages or offset < active.base_offset:
+            return False
+        found = active.find(offset, patient=True)
+        return found is None or found.position >= active.size
 
     def bytes_behind(self, offset: int, horizon: Horizon) -> int:
         """Roughly how many bytes a reader at `offset` could get."""
