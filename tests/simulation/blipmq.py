@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tests.simulation import blipmq_audit, blipmq_wire, contents
 from tests.simulation.blipmq_judge import Acked, Given, Polling, Subscription, Subscriptions
 from tests.simulation.blipmq_wire import ACK, NACK, PONG, PUBLISH, Frame, Refusal
+from tests.simulation.clients import Turns
 from tests.simulation.judge import UNPLACED, Being, Item, Sent, TopicLife
 from tests.simulation.violation import Violation
 from tests.simulation.wire import Connection, Lost
@@ -59,7 +60,7 @@ class BlipmqClients:
         self._lines: dict[str, Line] = {}
         self._dropped: list[Line] = []
         """Connections that their clients have closed in the middle of something."""
-        self._busy: set[str] = set()
+        self._turns = Turns(world)
         self._count = 0
         self._correlation = 0
 
@@ -68,18 +69,8 @@ class BlipmqClients:
         return _CLIENTS
 
     def start(self, kind: str, random: Random) -> Task | None:
-        client = _CLIENTS[kind]
-        if client.endswith("*"):
-            client = client[:-1] + str(random.randint(0, 1))
-        if client in self._busy:
-            return None
-        operation = getattr(self, f"_{kind.removeprefix('blip_')}")(client, random)
-        if operation is None:
-            return None
-        name, run = operation
-        self._busy.add(client)
-        self.world.counts["operations"] += 1
-        return self.world.task(name, run, lambda: self._busy.discard(client))
+        begin = getattr(self, f"_{kind.removeprefix('blip_')}")
+        return self._turns.start(_CLIENTS[kind], random, begin)
 
     def audit(self, *, restart: bool) -> None:
         blipmq_audit.audit(self, restart=restart)
@@ -88,7 +79,7 @@ class BlipmqClients:
         self._judge_arrived(*self._dropped, *self._lines.values())
         self._lines.clear()
         self._dropped.clear()
-        self._busy.clear()
+        self._turns.clear()
         self.subscriptions.ended()
 
     # The wire

@@ -8,12 +8,15 @@ raised at every await: what was reported before stays an open attempt.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Coroutine
 from random import Random
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from tests.simulation.world import Task
+    from tests.simulation.world import Task, World
+
+Operation = tuple[str, Coroutine[Any, Any, None]]
+"""What the story calls it, and what it does."""
 
 
 class Clients(Protocol):
@@ -31,6 +34,36 @@ class Clients(Protocol):
 
     def disconnect(self) -> None:
         """The broker has gone, with all connections."""
+
+
+class Turns:
+    """Lets each client do one thing at a time."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._busy: set[str] = set()
+
+    def clear(self) -> None:
+        """The broker has gone: nothing is under way."""
+        self._busy.clear()
+
+    def start(
+        self, role: str, random: Random, begin: Callable[[str, Random], Operation | None]
+    ) -> Task | None:
+        """Begin an operation; None if its client is busy or has nothing to do.
+
+        A role with a star is that of two clients.
+        """
+        client = role[:-1] + str(random.randint(0, 1)) if role.endswith("*") else role
+        if client in self._busy:
+            return None
+        operation = begin(client, random)
+        if operation is None:
+            return None
+        name, run = operation
+        self._busy.add(client)
+        self._world.counts["operations"] += 1
+        return self._world.task(name, run, lambda: self._busy.discard(client))
 
 
 class AuditedClients(Clients, Protocol):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tests.simulation import contents, cursus_wire
 from tests.simulation.blipmq_judge import is_committed
+from tests.simulation.clients import Operation, Turns
 from tests.simulation.cursus_streams import EventStreams
 from tests.simulation.cursus_wire import Answer
 from tests.simulation.judge import ANYWHERE, Being, Item, Register, Sent, TopicLife
@@ -69,7 +70,7 @@ class CursusClients:
         self.world = world
         self.streams = EventStreams(self)
         self._connections: dict[str, Connection] = {}
-        self._busy: set[str] = set()
+        self._turns = Turns(world)
         self._count = 0
         self._members: dict[tuple[str, int], str] = {}
         """How members of groups name themselves, by group and number of the topic."""
@@ -80,19 +81,14 @@ class CursusClients:
         return _CLIENTS
 
     def start(self, kind: str, random: Random) -> Task | None:
-        client = _CLIENTS[kind]
-        if client.endswith("*"):
-            client = client[:-1] + str(random.randint(0, 1))
-        if client in self._busy:
-            return None
-        owner = self.streams if client[:-1] in ("appender", "reader") or client == "saver" else self
-        operation = getattr(owner, kind.removeprefix("cursus_"))(client, random)
-        if operation is None:
-            return None
-        name, run = operation
-        self._busy.add(client)
-        self.world.counts["operations"] += 1
-        return self.world.task(f"cursus: {name}", run, lambda: self._busy.discard(client))
+        role, method = _CLIENTS[kind], kind.removeprefix("cursus_")
+        owner = self.streams if role.rstrip("*") in ("appender", "reader", "saver") else self
+
+        def begin(client: str, random: Random) -> Operation | None:
+            operation = getattr(owner, method)(client, random)
+            return operation and (f"cursus: {operation[0]}", operation[1])
+
+        return self._turns.start(role, random, begin)
 
     def audit(self, *, restart: bool) -> None:
         if restart and self.streams.alive():
@@ -100,7 +96,7 @@ class CursusClients:
 
     def disconnect(self) -> None:
         self._connections.clear()
-        self._busy.clear()
+        self._turns.clear()
         self._members.clear()
         if self.world.judge.lossy:
             for named in self._named:

@@ -12,6 +12,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.simulation import contents, kafka_wire
+from tests.simulation.clients import Turns
 from tests.simulation.judge import (
     ANYWHERE,
     Being,
@@ -88,7 +89,7 @@ class KafkaClients:
     def __init__(self, world: World) -> None:
         self.world = world
         self._connections: dict[str, Connection] = {}
-        self._busy: set[str] = set()
+        self._turns = Turns(world)
         self._count = 0
         self._once = [Idempotent(), Idempotent()]
         self.admin = Administrator(self)
@@ -101,7 +102,7 @@ class KafkaClients:
     def disconnect(self) -> None:
         """The broker has gone."""
         self._connections.clear()
-        self._busy.clear()
+        self._turns.clear()
         if self.world.judge.lossy:
             # Their ids may be given to others now.
             for producer in self._once:
@@ -117,21 +118,10 @@ class KafkaClients:
 
     def start(self, kind: str, random: Random) -> Task | None:
         """Begin one operation; None if its client is busy or has nothing to do."""
-        client = _CLIENTS[kind]
-        if client.endswith("*"):
-            client = client[:-1] + str(random.randint(0, 1))
-        if client in self._busy:
-            return None
-        if client == "admin":
-            operation = getattr(self.admin, kind)(random)
-        else:
-            operation = getattr(self, f"_{kind}")(client, random)
-        if operation is None:
-            return None
-        name, run = operation
-        self._busy.add(client)
-        self.world.counts["operations"] += 1
-        return self.world.task(name, run, lambda: self._busy.discard(client))
+        role = _CLIENTS[kind]
+        if role == "admin":
+            return self._turns.start(role, random, lambda _, dice: getattr(self.admin, kind)(dice))
+        return self._turns.start(role, random, getattr(self, f"_{kind}"))
 
     async def ask(self, client: str, key: int, fields: dict[str, Any]) -> Any:
         frame = await self.connection(client).ask(kafka_wire.request(key, fields))

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from random import Random
 from typing import TYPE_CHECKING, ClassVar
 
+from tests.simulation.clients import Operation, Turns
 from tests.simulation.crossing import Ends
 from tests.simulation.judge import Being, TopicLife
 from tests.simulation.kafka_admin import NAMES
@@ -31,7 +32,7 @@ class ProtocolClients:
         self.last_commit = 0
         self.last_value = 0
         self._connections: dict[str, Connection] = {}
-        self._busy: set[str] = set()
+        self._turns = Turns(world)
 
     @property
     def kinds(self) -> Collection[str]:
@@ -39,23 +40,17 @@ class ProtocolClients:
 
     def disconnect(self) -> None:
         self._connections.clear()
-        self._busy.clear()
+        self._turns.clear()
         self.ends.disconnect()
 
     def start(self, kind: str, random: Random) -> Task | None:
-        client = self.roles[kind]
-        if client.endswith("*"):
-            client = client[:-1] + str(random.randint(0, 1))
-        if client in self._busy:
-            return None
         method = kind.removeprefix(f"{self.protocol} ").replace(" ", "_")
-        operation = getattr(self, method)(client, random)
-        if operation is None:
-            return None
-        name, run = operation
-        self._busy.add(client)
-        self.world.counts["operations"] += 1
-        return self.world.task(f"{self.protocol}: {name}", run, lambda: self._busy.discard(client))
+
+        def begin(client: str, random: Random) -> Operation | None:
+            operation = getattr(self, method)(client, random)
+            return operation and (f"{self.protocol}: {operation[0]}", operation[1])
+
+        return self._turns.start(self.roles[kind], random, begin)
 
     def endpoint(self, client: str) -> str:
         """The endpoint that a client connects to."""
