@@ -72,7 +72,7 @@ class LocalOffsets:
             if self.topic is not None:
                 self.topic.note(group, at, committed)
         later = self._state.put(_UPSERT, rows)
-        if not later.ready:
+        if self._state.position > self._state.durable:  # also if it is refused, and tried again
             self._note_change(group)
         return later
 

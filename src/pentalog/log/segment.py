@@ -579,8 +579,9 @@ class Segment:
         self._residents.leave(self)
         self._file = None
         for suffix in beside:
-            with contextlib.suppress(OSError):  # not each segment has each of them
-                self.files.rename(self.path(suffix), self.path(suffix + DELETED))
+            if self.files.exists(path := self.path(suffix)):
+                with contextlib.suppress(OSError):
+                    self.files.rename(path, self.path(suffix + DELETED))
 
     def remove(self) -> None:
         for suffix in SUFFIXES:

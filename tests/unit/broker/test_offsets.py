@@ -15,6 +15,7 @@ from tests.support.state_files import accept_writes, refuse_writes
 from pentalog.broker import state as state_module
 from pentalog.broker.groups import SWEEP_INTERVAL_MS
 from pentalog.broker.log import COMMIT_WAIT_MS_MAX
+from pentalog.broker.offsets import LocalOffsets
 from pentalog.broker.port import Committed, Fence, Leaving, Proposal, Topic
 from pentalog.broker.state import FILE_NAME, MIGRATIONS, State
 from pentalog.model.errors import (
@@ -493,3 +494,20 @@ def test_a_client_may_say_when_its_offset_expires(world: GroupWorld) -> None:
     assert offsets_of(world) == {T0: 1, T1: 1}
     sweep(world, 100)
     assert offsets_of(world) == {T1: 1}
+
+
+def test_a_commit_that_is_refused_at_once_is_not_told(tmp_path: Path) -> None:
+    """Without syncs small commits are written in the same turn, or refused in it."""
+    runtime = StepRuntime()
+    state = State(tmp_path / FILE_NAME, runtime, synced=False)
+    state.open()
+    offsets = LocalOffsets(state, runtime)
+    refuse_writes(state)
+    assert offsets.commit("g", {T0: Committed(5)}).ready
+    with pytest.raises(StorageFailed):
+        _ = offsets.settled("g").value
+    accept_writes(state)
+    runtime.advance(state_module.RETRY_MS)
+    assert offsets.settled("g").value is None
+    assert offsets.committed("g")[T0].offset == 5
+    state.abandon()
