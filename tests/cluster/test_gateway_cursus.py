@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 from fleet_member import FleetMember
 from kafka_node import Node
 
@@ -265,6 +266,25 @@ def last_writer(cluster: Cluster, at: Partition) -> tuple[int, int, int]:
     return one.producer_id, one.producer_epoch, one.last_sequence
 
 
+def record_offsets(address: str, at: Partition) -> list[int]:
+    """Where the records of a partition are; consumers are not given markers."""
+    consumer = Consumer(
+        {"bootstrap.servers": address, "group.id": "none", "enable.auto.commit": False}
+        | {"enable.partition.eof": True, "isolation.level": "read_uncommitted"}
+    )
+    consumer.assign([TopicPartition(at.topic, at.index, 0)])
+    offsets: list[int] = []
+    while True:
+        message = consumer.poll(PATIENCE_S)
+        assert message is not None, "the partition cannot be read to its end"
+        if message.error():
+            assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+            break
+        offsets.append(message.offset() or 0)
+    consumer.close()
+    return offsets
+
+
 def test_events_outlive_their_owner(pair: list[FleetMember], node: Node, topic: str) -> None:
     """What the dead one may have sent and comes late is refused by the partition's leader."""
     owner: list[FleetMember] = []
@@ -282,14 +302,17 @@ def test_events_outlive_their_owner(pair: list[FleetMember], node: Node, topic: 
     other = next(member for member in pair if member is not owner[0])
     append = f"APPEND_STREAM topic={topic} key=k version={{}} message=m{{}}"
     with Talk(owner[0]) as talk, Talk(other) as stranger:
-        # An owner may fence the one before it with a marker: then the events begin behind that.
-        first = -1
+        told: list[int] = []
         for version in (1, 2, 3):
             answer = talk.text(append.format(version, version))
-            if version == 1:
-                first = int(answer.split("offset=")[1].split()[0])
-            assert answer.startswith(f"OK version={version} offset={first + version - 1} ")
-        at = Partition(topic, int(answer.rpartition("=")[2]))
+            found = re.fullmatch(rf"OK version={version} offset=(\d+) partition=(\d+)", answer)
+            assert found is not None, answer
+            told.append(int(found[1]))
+        at = Partition(topic, int(found[2]))
+        # The topic is older than its owner if an earlier attempt to create it was refused half-way.
+        # Then the events begin behind the marker of the fence, and behind nothing else.
+        assert told == [told[0], told[0] + 1, told[0] + 2]
+        assert record_offsets(node.address, at) == told
         with Cluster(node.address) as cluster:
             producer_id, epoch, sequence = last_writer(cluster, at)
         assert talk.text(append.format(3, 3)) == "ERROR: version_conflict current=3 expected=3"
@@ -308,6 +331,9 @@ def test_events_outlive_their_owner(pair: list[FleetMember], node: Node, topic: 
         envelope = json.loads(talk.receive())
         assert envelope["snapshot"] == {"version": 1, "payload": "first"}
         assert [message.version for message in messages_of(talk.receive())] == [2, 3, 4]
+    *kept, last = record_offsets(node.address, at)
+    assert kept == told
+    assert last > told[-1] + 1, "a marker fences the dead owner before the next event"
     late = batches_of.build(
         [Record(b"late")],
         timestamp_ms=1,
