@@ -1,7 +1,7 @@
 """Event streams and snapshots through Cursus, and the model of what they must hold.
 
 An event that was acknowledged or read stays, under its version.  A stream has every version from 1
-to its last, once; the last never goes back, whoever was told of it.
+to its last, once.  No client is told a last version that another client saw exceeded.
 """
 
 from __future__ import annotations

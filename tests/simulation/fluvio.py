@@ -156,8 +156,8 @@ class FluvioClients(ProtocolClients):
         body = fluvio_wire.produce(life.name, sets, durable=durable, timeout_ms=timeout_ms)
         answer = fluvio_wire.produced(await self.ask(client, fluvio_wire.PRODUCE, body))
         for written, (index, sents) in zip(answer, entries, strict=True):
-            if written.index != index:
-                raise Violation("wrong answer", f"partition {written.index} instead of {index}")
+            if written.partition != index:
+                raise Violation("wrong answer", f"partition {written.partition} instead of {index}")
             if written.error.code:
                 whole = self.is_current(life) and not any(sent.loose for sent, _ in sents)
                 allowed = () if whole else GONE_CODES

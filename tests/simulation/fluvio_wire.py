@@ -45,7 +45,7 @@ class Error(NamedTuple):
 class Written(NamedTuple):
     """One partition of an answer to Produce."""
 
-    index: int  # type: ignore[assignment]  # hides tuple.index
+    partition: int
     error: Error
     base_offset: int
 

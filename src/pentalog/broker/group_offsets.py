@@ -20,7 +20,7 @@ class Committed:
     timestamp_ms: int = -1
     """When it was committed; -1: now."""
     expire_ms: int = -1
-    """When it shall be forgotten, if the one who committed said so; -1: by the broker's rule."""
+    """When it expires, if the client that committed it said so; -1: by the broker's rule."""
     sequence: int = field(default=-1, compare=False)
     """Set by the broker: larger than that of every commit and staging before it."""
 
@@ -59,7 +59,7 @@ class Offsets(Protocol):
     def stage(
         self, producer_id: int, group: str, offsets: Mapping[Partition, Committed]
     ) -> Later[None]:
-        """Keep offsets until the producer's transaction ends: durable, but seen by nobody."""
+        """Keep offsets until the producer's transaction ends: durable, but not visible."""
 
     def staged(self) -> Collection[int]:
         """The producers whose open transactions hold offsets."""

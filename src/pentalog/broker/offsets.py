@@ -125,7 +125,7 @@ class LocalOffsets:
                 return
             stuck.cancel()
             try:
-                done.value  # noqa: B018  # raises what went wrong
+                done.check()
             except BrokerError as refusal:
                 later.refuse(refusal)
             else:

@@ -169,7 +169,7 @@ class ClusterCouncil:
     def _beaten(self, outcome: Later[None]) -> None:
         self._beating = False
         try:
-            outcome.value  # noqa: B018  # raises what went wrong
+            outcome.check()
         except BrokerError as refusal:
             self._complain(refusal)
 
@@ -241,7 +241,7 @@ class ClusterCouncil:
     def _joined(self, outcome: Later[None]) -> None:
         self._joining = False
         try:
-            outcome.value  # noqa: B018  # raises what went wrong
+            outcome.check()
             self._complaint = ""
         except BrokerError as refusal:
             self._seated = False  # tried again with the next beat

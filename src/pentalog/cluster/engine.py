@@ -174,7 +174,7 @@ class Engine:
 
     def _probed(self, refreshed: Later[None]) -> None:
         try:
-            refreshed.value  # noqa: B018  # raises what went wrong
+            refreshed.check()
         except BrokerError as refusal:
             self._probe_said(str(refusal))
         else:

@@ -243,7 +243,7 @@ class Link:
 
     def _logged_in(self, outcome: Later[None]) -> None:
         try:
-            outcome.value  # noqa: B018  # raises what went wrong
+            outcome.check()
         except Trouble:
             return  # the connection broke, and everybody has been told
         except BrokerError as refusal:

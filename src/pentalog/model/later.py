@@ -40,6 +40,12 @@ class Later(Generic[T]):
             raise self._refusal
         return self._value  # type: ignore[return-value]  # filled by now, and None may be a T
 
+    def check(self) -> None:
+        """Raise the refusal, if that is what came."""
+        assert self.ready, "asked before it was there"
+        if self._refusal is not None:
+            raise self._refusal
+
     def fill(self, value: T) -> None:
         self._value = value
         self._done()
@@ -85,7 +91,7 @@ def all_of(asked: Sequence[Later[Any]]) -> Later[None]:
             return
         try:
             for later in asked:
-                later.value  # noqa: B018  # raises what went wrong
+                later.check()
         except BrokerError as refusal:
             result.refuse(refusal)
         else:

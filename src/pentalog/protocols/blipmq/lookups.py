@@ -54,7 +54,7 @@ class Asking:
         asked, self._asked = self._asked, ()
         for later in asked:
             try:
-                later.value  # noqa: B018  # raises what went wrong
+                later.check()
             except TopicExists:
                 stage = None  # another gateway was faster: look again
         if isinstance(item, PublishRun):

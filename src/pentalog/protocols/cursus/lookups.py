@@ -50,7 +50,7 @@ class Asking:
         while True:
             try:
                 if awaited is not None:
-                    awaited.value  # noqa: B018  # raises what went wrong
+                    awaited.check()
                 awaited = next(self._lookups, None)
             except BaseException:
                 self._lookups = None

@@ -92,7 +92,7 @@ def reading_of(call: Call) -> Later[Reading]:
     def settled(done: Later[None]) -> None:
         start = reading.offset
         try:
-            done.value  # noqa: B018  # raises what went wrong
+            done.check()
             if start == _LATEST:
                 start = call.broker.log.marks(reading.at).at(reading.horizon)
         except BrokerError as refusal:

@@ -230,7 +230,7 @@ def _consumer_starts(
 
     def settled(done: Later[None]) -> None:
         try:
-            done.value  # noqa: B018  # raises what went wrong
+            done.check()
         except BrokerError as refusal:
             later.refuse(refusal)
         else:

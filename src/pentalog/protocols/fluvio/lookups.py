@@ -41,7 +41,7 @@ class Asking:
         asked = self._asked[self._position]
         self._position += 1
         for later in asked:
-            later.value  # noqa: B018  # raises what went wrong
+            later.check()
 
     def again(self) -> None:
         """The request will be served from its beginning."""

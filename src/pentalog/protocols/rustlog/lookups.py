@@ -47,7 +47,7 @@ class Asking:
         if self._asked:
             asked, self._asked = self._asked, ()
             for later in asked:
-                later.value  # noqa: B018  # raises what went wrong
+                later.check()
             return False
         look = _LOOKUPS.get(type(request))
         asked = () if look is None else look(self._broker, request)

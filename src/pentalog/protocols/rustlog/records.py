@@ -231,7 +231,7 @@ class Fetching:
 
     def _offset_settled(self, settled: Later[None]) -> None:
         try:
-            settled.value  # noqa: B018  # raises what went wrong
+            settled.check()
         except BrokerError as refusal:
             self._refuse(refusal)
         else:

@@ -155,7 +155,7 @@ def _create_prepared(
 ) -> None:
     line.busy = False
     try:
-        prepared.value  # noqa: B018  # raises what went wrong
+        prepared.check()
         _create(line, dialect, request, spec, place)
     except BrokerError as refusal:
         line.refuse(dialect, request, refusal, place)

@@ -46,7 +46,7 @@ def _settle(call: Call, wish: Wish, *, made: bool = False) -> None:
 
     def kept(settled: Later[None]) -> None:
         try:
-            settled.value  # noqa: B018  # raises what went wrong
+            settled.check()
         except BrokerError:
             _unmake(call, wish)
 
@@ -81,7 +81,7 @@ def _make(call: Call, wish: Wish) -> None:
 
 def _prepared(call: Call, wish: Wish, spec: TopicSpec, prepared: Later[None]) -> None:
     try:
-        prepared.value  # noqa: B018  # raises what went wrong
+        prepared.check()
     except TopicExists:
         # Somebody else has made it meanwhile, as every producer does at its start.
         call.after(call.broker.knowledge.topic(wish.topic), lambda _: _found(call, wish))

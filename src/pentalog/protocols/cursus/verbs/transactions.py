@@ -128,7 +128,7 @@ def _unsee(
     open_one: OpenTransaction, message: tuple[Partition, int], settled: Later[Appended]
 ) -> None:
     try:
-        settled.value  # noqa: B018  # raises what went wrong
+        settled.check()
     except BrokerError:
         open_one.messages -= 1
         open_one.seen.pop(message, None)

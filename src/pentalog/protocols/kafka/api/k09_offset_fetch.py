@@ -71,7 +71,7 @@ def _durable(call: Call, found: Found) -> dict[str, Any]:
     """What was found, or an error if it is not on the disk."""
     answer = found.answer
     try:
-        found.settled.value  # noqa: B018  # raises what went wrong
+        found.settled.check()
     except BrokerError as refusal:
         if not call.field("require_stable", False):
             return _group_refused(answer["group_id"], refusal)
