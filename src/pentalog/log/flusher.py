@@ -79,6 +79,11 @@ class Flusher:
         self._creating = False
         self._waited_syncs = 0
         self._syncing: dict[PartitionLog, None] = {}
+        self._reopening: dict[PartitionLog, list[Callable[[PartitionLog], None]]] = {}
+        """Partitions that wait for descriptors, and what is to be called when they are synced.
+
+        Each has one timer, however often it is asked for meanwhile.
+        """
         self._new_names: dict[Path, _NewNames] = {}
         """Directories with names that a power cut would take.
 
@@ -160,7 +165,7 @@ class Flusher:
         urgent, self._urgent = self._urgent, {}
         entries: list[tuple[PartitionLog, Point, Entry]] = []
         for partition in urgent:
-            if partition.failed or partition.deleted:
+            if partition.failed or partition.deleted or partition in self._reopening:
                 continue
             target = partition.end
             if partition.durable.offset >= target.offset:
@@ -236,10 +241,9 @@ class Flusher:
         self._committing = False
         if isinstance(error, OSError) and error.errno in _NOT_SYNCED:
             # The names are synced first, so the chunk was not written: its entries are made again.
-            log.warning("cannot commit %d partitions yet: %s", len(settled), error)
             settled, waiting = [], settled
             for partition, _ in waiting:
-                self._runtime.after(_REOPEN_MS, partial(self.request, partition))
+                self._not_opened(partition, None, error)
         if error is None:
             self._names_synced(names)
             self._committed_sequence = sequence
@@ -333,6 +337,9 @@ class Flusher:
             if then is not None:
                 then(partition)
             return
+        if partition in self._reopening:
+            self._reopen_later(partition, then)
+            return
         if partition in self._syncing and then is None:
             if urgent:
                 self._urgent[partition] = None
@@ -345,7 +352,7 @@ class Flusher:
         try:
             handles = [segment.file for segment in segments]
         except OSError as error:
-            self._not_opened(partition, then, error, urgent=urgent)
+            self._not_opened(partition, then, error)
             return
         self._syncing[partition] = None
         indexes = [path for segment in segments if not segment.active for path in segment.indexes]
@@ -362,19 +369,38 @@ class Flusher:
         partition: PartitionLog,
         then: Callable[[PartitionLog], None] | None,
         error: OSError,
-        *,
-        urgent: bool,
     ) -> None:
         """A file of the partition cannot be opened to be synced."""
         if error.errno in _LACKING:
             # Clients may hold all the descriptors there are: nothing is lost, and they will go.
-            log.warning("cannot sync %s yet: %s", partition.name, error)
-            again = partial(self._sync, partition, then, urgent=urgent)
-            self._runtime.after(_REOPEN_MS, again)
+            what = f"open the files of {partition.name} to sync them, which is tried again"
+            partition.troubles.tell(logging.WARNING, "descriptors", what, error)
+            self._reopen_later(partition, then)
             return
         partition.fail(error)
         if then is not None:
             then(partition)
+
+    def _reopen_later(
+        self, partition: PartitionLog, then: Callable[[PartitionLog], None] | None = None
+    ) -> None:
+        """Sync a partition when there may be descriptors again; until then nothing else tries."""
+        if partition not in self._reopening:
+            self._reopening[partition] = []
+            self._runtime.after(_REOPEN_MS, partial(self._reopen, partition))
+        if then is not None:
+            self._reopening[partition].append(then)
+
+    def _reopen(self, partition: PartitionLog) -> None:
+        waiting = self._reopening.pop(partition)
+        if self._closed:
+            return
+
+        def synced(partition: PartitionLog) -> None:
+            for then in waiting:
+                then(partition)
+
+        self._sync(partition, synced if waiting else None, urgent=True)
 
     def _sync_files(
         self, handles: list[Handle], indexes: list[Path], names: dict[Path, _NewNames]
@@ -425,7 +451,7 @@ class Flusher:
     ) -> None:
         self._syncing.pop(partition, None)
         if isinstance(error, OSError) and error.errno in _NOT_SYNCED:
-            self._not_opened(partition, then, error, urgent=bool(partition.waiters))
+            self._not_opened(partition, then, error)
             return
         if error is not None:
             partition.fail(error)

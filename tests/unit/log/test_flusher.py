@@ -54,9 +54,11 @@ class CrowdedFiles(FaultyFiles):
     """Sealed segments cannot be opened for a while."""
 
     code = 0
+    refused = 0
 
     def open(self, path: Path, *, create: bool = False, writable: bool = True) -> Handle:
         if self.code and not create and path.suffix == ".log":
+            self.refused += 1
             raise OSError(self.code, "injected", str(path))
         return super().open(path, create=create, writable=writable)
 
@@ -126,6 +128,34 @@ def test_a_lack_of_descriptors_for_directories_fails_nothing(tmp_path: Path, jou
     bench.settled(b"value", at=SLOW)
     bench.crash()
     assert len(LogBench(tmp_path).values(at=SLOW)) == 2
+
+
+def test_however_often_it_is_asked_a_partition_is_tried_once_a_second(tmp_path: Path) -> None:
+    bench, files = rolled(tmp_path)
+    files.code = errno.EMFILE
+    partition = bench.store.get(SLOW)
+    answers: list[BrokerError | None] = []
+    for _ in range(100):
+        bench.append(b"value", at=SLOW)
+        partition.settle(partition.end_offset, answers.append)
+        bench.runtime.advance(50)
+    assert files.refused <= 6, "in five seconds"
+    assert not answers
+    files.code = 0
+    bench.runtime.advance(1_000)
+    assert answers == [None] * 100
+    assert not bench.store.flusher._reopening
+
+
+def test_a_partition_deleted_while_it_waits_holds_up_no_checkpoint(tmp_path: Path) -> None:
+    bench, files = rolled(tmp_path)
+    files.code = errno.EMFILE
+    partition = bench.store.get(SLOW)
+    told: list[Partition] = []
+    bench.store.flusher._sync(partition, lambda synced: told.append(synced.at))
+    bench.store.delete(SLOW)
+    bench.runtime.advance(1_000)
+    assert told == [SLOW]
 
 
 def test_a_segment_that_has_gone_fails_its_partition_only(tmp_path: Path) -> None:
