@@ -42,7 +42,7 @@ class EventStream:
         value = 0xCBF29CE484222325
         for byte in self.key.encode():
             value = ((value ^ byte) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
-        return value % self.topic.partitions
+        return value % self.topic.partitions_first
 
     def learn(self, version: int, value: bytes) -> None:
         """An event has this version."""

@@ -92,7 +92,7 @@ class Administrator:
 
     def grow(self, random: Random) -> Any:
         life = self._clients.topic(random)
-        if life is None or life.sourced or not life.partitions == life.partitions_maybe <= 5:
+        if life is None or not life.partitions == life.partitions_maybe <= 5:
             return None
         return f"grow {life.label}", self._add_partition(life)
 

@@ -129,7 +129,9 @@ class TopicLife:
     doomed: bool = False
     """Its deletion was begun."""
     sourced: bool = False
-    """It holds event streams: it must be neither grown nor trimmed."""
+    """It holds event streams: it must not be trimmed."""
+    partitions_first: int = 0
+    """When it was created: its event streams stay in these."""
     models: dict[int, PartitionModel] = field(default_factory=dict)
 
     @property
@@ -221,6 +223,7 @@ class Judge:
     def create_topic(self, name: str, partitions: int, **traits: object) -> TopicLife:
         self._count += 1
         life = TopicLife(name, self._count, partitions, partitions_maybe=partitions)
+        life.partitions_first = partitions
         for trait, value in traits.items():
             setattr(life, trait, value)
         self.topics.setdefault(name, []).append(life)

@@ -135,7 +135,7 @@ class Administrator:
 
     def grow(self, random: Random) -> Any:
         life = self._alive(random)
-        if life is None or life.partitions_maybe > 5 or life.sourced:
+        if life is None or life.partitions_maybe > 5:
             return None
         return f"grow {life.label}", self._grow(life)
 

@@ -29,6 +29,11 @@ _POLICIES: Final = ("open", "deny_write", "deny_read", "acl")
 class Options:
     idempotent: bool = False
     event_sourcing: bool = False
+    stream_partitions: int = 0
+    """Over how many partitions event streams are spread; 0: all that the topic has.
+
+    A topic that grows keeps its streams where they are.
+    """
     partitioner: str = "hash_key"
     auth_policy: str = "open"
     read_acl: str = ""
@@ -52,6 +57,7 @@ def options_of(kept: Mapping[str, str]) -> Options:
     return Options(
         idempotent=kept.get("idempotent") == "true",
         event_sourcing=kept.get("event_sourcing") == "true",
+        stream_partitions=int(kept.get("stream_partitions", 0)),
         partitioner=kept.get("partitioner", "hash_key"),
         auth_policy=kept.get("auth_policy", "open"),
         read_acl=kept.get("read_acl", ""),

@@ -61,6 +61,28 @@ def test_versions_have_no_gap(client: Client) -> None:
     assert client.text("STREAM_VERSION topic=es key=nobody") == "OK version=0"
 
 
+@pytest.mark.parametrize("grow", ["cursus", "kafka"])
+def test_a_stream_stays_where_it_is_when_its_topic_grows(tmp_path: Path, grow: str) -> None:
+    first = CursusBroker(tmp_path / "grown")
+    client = first.connect()
+    client.text("CREATE topic=es partitions=2 event_sourcing=true")
+    keys = [f"k{number}" for number in range(20)]
+    before = [append(client, key, 1).split("partition=")[1] for key in keys]
+    assert set(before) == {"0", "1"}
+    if grow == "cursus":
+        assert client.text("CREATE topic=es partitions=5").startswith("OK topic=es partitions=5")
+    else:
+        first.topics.grow("es", 5)
+    first.close()
+    second = CursusBroker(tmp_path / "grown")
+    client = second.connect()
+    for key, partition in zip(keys, before, strict=True):
+        assert append(client, key, 1) == "ERROR: version_conflict current=1 expected=1"
+        assert append(client, key, 2).endswith(f"partition={partition}")
+        assert [message.version for message in read(client, key)[1]] == [1, 2]
+    second.close()
+
+
 def test_of_two_at_once_one_wins(broker: CursusBroker) -> None:
     clients = [broker.connect() for _ in range(5)]
     broker.runtime.held_lanes |= {"sync"}

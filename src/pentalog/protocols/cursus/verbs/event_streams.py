@@ -235,7 +235,8 @@ def _aggregate(call: Call) -> tuple[Route, bytes]:
     key = encoded(command.need("key"))
     if not route.options.event_sourcing:
         raise Refused(f"event_sourcing_not_enabled topic={shown(topic)}")
-    return call.door.route(encoded(topic), fnv1a_64(key) % route.topic.partitions), key
+    count = route.options.stream_partitions or route.topic.partitions
+    return call.door.route(encoded(topic), fnv1a_64(key) % count), key
 
 
 def _version(call: Call) -> int:

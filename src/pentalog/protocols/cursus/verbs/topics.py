@@ -104,7 +104,8 @@ def _made(call: Call, wish: Wish, spec: TopicSpec) -> None:
     call.session.context.usage.changed(made.partitions)
     kept = dict(wish.kept)
     kept |= {"idempotent": "true"} if wish.idempotent else {}
-    kept |= {"event_sourcing": "true"} if wish.event_sourcing else {}
+    if wish.event_sourcing:
+        kept |= {"event_sourcing": "true", "stream_partitions": str(made.partitions)}
     try:
         _keep(call, wish.topic, kept)
     except BrokerError:
