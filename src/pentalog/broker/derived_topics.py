@@ -240,6 +240,8 @@ class Derivation:
             self._who, self._sequence = later.value, 0
             kept = self._broker.groups.offsets.committed(self._group, [self._source])
             place = kept.get(self._source)
+            if place is not None and place.metadata not in ("", str(self._wanted.topic_id)):
+                place = None  # it is that of a derived topic which was deleted
             marks = self._broker.log.marks(self._source)
             self._offset = marks.start if place is None else max(place.offset, marks.start)
             modules = self._broker.smart_modules
@@ -315,8 +317,8 @@ class Derivation:
         self._try(step)
 
     def _write(self, sections: Sequence[Section], reached: Offset) -> None:
-        place = {self._source: Committed(reached)}
         if not sections:
+            place = self._place(reached)
             self._broker.groups.offsets.commit(self._group, place).then(
                 partial(self._went_on, reached)
             )
@@ -329,6 +331,10 @@ class Derivation:
         appended = self._broker.log.append(self._target, memoryview(built))
         # The output first: a place that is known to be reached must not outlive it.
         self._broker.log.settle(appended, Ack.DURABLE).then(partial(self._written, reached))
+
+    def _place(self, reached: Offset) -> dict[Partition, Committed]:
+        """Groups outlive topics: the id says whose place it is."""
+        return {self._source: Committed(reached, metadata=str(self._wanted.topic_id))}
 
     def _batch(self, section: Section) -> bytearray:
         header = _HEADER.pack(0, 0, -1, 2, 0, 0, 0, section.base_timestamp, 0, -1, -1, -1)
@@ -355,9 +361,8 @@ class Derivation:
     def _written(self, reached: Offset, later: Later[Appended]) -> None:
         def step() -> None:
             _ = later.value
-            place = {self._source: Committed(reached)}
             self._broker.transactions.stage(
-                self._name, self._who, self._group, place, enlists=True
+                self._name, self._who, self._group, self._place(reached), enlists=True
             ).then(partial(self._staged, reached))
 
         self._try(step)

@@ -286,11 +286,14 @@ class Deriving:
     def make(self, partitions: int = 2) -> None:
         self.broker.smart_modules.create(SmartModule("keep-a", module("filter")))
         self.run()
-        topics = self.broker.topics
-        topics.create(TopicSpec(name="raw", partitions=2))
-        settings = {"derived.from": "raw", "derived.smartmodule": "keep-a"}
-        topics.create(TopicSpec(name="clean", partitions=partitions, settings=settings))
+        self.broker.topics.create(TopicSpec(name="raw", partitions=2))
+        self.derive(partitions)
         self.run()
+
+    def derive(self, partitions: int) -> None:
+        settings = {"derived.from": "raw", "derived.smartmodule": "keep-a"}
+        spec = TopicSpec(name="clean", partitions=partitions, settings=settings)
+        self.broker.topics.create(spec)
 
     def write(self, *given: bytes, partition: int = 0) -> None:
         self.append(*given, partition=partition)
@@ -400,6 +403,27 @@ def test_whatever_step_the_source_is_made_again_at_all_of_it_is_derived(
     deriving.write(b"almond")
     deriving.write(b"apricot")
     assert deriving.seen()[-2:] == [b"almond", b"apricot"]
+    deriving.close()
+
+
+@pytest.mark.parametrize("steps", range(15))
+@pytest.mark.parametrize("restarts", [False, True])
+def test_whatever_step_it_is_made_again_at_a_derived_topic_has_all_of_its_source(
+    tmp_path: Path, steps: int, restarts: bool
+) -> None:
+    deriving = Deriving(tmp_path / "data")
+    deriving.make(partitions=1)
+    deriving.write(b"apple")
+    deriving.append(b"avocado", b"banana")
+    deriving.step(steps)
+    deriving.broker.topics.delete("clean")
+    deriving.derive(1)
+    if restarts:
+        deriving.close()
+        deriving = Deriving(tmp_path / "data")
+    deriving.run()
+    deriving.write(b"almond")
+    assert deriving.seen() == [b"apple", b"avocado", b"almond"]
     deriving.close()
 
 
