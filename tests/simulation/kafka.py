@@ -24,7 +24,7 @@ from tests.simulation.judge import (
 )
 from tests.simulation.kafka_admin import Administrator
 from tests.simulation.kafka_impostor import intrude
-from tests.simulation.kafka_offsets import look_up_offset
+from tests.simulation.kafka_offsets import commit_offset, look_up_offset
 from tests.simulation.violation import Violation
 from tests.simulation.wire import Connection
 
@@ -83,6 +83,8 @@ class Transactional:
         self.sequences: dict[tuple[int, int], int] = {}
         self.ready = False
         """The producer is initialised, and nothing of it is in doubt."""
+        self.late: tuple[TopicLife, int, bytes] | None = None
+        """A batch of its last transaction that has not arrived yet."""
 
 
 class KafkaClients:
@@ -108,7 +110,7 @@ class KafkaClients:
             for producer in self._once:
                 producer.pending, producer.producer_id = None, -1
             for each in self._transactional:
-                each.ready = False
+                each.ready, each.late = False, None
 
     def connection(self, client: str) -> Connection:
         found = self._connections.get(client)
@@ -150,12 +152,15 @@ class KafkaClients:
 
     # Producing
 
+    def next_number(self) -> int:
+        self._count += 1
+        return self._count
+
     def items(self, topic: TopicLife, index: int, random: Random) -> list[Item]:
         items = []
         next_offset = topic.required_end(index)
         for number in range(random.choice((1, 1, 1, 2, 3, 8))):
-            self._count += 1
-            identity = b"<%d>" % self._count
+            identity = b"<%d>" % self.next_number()
             key: bytes | None = None
             if topic.compact or random.random() < 0.3:
                 key = b"k%d" % random.randint(0, 4)
@@ -333,6 +338,9 @@ class KafkaClients:
         commit: bool,
         random: Random,
     ) -> None:
+        if producer.late is not None:
+            late, producer.late = producer.late, None
+            await intrude(self, client, producer.name, *late)
         if not producer.ready and not await self._initialise(client, producer):
             return
         producer.ready = False
@@ -367,6 +375,10 @@ class KafkaClients:
         for register, number in attempts:
             register.confirm(number)
         producer.ready = good
+        if good and random.random() < 0.2:
+            topic, index = places[0]
+            _, data = self._next_batch(producer, topic, index, random)
+            producer.late = topic, index, data
 
     async def _initialise(self, client: str, producer: Transactional) -> bool:
         fields = {
@@ -417,15 +429,7 @@ class KafkaClients:
         random: Random,
     ) -> bool:
         place = (topic.number, index)
-        items = self.items(topic, index, random)
-        data = self.batch(
-            items,
-            random,
-            producer_id=producer.producer_id,
-            producer_epoch=producer.epoch,
-            base_sequence=producer.sequences.get(place, 0),
-            transactional=True,
-        )
+        items, data = self._next_batch(producer, topic, index, random)
         if random.random() < 0.1:
             other = next(each for each in self._transactional if each is not producer)
             await intrude(self, client, other.name, topic, index, data)
@@ -446,6 +450,19 @@ class KafkaClients:
         producer.sequences[place] = producer.sequences.get(place, 0) + len(items)
         return True
 
+    def _next_batch(
+        self, producer: Transactional, topic: TopicLife, index: int, random: Random
+    ) -> tuple[list[Item], bytes]:
+        items = self.items(topic, index, random)
+        return items, self.batch(
+            items,
+            random,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            base_sequence=producer.sequences.get((topic.number, index), 0),
+            transactional=True,
+        )
+
     async def _stage_offsets(
         self,
         client: str,
@@ -460,8 +477,7 @@ class KafkaClients:
         if answer.error_code:
             self.refused("AddOffsetsToTxn", answer.error_code, 51)
             return False
-        self._count += 1
-        offset = self._count
+        offset = self.next_number()
         fields = {
             **identity,
             "group_id": group,
@@ -476,10 +492,10 @@ class KafkaClients:
             moved = topic.being is not Being.ALIVE
             self.refused("TxnOffsetCommit", code, *((_UNKNOWN_TOPIC,) if moved else ()))
             return False
-        committed.append((self._register(group, topic, index), offset))
+        committed.append((self.register(group, topic, index), offset))
         return True
 
-    def _register(self, group: str, topic: TopicLife, index: int) -> Any:
+    def register(self, group: str, topic: TopicLife, index: int) -> Any:
         key = (group, topic.name, topic.number, index)
         name = f"offset of {group} in {topic.label}-{index}"
         return self.world.judge.register(key, name)
@@ -553,31 +569,4 @@ class KafkaClients:
         if random.random() < 0.4:
             return look_up_offset(self, client, random)
         topic = self._topic(random)
-        if topic is None:
-            return None
-        index = random.randrange(topic.partitions)
-        return f"commit an offset in {topic.label}-{index}", self._commit_offset(
-            client, topic, index
-        )
-
-    async def _commit_offset(self, client: str, topic: TopicLife, index: int) -> None:
-        group = f"group of {client}"
-        self._count += 1
-        offset = self._count
-        register = self._register(group, topic, index)
-        number = register.attempt(offset)
-        fields = {
-            "group_id": group,
-            "generation_id_or_member_epoch": -1,
-            "member_id": "",
-            "group_instance_id": None,
-            "topics": kafka_wire.committed_topics(topic.name, index, offset),
-        }
-        answer = await self.ask(client, kafka_wire.OFFSET_COMMIT, fields)
-        code = answer.topics[0].partitions[0].error_code
-        if code:
-            moved = topic.being is not Being.ALIVE
-            self.refused("OffsetCommit", code, *((_UNKNOWN_TOPIC,) if moved else ()))
-            return
-        register.confirm(number)
-        self.world.tell(f"{register.name} is {offset}")
+        return None if topic is None else commit_offset(self, client, topic, random)

@@ -1,4 +1,4 @@
-"""A client that writes with the producer id of another one's transaction."""
+"""Clients that write outside of a transaction: into another one's, or after its end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 async def intrude(
     clients: KafkaClients, client: str, name: str, topic: TopicLife, index: int, data: bytes
 ) -> None:
-    """Send a batch of one transactional producer under the name of another; it must be refused.
+    """Send a transactional batch that belongs to no transaction of `name`; it must be refused.
 
     The judge is not told of the batch: where it turns up, it was written by no client.
     """
@@ -22,4 +22,4 @@ async def intrude(
     answer = kafka_wire.produced(await clients.connection(client).ask(frame))
     clients.world.tell(f"a batch under the name of {name} is answered with {answer.code}")
     if not answer.code:
-        clients.world.violate("impostor", f"{name} wrote with the producer id of another one")
+        clients.world.violate("impostor", f"{name} wrote outside of its transaction")

@@ -1,15 +1,53 @@
-"""Clients that ask where the groups of others continue, while those commit."""
+"""Clients that commit offsets, and others that ask for them meanwhile."""
 
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tests.simulation import kafka_wire
 from tests.simulation.judge import Being, Register, TopicLife
 
 if TYPE_CHECKING:
     from tests.simulation.kafka import KafkaClients
+
+
+_UNKNOWN_TOPIC: Final = 3
+
+
+def commit_offset(clients: KafkaClients, client: str, topic: TopicLife, random: Random) -> Any:
+    index = random.randrange(topic.partitions)
+    told = f"commit an offset in {topic.label}-{index}"
+    return told, _commit(clients, client, topic, index, random)
+
+
+async def _commit(
+    clients: KafkaClients, client: str, topic: TopicLife, index: int, random: Random
+) -> None:
+    group = f"group of {client}"
+    offset = clients.next_number()
+    register = clients.register(group, topic, index)
+    number = register.attempt(offset)
+    fields = {
+        "group_id": group,
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
+        "group_instance_id": None,
+        "topics": kafka_wire.committed_topics(topic.name, index, offset),
+    }
+    key = kafka_wire.OFFSET_COMMIT
+    reply = clients.connection(client).ask(kafka_wire.request(key, fields))
+    if random.random() < 0.3:
+        # Another client asks while the commit is on its way to the disk.
+        await _look_up(clients, f"{client} beside", group, topic, index, register)
+    answer = kafka_wire.answer(key, await reply)
+    code = answer.topics[0].partitions[0].error_code
+    if code:
+        moved = topic.being is not Being.ALIVE
+        clients.refused("OffsetCommit", code, *((_UNKNOWN_TOPIC,) if moved else ()))
+        return
+    register.confirm(number)
+    clients.world.tell(f"{register.name} is {offset}")
 
 
 def look_up_offset(clients: KafkaClients, client: str, random: Random) -> Any:
@@ -29,6 +67,7 @@ def look_up_offset(clients: KafkaClients, client: str, random: Random) -> Any:
 async def _look_up(
     clients: KafkaClients, client: str, group: str, topic: TopicLife, index: int, register: Register
 ) -> None:
+    """Ask for a committed offset, which may change meanwhile."""
     since = register.certain
     fields = {
         "group_id": group,
@@ -43,3 +82,6 @@ async def _look_up(
     clients.world.tell(f"{register.name} is told to be {offset}")
     if topic.being is Being.ALIVE:
         register.observe(offset, since)
+        if register.certain > since and clients.world.random.random() < 0.3:
+            # What was under way has been told: it must be on the disk.
+            clients.world.crash_soon(1)

@@ -31,7 +31,7 @@ from pentalog.log.segment import Segment, segment_path
 from pentalog.log.store import Store
 from pentalog.log.transactions import AbortedTransactions
 from pentalog.model.later import Later
-from pentalog.model.types import Horizon
+from pentalog.model.types import Horizon, Identity, Partition
 
 PLANTED: list[Planted] = []
 _fault = partial(fault, PLANTED)
@@ -289,6 +289,19 @@ def epoch_given_again(stack: ExitStack) -> None:
 @_fault("a transactional id may write with the producer id of another")
 def impostor(stack: ExitStack) -> None:
     patch(stack, Transaction, "check_owner", lambda owner, who: None)
+
+
+@_fault("after a restart a batch of an ended transaction begins another one")
+def late_writes_admitted(stack: ExitStack) -> None:
+    admit = LocalTransactions.admit
+
+    def lenient(
+        owner: LocalTransactions, name: str, who: Identity, at: Partition, *, enlists: bool
+    ) -> None:
+        entry = owner._by_name.get(name)
+        admit(owner, name, who, at, enlists=enlists or (entry is not None and entry.uncertain))
+
+    patch(stack, LocalTransactions, "admit", lenient)
 
 
 @_fault("consumers are not told which transactions were aborted")

@@ -132,8 +132,18 @@ class TransactionBench(LogBench):
             transactional=True,
         )
 
-    def stage(self, name: str, who: Identity, group: str, at: Partition, offset: int) -> None:
-        later = self.transactions.stage(name, who, group, {at: Committed(offset)}, enlists=True)
+    def stage(
+        self,
+        name: str,
+        who: Identity,
+        group: str,
+        at: Partition,
+        offset: int,
+        *,
+        enlists: bool = True,
+    ) -> None:
+        offsets = {at: Committed(offset)}
+        later = self.transactions.stage(name, who, group, offsets, enlists=enlists)
         self.runtime.step()
         _ = later.value
 

@@ -327,7 +327,7 @@ class Derivation:
         for section in sections:
             built += self._batch(section)
         self._writing = True
-        self._broker.transactions.enlist(self._name, self._who, [self._target])
+        self._broker.transactions.admit(self._name, self._who, self._target, enlists=True)
         appended = self._broker.log.append(self._target, memoryview(built))
         # The output first: a place that is known to be reached must not outlive it.
         self._broker.log.settle(appended, Ack.DURABLE).then(partial(self._written, reached))

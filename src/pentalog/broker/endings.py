@@ -17,7 +17,7 @@ from typing import Final
 from pentalog.broker.log import LocalLog
 from pentalog.broker.port import Offsets
 from pentalog.broker.state import State
-from pentalog.broker.transaction import PREPARED, UPSERT, Extent, Phase, Transaction
+from pentalog.broker.transaction import DISMISS, PREPARED, UPSERT, Extent, Phase, Transaction
 from pentalog.log.store import Store
 from pentalog.model import batch
 from pentalog.model.errors import BrokerError, PartitionNotFound
@@ -75,6 +75,9 @@ class Endings:
         entry.staged = entry.producer_id in self._offsets.staged()
         entry.undecided = True
         self.write(entry)
+        if entry.enlisted:
+            entry.enlisted = False
+            self._state.write(DISMISS, entry.name)
         alone = len(entry.extents) <= 1 and not entry.staged
         if alone:
             self._mark(entry)

@@ -221,6 +221,11 @@ def _reserve_deliveries(database: sqlite3.Connection) -> None:
     )
 
 
+def _create_enlisted(database: sqlite3.Connection) -> None:
+    database.execute("CREATE TABLE enlisted (name TEXT NOT NULL, participants TEXT NOT NULL)")
+    database.execute("CREATE INDEX enlisted_by_name ON enlisted (name)")
+
+
 MIGRATIONS: Final[tuple[Callable[[sqlite3.Connection], None], ...]] = (
     _create_first_tables,
     _create_group_tables,
@@ -236,6 +241,7 @@ MIGRATIONS: Final[tuple[Callable[[sqlite3.Connection], None], ...]] = (
     _create_tokens,
     _number_offsets,
     _reserve_deliveries,
+    _create_enlisted,
 )
 """Step n brings a file from version n to n + 1.  Steps are never changed once released."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import Enum
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -27,6 +27,8 @@ COLUMNS: Final = (
 )
 UPSERT: Final = "INSERT OR REPLACE INTO transactions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 DELETE: Final = "DELETE FROM transactions WHERE name = ?"
+ENLIST: Final = "INSERT INTO enlisted VALUES (?, ?)"
+DISMISS: Final = "DELETE FROM enlisted WHERE name = ?"
 
 
 class Phase(Enum):
@@ -51,9 +53,26 @@ class Extent(NamedTuple):
     end_offset: int
 
 
+class Participants(NamedTuple):
+    """What a producer has added to its transaction by one request."""
+
+    partitions: Collection[Partition] = ()
+    groups: Collection[str] = ()
+
+    def text(self) -> str:
+        """As it is kept in the state."""
+        return json.dumps([[list(at) for at in self.partitions], list(self.groups)])
+
+    @classmethod
+    def of_text(cls, text: str) -> Participants:
+        partitions, groups = json.loads(text)
+        return cls([Partition(*at) for at in partitions], groups)
+
+
 class Transaction:
     __slots__ = (
         "bumps",
+        "enlisted",
         "epoch",
         "extents",
         "groups",
@@ -91,6 +110,8 @@ class Transaction:
         """The last end gave the producer a new epoch."""
         self.partitions: dict[Partition, None] = {}
         self.groups: set[str] = set()
+        self.enlisted = False
+        """Participants that the producer added are kept in the state."""
         self.started_ms = -1
         self.started_s = 0.0
         """When it began by the monotonic clock: timeouts do not follow a clock that is set."""
@@ -103,7 +124,7 @@ class Transaction:
         self.undecided = False
         """A change of the identity or the decision is on its way to the disk."""
         self.uncertain = False
-        """Read from the disk and not ended since: what was enlisted without data is forgotten."""
+        """Read from the disk and not ended since: whether it was begun without data may be lost."""
         self.waiting: list[Callable[[Identity | None], None]] = []
         """Called when it is no longer busy, with its identity; with None if that takes longer."""
 

@@ -1,7 +1,8 @@
 """Transactions: who may write in one, what takes part in it, when it ends.
 
-What takes part in a transaction that has not ended is not kept: the partitions remember which
-producers have open transactions, and the offsets which producers have staged some.
+Partitions remember which producers have open transactions, and offsets which producers have staged
+some.  What a producer has added without writing to it is kept in the state: after a restart a batch
+of an ended transaction that arrives late must not begin another one (KIP-890).
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from pentalog.broker.state import State
 from pentalog.broker.transaction import (
     COLUMNS,
     DELETE,
+    ENLIST,
     EPOCH_LAST,
     EPOCH_MAX,
     PREPARED,
+    Participants,
     Phase,
     Transaction,
 )
@@ -134,6 +137,11 @@ class LocalTransactions:
                 self._offsets.finish(producer_id, commit=False)
             else:
                 self._begin(entry)
+        for name, text in self._state.rows("SELECT name, participants FROM enlisted"):
+            entry = self._by_name[name]
+            entry.enlisted = True
+            if entry.phase not in PREPARED:
+                self._take_part(entry, Participants.of_text(text))
         self._fence_outrun(outrun)
 
     def _fence_outrun(self, epochs: Mapping[str, int]) -> None:
@@ -257,14 +265,30 @@ class LocalTransactions:
     # Taking part
 
     def enlist(self, name: str, who: Identity, at: Collection[Partition]) -> None:
-        entry = self._owned(name, who)
-        self._begin(entry)
-        entry.partitions.update(dict.fromkeys(at))
+        self._enlist(self._owned(name, who), Participants(partitions=at))
 
     def enlist_group(self, name: str, who: Identity, group: str) -> None:
-        entry = self._owned(name, who)
+        self._enlist(self._owned(name, who), Participants(groups=[group]))
+
+    def _enlist(self, entry: Transaction, asked: Participants) -> None:
+        new = asked
+        if entry.phase is Phase.ONGOING:
+            new = Participants(
+                [at for at in asked.partitions if at not in entry.partitions],
+                [group for group in asked.groups if group not in entry.groups],
+            )
+        if not any(new):
+            return
+        # Nobody waits for the disk: without this row the producer would be refused, no more.
+        self._state.check()
+        self._state.write(ENLIST, entry.name, new.text())
+        entry.enlisted = True
+        self._take_part(entry, new)
+
+    def _take_part(self, entry: Transaction, found: Participants) -> None:
         self._begin(entry)
-        entry.groups.add(group)
+        entry.partitions.update(dict.fromkeys(found.partitions))
+        entry.groups.update(found.groups)
 
     def enlisted(self, name: str, who: Identity, at: Partition) -> bool:
         entry = self._owned(name, who)
@@ -274,7 +298,7 @@ class LocalTransactions:
         entry = self._owned(name, who)
         if entry.phase is Phase.ONGOING and at in entry.partitions:
             return
-        if not enlists and not entry.uncertain:
+        if not enlists:
             raise TransactionState(
                 f"{at} is not part of the transaction of {entry.name!r}: add it first"
             )
@@ -291,7 +315,7 @@ class LocalTransactions:
         enlists: bool,
     ) -> Later[None]:
         entry = self._owned(name, who)
-        if not (enlists or entry.uncertain or group in entry.groups):
+        if not (enlists or (entry.phase is Phase.ONGOING and group in entry.groups)):
             raise TransactionState(
                 f"group {group!r} is not part of the transaction of {name!r}: add its offsets first"
             )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.support.transactions import T0, TransactionBench
+from tests.support.transactions import T0, T1, TransactionBench
 
-from pentalog.model.errors import ProducerFenced, TransactionState
+from pentalog.model.errors import TransactionState
 
 
 def test_a_late_write_is_refused(tmp_path: Path) -> None:
@@ -22,21 +22,59 @@ def test_a_late_write_is_refused(tmp_path: Path) -> None:
     bench.stop()
 
 
-def test_after_a_restart_a_late_write_holds_readers_up_until_its_timeout(tmp_path: Path) -> None:
-    """Kafka refuses the write, since it keeps on disk which partitions were added."""
+def test_a_late_write_is_refused_after_a_restart_too(tmp_path: Path) -> None:
+    """Otherwise it would begin a transaction that holds readers up until it times out."""
     bench = TransactionBench(tmp_path)
-    who = bench.identify("x", timeout_ms=5000)
-    bench.write(who, T0, 0, b"a")
+    who = bench.identify("x")
+    bench.transactions.enlist("x", who, [T0])
+    bench.transactions.enlist_group("x", who, "g")
+    bench.write(who, T0, 0, b"a", enlists=False)
     bench.end("x", who, commit=True, bump=False)
     bench.die()
     bench = TransactionBench(tmp_path)
-    bench.write(who, T0, 1, b"late", enlists=False)
-    held = bench.store.get(T0).marks
-    assert held.stable < held.durable
-    bench.runtime.advance(6500)
+    with pytest.raises(TransactionState):
+        bench.write(who, T0, 1, b"late", enlists=False)
+    with pytest.raises(TransactionState):
+        bench.stage("x", who, "g", T1, 4, enlists=False)
     marks = bench.store.get(T0).marks
     assert marks.stable == marks.durable
+    bench.transactions.enlist("x", who, [T0])
+    bench.write(who, T0, 1, b"b", enlists=False)
+    bench.end("x", who, commit=True, bump=False)
+    assert bench.committed(T0) == [b"a", b"b"]
+    bench.stop()
+
+
+def test_what_was_added_without_data_takes_part_after_a_restart(tmp_path: Path) -> None:
+    bench = TransactionBench(tmp_path)
+    who = bench.identify("x")
+    for _ in range(3):
+        bench.transactions.enlist("x", who, [T0])
+        bench.transactions.enlist("x", who, [T0, T1])
+        bench.transactions.enlist_group("x", who, "g")
+        bench.runtime.step()
+        bench.die()
+        bench = TransactionBench(tmp_path)
+    bench.write(who, T1, 0, b"a", enlists=False)
+    bench.stage("x", who, "g", T0, 4, enlists=False)
+    bench.end("x", who, commit=True, bump=False)
+    assert bench.committed(T1) == [b"a"]
+    assert bench.offset_of("g", T0) == 4
+    assert not bench.state.rows("SELECT * FROM enlisted")
+    bench.stop()
+
+
+def test_a_partition_whose_addition_a_crash_took_is_added_again(tmp_path: Path) -> None:
+    bench = TransactionBench(tmp_path)
+    who = bench.identify("x")
+    bench.transactions.enlist("x", who, [T0])
+    bench.die()
+    bench = TransactionBench(tmp_path)
+    with pytest.raises(TransactionState, match="add it first"):
+        bench.write(who, T0, 0, b"a", enlists=False)
+    bench.end("x", who, commit=False, bump=False)
+    bench.transactions.enlist("x", who, [T0])
+    bench.write(who, T0, 0, b"a", enlists=False)
+    bench.end("x", who, commit=True, bump=False)
     assert bench.committed(T0) == [b"a"]
-    with pytest.raises(ProducerFenced):
-        bench.write(who, T0, 2, b"later", enlists=False)
     bench.stop()

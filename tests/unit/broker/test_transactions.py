@@ -363,19 +363,6 @@ def test_open_transactions_survive_a_restart(lives: Lives) -> None:
     assert bench.committed(U0) == [b"b1", b"b0"]
 
 
-def test_after_a_restart_a_partition_that_was_added_before_may_be_written(lives: Lives) -> None:
-    bench = lives()
-    who = bench.identify("x")
-    bench.transactions.enlist("x", who, [T0])
-    bench.die()
-    bench = lives()
-    bench.write(who, T0, 0, b"a", enlists=False)
-    assert bench.end("x", who, commit=True, bump=False) == who
-    with pytest.raises(TransactionState):
-        bench.write(who, T0, 1, b"b", enlists=False)
-    assert bench.committed(T0) == [b"a"]
-
-
 def test_a_transaction_of_nobody_is_aborted_at_the_start(lives: Lives) -> None:
     bench = lives()
     bench.settled(
