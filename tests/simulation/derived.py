@@ -115,9 +115,28 @@ class DerivedClients(ProtocolClients):
     async def _write(self, source: TopicLife, random: Random) -> None:
         """Write to the source, and perhaps cut the power while the record is derived."""
         index = random.randrange(source.partitions)
+        watches = random.random() < 0.5
+        end = await self._end(index % self._partitions) if watches else 0
         await self.write_through_kafka(source, index, random, acks=-1)
-        if random.random() < 0.5:
-            self.world.crash_soon(40)
+        if watches:
+            # Its output is there and not committed yet, unless other output is.
+            await self._look(index % self._partitions, end, wait_ms=2_000)
+            self.world.crash_soon(12)
+
+    async def _end(self, index: int) -> int:
+        """Where the next output will be."""
+        offset = 0
+        while (reached := await self._look(index, offset)) > offset:
+            offset = reached
+        return offset
+
+    async def _look(self, index: int, offset: int, *, wait_ms: int = 0) -> int:
+        """How far output goes, committed or not."""
+        frame = kafka_wire.fetch(
+            DERIVED, index, offset, committed=False, bytes_max=1 << 20, wait_ms=wait_ms
+        )
+        answer = await self.connection("watcher").ask(frame)
+        return kafka_wire.fetched(answer, offset).next_offset
 
     async def _ask(self, key: int, fields: dict[str, Any]) -> Any:
         frame = await self.connection("audit").ask(kafka_wire.request(key, fields))

@@ -130,7 +130,7 @@ _WEIGHTS: Final = {
 }
 """How often each kind of step comes; a seed changes some of them."""
 _PROTOCOLS: Final[Mapping[str, Mapping[str, int]]] = {
-    "derived": {"derived create": 3, "derived follow": 5},
+    "derived": {"derived create": 3, "derived follow": 8},
     "fluvio": {
         "fluvio produce": 12,
         "fluvio fetch": 6,
@@ -174,7 +174,13 @@ _PROTOCOLS: Final[Mapping[str, Mapping[str, int]]] = {
     },
 }
 """The same for protocols beside Kafka's; a seed uses some of them."""
-_EARLY: Final = ("cursus_create", "cursus_create", "blip_subscribe", "blip_subscribe")
+_EARLY: Final = (
+    "cursus_create",
+    "cursus_create",
+    "blip_subscribe",
+    "blip_subscribe",
+    "derived create",
+)
 """Steps of the first life that most steps of these protocols need."""
 _THEMES: Final[Sequence[Mapping[str, int]]] = (
     {},
