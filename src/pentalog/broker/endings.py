@@ -76,7 +76,7 @@ class Endings:
         entry.undecided = True
         self.write(entry)
         if entry.enlisted:
-            entry.enlisted = False
+            entry.enlisted = 0
             self._state.write(DISMISS, entry.name)
         alone = len(entry.extents) <= 1 and not entry.staged
         if alone:

@@ -222,8 +222,10 @@ def _reserve_deliveries(database: sqlite3.Connection) -> None:
 
 
 def _create_enlisted(database: sqlite3.Connection) -> None:
-    database.execute("CREATE TABLE enlisted (name TEXT NOT NULL, participants TEXT NOT NULL)")
-    database.execute("CREATE INDEX enlisted_by_name ON enlisted (name)")
+    database.execute(
+        "CREATE TABLE enlisted (name TEXT NOT NULL, number INTEGER NOT NULL,"
+        " participants TEXT NOT NULL, PRIMARY KEY (name, number)) WITHOUT ROWID"
+    )
 
 
 MIGRATIONS: Final[tuple[Callable[[sqlite3.Connection], None], ...]] = (

@@ -27,7 +27,7 @@ COLUMNS: Final = (
 )
 UPSERT: Final = "INSERT OR REPLACE INTO transactions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 DELETE: Final = "DELETE FROM transactions WHERE name = ?"
-ENLIST: Final = "INSERT INTO enlisted VALUES (?, ?)"
+ENLIST: Final = "INSERT INTO enlisted VALUES (?, ?, ?)"
 DISMISS: Final = "DELETE FROM enlisted WHERE name = ?"
 
 
@@ -110,8 +110,8 @@ class Transaction:
         """The last end gave the producer a new epoch."""
         self.partitions: dict[Partition, None] = {}
         self.groups: set[str] = set()
-        self.enlisted = False
-        """Participants that the producer added are kept in the state."""
+        self.enlisted = 0
+        """Rows of the state with participants that the producer has added."""
         self.started_ms = -1
         self.started_s = 0.0
         """When it began by the monotonic clock: timeouts do not follow a clock that is set."""

@@ -139,7 +139,7 @@ class LocalTransactions:
                 self._begin(entry)
         for name, text in self._state.rows("SELECT name, participants FROM enlisted"):
             entry = self._by_name[name]
-            entry.enlisted = True
+            entry.enlisted += 1
             if entry.phase not in PREPARED:
                 self._take_part(entry, Participants.of_text(text))
         self._fence_outrun(outrun)
@@ -281,8 +281,8 @@ class LocalTransactions:
             return
         # Nobody waits for the disk: without this row the producer would be refused, no more.
         self._state.check()
-        self._state.write(ENLIST, entry.name, new.text())
-        entry.enlisted = True
+        self._state.write(ENLIST, entry.name, entry.enlisted, new.text())
+        entry.enlisted += 1
         self._take_part(entry, new)
 
     def _take_part(self, entry: Transaction, found: Participants) -> None:
