@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 KERNELS := $(wildcard $(addprefix src/pentalog/kernels/compiled/,*.pyx *.pxd *.h))
 # More than there are cores on a small machine: much of the time tests wait.
-PARALLEL ?= 3
+PARALLEL ?= 4
 FRAMES ?= 1000000
 SEEDS ?= 20000
 # Python that may keep no compiled modules compiles them anew in each of hundreds of processes.
