@@ -223,6 +223,8 @@ class AggregateIndex:
             position += size
 
     def _finish(self, index: _Index, refusal: BrokerError | None) -> None:
+        if refusal is None and self._indexes.get(index.at) is not index:
+            refusal = PartitionNotFound(f"{index.at} was deleted")
         index.reading = False
         waiting, index.waiting = index.waiting, []
         for run in waiting:

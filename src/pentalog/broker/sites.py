@@ -112,8 +112,12 @@ class Sites:
         """Remove the partitions of a topic that is no longer found by its name.
 
         Not before the deletion is on the disk: a topic that a crash brings back has its records.
+        But nothing that is under way for it finds them from now on, nor takes them for those of
+        the next topic of this name.
         """
-        places = (Partition(topic.name, index) for index in range(topic.partitions))
+        places = [Partition(topic.name, index) for index in range(topic.partitions)]
+        for at in places:
+            self._store.hide(at)
         doomed = deque(places)
         self._doomed[topic.name] = doomed
         self._remove_settled(topic.name, doomed)

@@ -100,6 +100,8 @@ class Store:
         """Files that may be open at once, of which each partition has one."""
         self._residents = Residents()
         self._partitions: dict[Partition, PartitionLog] = {}
+        self._visible: dict[Partition, PartitionLog] = {}
+        """Without those whose topic is being deleted."""
         self._lock: Handle | None = None
         self._starts: dict[str, Checkpointed] = {}
         """What the checkpoint of starts holds, by directory name."""
@@ -288,7 +290,7 @@ class Store:
         )
         if rejected:
             self._keep_rejected(partition, rejected)
-        self._partitions[at] = partition
+        self._partitions[at] = self._visible[at] = partition
 
     def _keep_rejected(self, partition: PartitionLog, rejected: list[Entry]) -> None:
         """Keep what the journal holds and no segment can take, for those who want to look."""
@@ -450,10 +452,8 @@ class Store:
             self.troubles.tell(logging.WARNING, "marks", what, error)
 
     def _recovery_points(self) -> dict[str, Checkpointed]:
-        return {
-            partition.directory.name: _checkpointed(partition, partition.synced.offset)
-            for partition in self._partitions.values()
-        }
+        every = self._partitions.values()
+        return {p.directory.name: _checkpointed(p, p.synced.offset) for p in every}
 
     def _write_checkpoints(self, points: dict[str, Checkpointed]) -> None:
         path = self.directory / checkpoints.RECOVERY_POINTS
@@ -466,11 +466,8 @@ class Store:
 
     def write_starts(self) -> None:
         """Make it last where partitions start, then drop what lies before; raises OSError."""
-        starts = {
-            partition.directory.name: _checkpointed(partition, partition.start_offset)
-            for partition in self._partitions.values()
-            if partition.start_offset
-        }
+        trimmed = (partition for partition in self._partitions.values() if partition.start_offset)
+        starts = {p.directory.name: _checkpointed(p, p.start_offset) for p in trimmed}
         if starts != self._starts:
             path = self.directory / checkpoints.LOG_STARTS
             self.files.replace_text(path, checkpoints.offsets_text(starts))
@@ -507,7 +504,7 @@ class Store:
         return list(self._partitions.values())
 
     def get(self, at: Partition) -> PartitionLog:
-        partition = self._partitions.get(at)
+        partition = self._visible.get(at)
         if partition is None:
             raise PartitionNotFound(f"there is no partition {at}")
         return partition
@@ -523,7 +520,7 @@ class Store:
             if new:
                 self._directories.unmake(directory)
             raise
-        self._partitions[at] = partition
+        self._partitions[at] = self._visible[at] = partition
         self.flusher.created(self.directory)
 
     def _make(
@@ -567,6 +564,10 @@ class Store:
     def configure(self, at: Partition, settings: LogSettings) -> None:
         self.get(at).configure(settings)
 
+    def hide(self, at: Partition) -> None:
+        """Let nothing find it any more.  It is kept as it is, until `delete`."""
+        self._visible.pop(at, None)
+
     def delete(self, at: Partition) -> None:
         """Gone at once for everybody; the files follow on another thread.
 
@@ -579,6 +580,7 @@ class Store:
 
     def _forget(self, at: Partition) -> PartitionLog:
         partition = self._partitions.pop(at)
+        self._visible.pop(at, None)
         partition.deleted = True
         self.metrics.retention_held_bytes -= partition.leased_bytes
         self.flusher.forget(partition)

@@ -83,6 +83,24 @@ def test_a_stream_stays_where_it_is_when_its_topic_grows(tmp_path: Path, grow: s
     second.close()
 
 
+def test_a_read_under_way_brings_no_event_into_the_next_topic(
+    client: Client, broker: CursusBroker
+) -> None:
+    """The partition of a deleted topic stays on the disk until its deletion is durable."""
+    assert append(client, "a", 1).startswith("OK version=1")
+    reader = broker.connect()
+    command = b"READ_STREAM topic=es key=a"
+    broker.runtime.held_lanes |= {"state"}
+    reader.feed(len(command).to_bytes(4, "big") + command)
+    broker.connect().ask("DELETE topic=es")
+    broker.runtime.held_lanes.clear()
+    broker.step()
+    client.text("CREATE topic=es partitions=2 event_sourcing=true")
+    assert "OK" in client.text("PUBLISH topic=es producerId=p key=a message=x")
+    assert client.text("STREAM_VERSION topic=es key=a") == "OK version=0"
+    assert append(client, "a", 1).startswith("OK version=1")
+
+
 def test_of_two_at_once_one_wins(broker: CursusBroker) -> None:
     clients = [broker.connect() for _ in range(5)]
     broker.runtime.held_lanes |= {"sync"}
