@@ -356,6 +356,9 @@ class KafkaClients:
             good = good and await self._write_in(
                 client, producer, transaction, topic, index, random
             )
+        if good and not self.world.judge.synced and random.random() < 0.2:
+            # A cut may take the epoch and leave the batches that were written under it.
+            self.world.crash_soon()
         committed: list[tuple[Any, int]] = []
         if good and random.random() < 0.5:
             good = await self._stage_offsets(client, identity, places[0], random, committed)
