@@ -557,7 +557,7 @@ class Judge:
             raise Violation("lost", f"the {what} of key {item.key!r} is missing: {sent}")
 
     wall_ms: float = 0.0
-    """The latest time that the wall clock has shown."""
+    """The latest time that a duration may have been measured up to."""
 
     # Topics
 

@@ -40,6 +40,19 @@ class Clock:
         self.elapsed_ms = 0.0
         self.shift_ms = 0
         self.wall_ms_max = _WALL_MS
+        self._back_ms = 0
+
+    def jump(self, by_ms: int) -> None:
+        self.shift_ms += by_ms
+        self._back_ms += max(-by_ms, 0)
+
+    @property
+    def latest_ms(self) -> int:
+        """The latest time that the wall clock has shown, and by how much it was set back.
+
+        Durations that began while it was set back end early when it is put right.
+        """
+        return self.wall_ms_max + self._back_ms
 
     @property
     def was_set_back(self) -> bool:
