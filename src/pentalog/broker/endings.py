@@ -75,6 +75,7 @@ class Endings:
         entry.staged = entry.producer_id in self._offsets.staged()
         entry.undecided = True
         self.write(entry)
+        entry.added = []
         if entry.enlisted:
             entry.enlisted = 0
             self._state.write(DISMISS, entry.name)

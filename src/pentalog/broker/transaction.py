@@ -71,6 +71,7 @@ class Participants(NamedTuple):
 
 class Transaction:
     __slots__ = (
+        "added",
         "bumps",
         "enlisted",
         "epoch",
@@ -110,6 +111,8 @@ class Transaction:
         """The last end gave the producer a new epoch."""
         self.partitions: dict[Partition, None] = {}
         self.groups: set[str] = set()
+        self.added: list[Participants] = []
+        """What the producer has added and no row of the state has yet."""
         self.enlisted = 0
         """Rows of the state with participants that the producer has added."""
         self.started_ms = -1

@@ -45,6 +45,8 @@ from pentalog.runtime import Runtime, Timer
 _log: Final = logging.getLogger(__name__)
 
 SWEEP_MS: Final = 1_000
+ADDED_MS: Final = 20
+"""How long additions wait for their row: most transactions have ended by then, and need none."""
 EXPIRY_SWEEP_MS: Final = 600_000
 NAMES_MAX: Final = 1_000_000
 WAITING_MAX: Final = 100
@@ -84,6 +86,9 @@ class LocalTransactions:
         self._by_name: dict[str, Transaction] = {}
         self._by_producer: dict[int, Transaction] = {}
         self._ongoing: dict[str, Transaction] = {}
+        self._adding: dict[str, Transaction] = {}
+        """Transactions whose additions wait for their rows, and some that have ended since."""
+        self._added_timer: Timer | None = None
         self._sweep_timer: Timer | None = None
         self._expiry_timer: Timer | None = None
         self._closed = False
@@ -106,9 +111,10 @@ class LocalTransactions:
         """Change nothing any more."""
         self._closed = True
         self._endings.close()
-        for timer in (self._sweep_timer, self._expiry_timer):
+        for timer in (self._added_timer, self._sweep_timer, self._expiry_timer):
             if timer is not None:
                 timer.cancel()
+        self._write_added()
 
     def _take_up(self) -> None:
         """Go on with transactions found open, and abort those nobody could ever end."""
@@ -279,11 +285,22 @@ class LocalTransactions:
             )
         if not any(new):
             return
-        # Nobody waits for the disk: without this row the producer would be refused, no more.
+        # Nobody waits for the disk: without its row the producer would be refused, no more.
         self._state.check()
-        self._state.write(ENLIST, entry.name, entry.enlisted, new.text())
-        entry.enlisted += 1
         self._take_part(entry, new)
+        entry.added.append(new)
+        self._adding[entry.name] = entry
+        if self._added_timer is None:
+            self._added_timer = self._runtime.after(ADDED_MS, self._write_added)
+
+    def _write_added(self) -> None:
+        self._added_timer = None
+        for entry in self._adding.values():
+            for added in entry.added:
+                self._state.write(ENLIST, entry.name, entry.enlisted, added.text())
+                entry.enlisted += 1
+            entry.added = []
+        self._adding.clear()
 
     def _take_part(self, entry: Transaction, found: Participants) -> None:
         self._begin(entry)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.support.transactions import T0, T1, TransactionBench
 
+from pentalog.broker.transactions import ADDED_MS
 from pentalog.model.errors import TransactionState
 
 
@@ -52,7 +53,7 @@ def test_what_was_added_without_data_takes_part_after_a_restart(tmp_path: Path) 
         bench.transactions.enlist("x", who, [T0])
         bench.transactions.enlist("x", who, [T0, T1])
         bench.transactions.enlist_group("x", who, "g")
-        bench.runtime.step()
+        bench.runtime.advance(ADDED_MS)
         bench.die()
         bench = TransactionBench(tmp_path)
     bench.write(who, T1, 0, b"a", enlists=False)
@@ -60,6 +61,37 @@ def test_what_was_added_without_data_takes_part_after_a_restart(tmp_path: Path) 
     bench.end("x", who, commit=True, bump=False)
     assert bench.committed(T1) == [b"a"]
     assert bench.offset_of("g", T0) == 4
+    assert not bench.state.rows("SELECT * FROM enlisted")
+    bench.stop()
+
+
+def test_a_clean_stop_forgets_nothing_that_was_added(tmp_path: Path) -> None:
+    bench = TransactionBench(tmp_path)
+    who = bench.identify("x")
+    bench.transactions.enlist("x", who, [T0])
+    bench.stop()
+    bench = TransactionBench(tmp_path)
+    bench.write(who, T0, 0, b"a", enlists=False)
+    bench.end("x", who, commit=True, bump=False)
+    assert bench.committed(T0) == [b"a"]
+    bench.stop()
+
+
+def test_a_short_transaction_needs_no_rows_of_what_was_added(tmp_path: Path) -> None:
+    """Each would be a commit more; clients that add partitions pay it for every transaction."""
+    bench = TransactionBench(tmp_path)
+    who = bench.identify("x")
+    begun = bench.state.position
+    bench.write(who, T0, 0, b"a")
+    bench.end("x", who, commit=True, bump=False)
+    unadded = bench.state.position - begun
+    begun = bench.state.position
+    bench.transactions.enlist("x", who, [T0])
+    bench.runtime.advance(ADDED_MS - 1)
+    bench.write(who, T0, 1, b"b", enlists=False)
+    bench.end("x", who, commit=True, bump=False)
+    bench.runtime.advance(ADDED_MS)
+    assert bench.state.position - begun == unadded
     assert not bench.state.rows("SELECT * FROM enlisted")
     bench.stop()
 
