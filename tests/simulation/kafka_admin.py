@@ -205,6 +205,7 @@ class Administrator:
                 known += (_OUT_OF_RANGE,)
             what = f"trim {life.label}-{index} to {offset}"
             self._clients.refused(what, code, *known, *_gone(life))
+            await self._look_at_start(life, index)
             return
         self._world.tell(f"{life.label}-{index} starts at {result.low_watermark}")
         model.floor = max(model.floor, result.low_watermark)
@@ -218,7 +219,14 @@ class Administrator:
                 f"up to {promised} was acknowledged before",
             )
 
-
-def _gone(life: TopicLife) -> tuple[int, ...]:
-    """What is answered for a topic that a client of another protocol deletes meanwhile."""
-    return () if life.being is Being.ALIVE else (UNKNOWN_TOPIC,)
+    async def _look_at_start(self, life: TopicLife, index: int) -> None:
+        """A start that is shown must last: readers do not come back to what lies before."""
+        if life.retention:
+            return  # it moves without a request, too, and may be back after a power cut
+        frame = kafka_wire.list_offsets(life.name, [index], kafka_wire.EARLIEST, committed=False)
+        data = await self._clients.connection("admin").ask(frame)
+        found = kafka_wire.answer(kafka_wire.LIST_OFFSETS, data).topics[0].partitions[0]
+        if not found.error_code:
+            self._world.tell(f"{life.label}-{index} shows {found.offset} as its start")
+            model = life.model(index)
+            model.floor = max(model.floor, found.offset)

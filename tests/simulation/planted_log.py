@@ -213,7 +213,22 @@ def reads_beyond_durable(stack: ExitStack) -> None:
 
 @_fault("deleted records are not remembered")
 def starts_not_written(stack: ExitStack) -> None:
-    patch(stack, Store, "write_starts", lambda owner: None)
+    def start_at_once(owner: Store) -> None:
+        for partition in owner.all():
+            partition.start_at(max(partition.start_offset, partition.start_wanted))
+
+    patch(stack, Store, "write_starts", start_at_once)
+
+
+@_fault("a new start is shown before it is on the disk")
+def start_shown_early(stack: ExitStack) -> None:
+    trim = PartitionLog.trim
+
+    def trim_and_show(owner: PartitionLog, before: int) -> int:
+        owner.start_offset = trim(owner, before)
+        return owner.start_offset
+
+    patch(stack, PartitionLog, "trim", trim_and_show)
 
 
 @_fault("a new topic adopts the directory of a deleted one")

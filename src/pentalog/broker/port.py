@@ -259,7 +259,7 @@ class Topics(Protocol):
         """Call `run` after every change of any topic; returns what ends that."""
 
     def trim(self, at: Partition, before: Offset) -> Offset:
-        """Give up everything before an offset; returns the new start."""
+        """Give up everything before an offset, as soon as `settle` is ready; returns the start."""
 
 
 class Producers(Protocol):

@@ -141,7 +141,7 @@ class Compaction:
                 Source(segment.base_offset, segment.next_offset, segment.size)
                 for segment in self._plan.segments
             ],
-            start_offset=partition.start_on_disk,
+            start_offset=partition.start_offset,
             first_dirty=self._plan.first_dirty,
             now_ms=self._runtime.now_ms(),
             delete_retention_ms=settings.delete_retention_ms,

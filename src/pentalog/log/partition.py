@@ -88,8 +88,8 @@ class PartitionLog:
         self.settings = settings
         self.segments: list[Segment] = []
         self.start_offset = 0
-        self.start_on_disk = 0
-        """Where the log would start after a restart: what lies before may be dropped."""
+        self.start_wanted = 0
+        """Where it is to start as soon as that is on the disk."""
         self.producers = Producers()
         self.aborted = AbortedTransactions()
         self.failed = ""
@@ -482,7 +482,7 @@ class PartitionLog:
     # Giving up the oldest
 
     def trim(self, before: int) -> int:
-        """Raise the start; whole segments before it go with `drop_trimmed`."""
+        """Ask for a later start: it comes with `Store.write_starts`; returns it."""
         if not self.start_offset <= before <= self.durable.offset:
             raise OffsetOutOfRange(
                 f"offset {before} outside {self.start_offset}..{self.durable.offset} "
@@ -490,15 +490,15 @@ class PartitionLog:
                 start=self.start_offset,
                 end=self.durable.offset,
             )
-        self.start_offset = before
-        return before
+        self.start_wanted = max(self.start_wanted, before)
+        return self.start_wanted
 
-    def drop_trimmed(self) -> None:
-        """Drop whole segments before the start that is on the disk.
+    def start_at(self, start: int) -> None:
+        """Give up what lies before a start that is on the disk; whole segments are dropped.
 
-        With an older one, a restart would find the old start and only a part of what follows it.
+        Readers pass over what has been given up, so a power cut must not bring it back.
         """
-        start = self.start_on_disk
+        self.start_offset = start
         self.drop_segments([s for s in self.segments[:-1] if s.next_offset <= start])
 
     def drop_segments(self, doomed: list[Segment]) -> int:

@@ -82,7 +82,6 @@ def open_partition(
     if segments:
         segments[-1].active = True
     partition.start_offset = max(start_offset, segments[0].base_offset if segments else 0)
-    partition.start_on_disk = partition.start_offset
     partition.attach(segments)
     if segments:
         yield from _open_segments(partition, stop, recovery_point, replayed)
@@ -130,7 +129,7 @@ def _drop_before_start(partition: PartitionLog) -> None:
             start,
         )
         partition.skip_to(start)
-    partition.drop_trimmed()
+    partition.start_at(start)
 
 
 def _was_active(segment: Segment, stop: CleanStop | None) -> bool:

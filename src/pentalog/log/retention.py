@@ -52,7 +52,7 @@ def apply_retention(partition: PartitionLog, now_ms: int, lease: Lease | None = 
 def _has_expired(
     segment: Segment, partition: PartitionLog, remaining_bytes: int, now_ms: int
 ) -> bool:
-    if segment.next_offset <= partition.start_on_disk:
+    if segment.next_offset <= partition.start_offset:
         return True
     settings = partition.settings
     if not settings.cleanup_delete or segment.next_offset > partition.stable_offset:

@@ -465,16 +465,15 @@ class Store:
         self.runtime.offload(SYNC_LANE, work, then)
 
     def write_starts(self) -> None:
-        """Make it last where partitions start, then drop what lies before; raises OSError."""
-        trimmed = (partition for partition in self._partitions.values() if partition.start_offset)
-        starts = {p.directory.name: _checkpointed(p, p.start_offset) for p in trimmed}
+        """Make it last where partitions are to start, then start there; raises OSError."""
+        wanted = {p: max(p.start_offset, p.start_wanted) for p in self._partitions.values()}
+        starts = {p.directory.name: _checkpointed(p, to) for p, to in wanted.items() if to}
         if starts != self._starts:
             path = self.directory / checkpoints.LOG_STARTS
             self.files.replace_text(path, checkpoints.offsets_text(starts))
             self._starts = starts
-        for partition in self._partitions.values():
-            partition.start_on_disk = partition.start_offset
-            partition.drop_trimmed()
+        for partition, start in wanted.items():
+            partition.start_at(start)
 
     def write_cleaned_offsets(self) -> None:
         path = self.directory / checkpoints.CLEANED_OFFSETS

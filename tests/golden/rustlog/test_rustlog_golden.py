@@ -317,6 +317,7 @@ def test_error_examples_of_the_document(tmp_path: Path) -> None:
     for _ in range(5):
         peer.ask(produce("logs", 0, *[b"x"] * 1250))
     world.disk.topics.trim(Partition("logs", 0), 5001)
+    world.disk.topics.settle()
     asked = text(type="Fetch", group_id="", topic="logs", partition=0, offset=5000, max_bytes=9)
     expected = json.loads(OUT_OF_RANGE)
     expected["details"] = {

@@ -139,6 +139,7 @@ def test_trimmed_events_do_not_count_back(world: CursusBroker) -> None:
     for version in (1, 2, 3):
         add(world, b"a", version)
     world.topics.trim(AT, 2)
+    world.topics.settle()
     assert extent(world, b"a").version == 3
     assert add(world, b"a", 3) == Conflict(3)
 

@@ -370,6 +370,7 @@ def test_trimmed_records_are_passed_over(broker: BlipBroker) -> None:
     take(broker, subscription, 1)
     broker.append(AT, b"d")
     broker.topics.trim(AT, 3)
+    broker.topics.settle()
     broker.runtime.advance(400)
     assert take(broker, subscription, 5) == {4: b"d"}
 

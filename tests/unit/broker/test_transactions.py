@@ -561,6 +561,7 @@ def test_read_marks_of_a_transaction_whose_begin_is_gone(lives: Lives) -> None:
     for number in range(10):
         bench.write(who, T0, number, b"%d" % number * 50)
     bench.store.get(T0).trim(5)
+    bench.store.write_starts()
     marks = bench.store.get(T0).marks
     assert marks.start <= marks.stable <= marks.durable
     bench.end("x", who, commit=True)

@@ -146,8 +146,8 @@ def test_what_was_trimmed_stays_until_the_start_is_on_the_disk(tmp_path: Path) -
     bench = bench_with(tmp_path, retention_ms=-1)
     partition = bench.store.get(AT)
     segments = len(partition.segments)
-    partition.trim(60)
-    partition.drop_trimmed()
+    assert partition.trim(60) == 60
+    assert partition.start_offset == 0
     assert apply_retention(partition, bench.runtime.now_ms()) == 0
     assert len(partition.segments) == segments > 2
     bench.crash()
