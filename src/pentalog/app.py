@@ -100,6 +100,7 @@ class App(Front):
         try:
             early = await self._open_store(told)
             broker = self._open_broker()
+            await self._settle()
             self._listeners = Listeners(
                 self._loop,
                 broker,
@@ -156,6 +157,13 @@ class App(Front):
 
     def _answer_early(self, data: memoryview) -> bytes | None:
         return starting.answer(data, self._standing)
+
+    async def _settle(self) -> None:
+        """Let the log take nothing before the state agrees with it on the disk, if it can."""
+        try:
+            await arrival(self._local.settle())
+        except BrokerError as error:
+            _log.warning("changes of the state wait for the disk: %s", error)
 
     async def _give_up(self) -> None:
         self._listeners = None

@@ -287,7 +287,7 @@ class CursusClients:
             return
         page = cursus_wire.page(frame)
         if isinstance(page, Answer):
-            late = max(model.floor, model.floor_maybe) > offset or topic.retention
+            late = max(model.floor, model.floor_maybe) > offset or topic.retention or topic.unsure
             allowed = ("OFFSET_OUT_OF_RANGE",) if late else ()
             self.check_refusal(f"CONSUME at {offset}", page.code, *allowed)
             return
@@ -345,7 +345,9 @@ class CursusClients:
         for frame in filter(None, arrived):
             page = cursus_wire.page(frame)
             if isinstance(page, Answer):
-                late = max(model.floor, model.floor_maybe) > offset or topic.retention
+                late = (
+                    max(model.floor, model.floor_maybe) > offset or topic.retention or topic.unsure
+                )
                 allowed = ("OFFSET_OUT_OF_RANGE", "STREAM_CONTROL type=CLOSE reason=offset_out")
                 code = page.code or page.text
                 self.check_refusal(f"STREAM at {offset}", code, *(allowed if late else ()))

@@ -375,6 +375,9 @@ class World:
         for _ in self.local.store.opening():
             pass
         self.broker = self.local.open_broker()
+        settled = self.local.settle()
+        while not settled.ready:
+            self.runtime.run_for(1)
         self.local.housekeeping.start()
         self.runtime.run_for(1)
 

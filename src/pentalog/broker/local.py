@@ -106,6 +106,10 @@ class LocalBroker:
                 f"restore it from a backup"
             ) from error
 
+    def settle(self) -> Later[None]:
+        """Ready when what the opening put right is in the state file; nothing is written before."""
+        return self._state.settle()
+
     def _open_facets(
         self,
         bearers: Bearers,

@@ -405,9 +405,15 @@ class LocalSubscriptions:
 
     def _restored(self, subscription: LocalSubscription, entry: WindowRow) -> Window:
         at = Partition(subscription.topic, entry.partition)
-        # It may have begun behind records that a power cut took; others get their offsets.
+        # It may have begun behind records that a power cut took; others get their offsets.  So
+        # the row is written anew: after another crash these must not pass for the old ones.
         end = self.log.marks(at).end
-        window = Window(at, min(entry.first, end), min(entry.floor, end), entry.states)
+        first, floor = min(entry.first, end), min(entry.floor, end)
+        states = entry.states[: max(0, end - entry.floor)]
+        if (first, floor, states) != (entry.first, entry.floor, entry.states):
+            entry = entry._replace(first=first, floor=floor, states=states)
+            rows.write_window(self._state, entry)
+        window = Window(at, first, floor, states)
         window.restore()
         window.inherited = min(window.cursor, end)
         window.reserved = window.reserved_end = entry.reserved
