@@ -314,8 +314,8 @@ class Judge:
                 same = [other for other in self.registers.values() if other.name == register.name]
                 register.forget(other for other in same if other is not register)
             for lives in self.topics.values():
-                # The settings of an earlier topic of the name may be back.
-                lives[-1].unsure |= any(life.retention or life.compact for life in lives[:-1])
+                # Its settings may be gone, or those of an earlier topic of the name be back.
+                lives[-1].unsure |= any(life.retention or life.compact for life in lives)
                 if len(lives) > 1:
                     # So may its row, and the records of one topic are in the other then.
                     for model in (model for life in lives for model in life.models.values()):
