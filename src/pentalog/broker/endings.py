@@ -79,7 +79,8 @@ class Endings:
         if entry.enlisted:
             entry.enlisted = 0
             self._state.write(DISMISS, entry.name)
-        alone = len(entry.extents) <= 1 and not entry.staged
+        # Partitions that are being deleted count: a crash may bring them back.
+        alone = len(entry.partitions) <= 1 and not entry.staged
         if alone:
             self._mark(entry)
         self._state.settle().then(partial(self._decided, entry, alone))

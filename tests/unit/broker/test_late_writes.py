@@ -1,14 +1,29 @@
-"""Transactional writes that arrive late, after their transaction has ended."""
+"""Transactions in the wrong moment: writes after their end, and topics that go meanwhile."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from tests.support.transactions import T0, T1, TransactionBench
+from tests.support.transactions import T0, T1, U0, TransactionBench
 
 from pentalog.broker.transactions import ADDED_MS
 from pentalog.model.errors import TransactionState
+
+
+def test_a_transaction_is_whole_after_a_deletion_that_a_crash_took_back(tmp_path: Path) -> None:
+    """Its other partition must not be marked before the decision is on the disk."""
+    bench = TransactionBench(tmp_path)
+    who = bench.identify("x")
+    bench.write(who, T0, 0, b"a")
+    bench.write(who, U0, 0, b"b")
+    bench.store.hide(U0)
+    bench.transactions.end("x", who, commit=True, bump=False)
+    bench.die()
+    bench = TransactionBench(tmp_path)
+    bench.identify("x")
+    assert bench.committed(T0) == bench.committed(U0) == []
+    bench.stop()
 
 
 def test_a_late_write_is_refused(tmp_path: Path) -> None:
