@@ -11,9 +11,10 @@ from tests.simulation.blipmq_judge import is_committed
 from tests.simulation.clients import Operation, Turns
 from tests.simulation.cursus_streams import EventStreams
 from tests.simulation.cursus_wire import Answer
-from tests.simulation.judge import ANYWHERE, Being, Item, Register, Sent, TopicLife
+from tests.simulation.judge import ANYWHERE, Being, Item, Sent, TopicLife
 from tests.simulation.kafka_audit import is_open
 from tests.simulation.kafka_wire import Read
+from tests.simulation.register import Register
 from tests.simulation.violation import Violation
 from tests.simulation.wire import Connection, Lost
 from tests.support.cursus_world import Message, batch

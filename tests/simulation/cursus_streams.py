@@ -12,7 +12,8 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.simulation import cursus_wire
-from tests.simulation.judge import Being, Item, Register, Sent, TopicLife
+from tests.simulation.judge import Being, Item, Sent, TopicLife
+from tests.simulation.register import Register
 from tests.simulation.violation import Violation
 from tests.support.cursus_world import Message, messages_of
 

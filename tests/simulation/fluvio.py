@@ -14,8 +14,9 @@ from tests.simulation import contents, crossing, fluvio_wire
 from tests.simulation.crossing import low
 from tests.simulation.fluvio_admin import GONE_CODES, Administrator
 from tests.simulation.fluvio_wire import Error, Part
-from tests.simulation.judge import Item, Register, Sent, TopicLife
+from tests.simulation.judge import Item, Sent, TopicLife
 from tests.simulation.protocol import ProtocolClients
+from tests.simulation.register import Register
 from tests.simulation.violation import Violation
 from tests.simulation.wire import Connection
 

@@ -14,6 +14,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from tests.simulation.kafka_wire import Read, identity_of, is_marker
+from tests.simulation.register import Register
 from tests.simulation.violation import Violation
 
 _MARKER = b"a transaction marker"
@@ -153,49 +154,6 @@ class TopicLife:
         )
 
 
-class Register:
-    """A value with one owner, who writes it in order: a committed offset, a version."""
-
-    def __init__(self, name: str, initial: int) -> None:
-        self.name = name
-        self._values = [initial]
-        self._certain = 0
-
-    def attempt(self, value: int) -> int:
-        """Returns the number by which `confirm` knows the attempt."""
-        self._values.append(value)
-        return len(self._values) - 1
-
-    @property
-    def certain(self) -> int:
-        """The number of the oldest attempt that may still be the value."""
-        return self._certain
-
-    @property
-    def underway(self) -> bool:
-        """Is there an attempt of which it is not known what became of it?"""
-        return self._certain < len(self._values) - 1
-
-    def confirm(self, number: int) -> None:
-        self._certain = max(self._certain, number)
-
-    def forget(self, others: Iterable[Register]) -> None:
-        """A power cut may have brought back any value, also of others of the same place."""
-        self._values = [*(value for other in others for value in other._values), *self._values]
-        self._certain = 0
-
-    def observe(self, value: int, since: int | None = None) -> None:
-        """Check what a client was told; `since` is what was certain when it asked."""
-        since = self._certain if since is None else since
-        possible = self._values[since:]
-        if value not in possible:
-            raise Violation(
-                "committed value lost",
-                f"{self.name} is {value}; confirmed {possible[0]}, then tried {possible[1:]}",
-            )
-        self.confirm(since + possible.index(value))
-
-
 class Judge:
     def __init__(self, *, synced: bool) -> None:
         self.synced = synced
@@ -330,6 +288,8 @@ class Judge:
 
     def sync_failed(self) -> None:
         """A sync failed: what was only written may be gone with the process."""
+        if not self.synced:
+            self.power_cut()  # nothing else was promised
         for sent in self._all_sent():
             if not (sent.shown or (sent.acked and sent.acks == -1)):
                 self._unsettle(sent)
@@ -590,6 +550,8 @@ class Judge:
             later = lives.pop()
             if later.being is Being.ALIVE and not self.lossy:
                 raise Violation("topic lost", f"{name[:20]}: the older id {topic_id} is listed")
+            for index, model in later.models.items():  # what was sent to it may be in this one
+                life.model(index).sents += [s for s in model.sents if s.loose and not s.required]
         if not life.partitions <= count <= life.partitions_maybe and not self.lossy:
             raise Violation(
                 "partitions",

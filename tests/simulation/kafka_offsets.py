@@ -6,7 +6,8 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.simulation import kafka_wire
-from tests.simulation.judge import Being, Register, TopicLife
+from tests.simulation.judge import Being, TopicLife
+from tests.simulation.register import Register
 
 if TYPE_CHECKING:
     from tests.simulation.kafka import KafkaClients

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tests.simulation import contents, crossing
 from tests.simulation.crossing import Shown, low
-from tests.simulation.judge import Being, Item, Register, Sent, TopicLife
+from tests.simulation.judge import Being, Item, Sent, TopicLife
 from tests.simulation.protocol import ProtocolClients
+from tests.simulation.register import Register
 from tests.simulation.violation import Violation
 
 from pentalog.clients.rustlog.calls import DIALECTS, Call, Calls, RustLogError
