@@ -288,7 +288,7 @@ class CursusClients:
             return
         page = cursus_wire.page(frame)
         if isinstance(page, Answer):
-            late = max(model.floor, model.floor_maybe) > offset or topic.retention or topic.unsure
+            late = judge.may_start_behind(topic, index, offset)
             allowed = ("OFFSET_OUT_OF_RANGE",) if late else ()
             self.check_refusal(f"CONSUME at {offset}", page.code, *allowed)
             return
@@ -346,9 +346,7 @@ class CursusClients:
         for frame in filter(None, arrived):
             page = cursus_wire.page(frame)
             if isinstance(page, Answer):
-                late = (
-                    max(model.floor, model.floor_maybe) > offset or topic.retention or topic.unsure
-                )
+                late = judge.may_start_behind(topic, index, offset)
                 allowed = ("OFFSET_OUT_OF_RANGE", "STREAM_CONTROL type=CLOSE reason=offset_out")
                 code = page.code or page.text
                 self.check_refusal(f"STREAM at {offset}", code, *(allowed if late else ()))

@@ -218,9 +218,8 @@ class FluvioClients(ProtocolClients):
         return random.choice((first, max(first, life.required_end(index)), *known))
 
     def _refused_read(self, life: TopicLife, index: int, start: int, error: Error) -> None:
-        model = life.model(index)
         allowed = () if self.is_current(life) else GONE_CODES
-        if max(model.floor, model.floor_maybe) > start or life.retention or life.unsure:
+        if self.world.judge.may_start_behind(life, index, start):
             allowed += (fluvio_wire.EVICTED,)
         if self.world.judge.ever_lossy or not self.is_current(life):
             allowed += (fluvio_wire.OTHER,)  # it may end before `start` now

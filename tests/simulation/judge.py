@@ -178,6 +178,12 @@ class Judge:
         lives = (lives[-1] for lives in self.topics.values())
         return [life for life in lives if life.being is Being.ALIVE]
 
+    def may_start_behind(self, topic: TopicLife, index: int, offset: int) -> bool:
+        """May this offset be out of range by now?"""
+        model = topic.model(index)
+        trimmed = max(model.floor, model.floor_maybe) > offset
+        return trimmed or topic.retention or topic.unsure or self.ever_lossy
+
     def create_topic(self, name: str, partitions: int, **traits: object) -> TopicLife:
         self._count += 1
         life = TopicLife(name, self._count, partitions, partitions_maybe=partitions)

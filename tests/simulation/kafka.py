@@ -541,7 +541,7 @@ class KafkaClients:
         if topic.being is not Being.ALIVE or self.world.judge.current(topic.name) is not topic:
             return
         if answer.code:
-            late = max(model.floor, model.floor_maybe) > offset or topic.retention or topic.unsure
+            late = self.world.judge.may_start_behind(topic, index, offset)
             # A trim that was refused may name an offset beyond an end that is lost by now.
             early = offset > max(promised, model.floor)
             allowed = (_OUT_OF_RANGE,) if late or early else ()

@@ -205,9 +205,8 @@ class RustLogClients(ProtocolClients):
             crossing.check_progress(self.world, life, index, start, found.next_offset, promised)
 
     def _refused_fetch(self, life: TopicLife, index: int, start: int, error: RustLogError) -> None:
-        model = life.model(index)
         allowed = () if self.is_current(life) else _GONE_CODES
-        if max(model.floor, model.floor_maybe) > start or life.retention or life.unsure:
+        if self.world.judge.may_start_behind(life, index, start):
             allowed += (_OUT_OF_RANGE,)
         self._refused(f"fetch at {start} of {life.label}-{index}", error, *allowed)
 
