@@ -221,7 +221,8 @@ class FluvioClients(ProtocolClients):
         allowed = () if self.is_current(life) else GONE_CODES
         if self.world.judge.may_start_behind(life, index, start):
             allowed += (fluvio_wire.EVICTED,)
-        if self.world.judge.ever_lossy or not self.is_current(life):
+        beyond = start > max(life.required_end(index), life.model(index).floor)
+        if self.world.judge.ever_lossy or beyond or not self.is_current(life):
             allowed += (fluvio_wire.OTHER,)  # it may end before `start` now
         self.refused(f"read at {start} of {life.label}-{index}", error, *allowed)
 

@@ -182,9 +182,9 @@ class Judge:
         """May this offset be out of range by now?"""
         model = topic.model(index)
         trimmed = max(model.floor, model.floor_maybe) > offset
-        # Of what was only written, a power cut may leave a damaged head; retention removes it.
-        needed = (sent.offset for sent in model.sents if sent.required and sent.offset is not None)
-        if offset < min(needed, default=ANYWHERE):
+        # Of what was only written, a crash may leave damaged segments; retention removes them.
+        placed = [sent for sent in model.sents if sent.required and sent.offset is not None]
+        if not any(sent.offset <= offset < sent.next_offset for sent in placed):
             return True
         return trimmed or topic.retention or topic.unsure or self.ever_lossy
 
