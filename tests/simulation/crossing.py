@@ -135,11 +135,6 @@ def _read(judge: Judge, topic: TopicLife, index: int, shown: Shown) -> Read | No
     return Read(offset, record, _NO_PRODUCER, transactional=False)
 
 
-def has_transactions(topic: TopicLife, index: int) -> bool:
-    """May a transaction hide records of a partition, or keep its readers waiting?"""
-    return any(sent.transaction is not None for sent in topic.model(index).sents)
-
-
 def low(topic: TopicLife, index: int) -> int:
     """Where a reading may start: records before this may have been deleted."""
     model = topic.model(index)
@@ -153,7 +148,7 @@ def check_progress(
     lasting = not (topic.compact or topic.retention or topic.unsure)
     moved = topic.model(index).floor_maybe > start
     failed = world.files.faults.sync_failed
-    if lasting and not moved and not failed and not has_transactions(topic, index):
+    if lasting and not (moved or failed) and not world.judge.transactions_in(topic, index):
         world.violate(
             "not readable",
             f"a read of {topic.label}-{index} at {start} ends at {end}; "

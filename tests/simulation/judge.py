@@ -188,6 +188,15 @@ class Judge:
             return True
         return trimmed or topic.retention or topic.unsure or self.ever_lossy
 
+    def transactions_in(self, topic: TopicLife, index: int) -> list[Transaction]:
+        """Those that may have records in a partition.
+
+        What was sent while the topic was deleted and created again may be in this one.
+        """
+        sents = [sent for life in self.topics[topic.name] for sent in life.model(index).sents]
+        here = [sent.transaction for sent in sents if sent.topic is topic or sent.loose]
+        return [transaction for transaction in here if transaction is not None]
+
     def create_topic(self, name: str, partitions: int, **traits: object) -> TopicLife:
         self._count += 1
         life = TopicLife(name, self._count, partitions, partitions_maybe=partitions)

@@ -77,13 +77,9 @@ async def _audit_topic(world: World, life: TopicLife, restart: bool) -> None:
 
 def is_open(world: World, life: TopicLife, index: int) -> bool:
     """May a transaction keep consumers waiting?"""
-    # What was sent while the topic was deleted and created again may be in this one.
-    lives = world.judge.topics[life.name]
-    sents = [sent for other in lives for sent in other.model(index).sents]
-    transactions = [sent.transaction for sent in sents if sent.topic is life or sent.loose]
     return any(
-        entry is not None and (entry.broken or entry.outcome in (Outcome.OPEN, Outcome.UNKNOWN))
-        for entry in transactions
+        entry.broken or entry.outcome in (Outcome.OPEN, Outcome.UNKNOWN)
+        for entry in world.judge.transactions_in(life, index)
     )
 
 
