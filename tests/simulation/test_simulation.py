@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -11,6 +12,9 @@ import pytest
 from tests.simulation.plan import format_numbers, parse_numbers, plan
 from tests.simulation.planted import PLANTED, find, planted
 from tests.simulation.runner import run_plan, run_seed, shrink, story
+
+from pentalog.broker.local import LocalBroker
+from pentalog.broker.module_engine import Instance
 
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = 400
@@ -103,6 +107,19 @@ def test_a_failing_seed_is_shrunk_and_its_story_says_how_to_repeat_it() -> None:
         assert again == small
     assert f"--seed {seed}" in told
     assert "VIOLATION" in told
+
+
+def test_brokers_and_modules_that_are_gone_take_no_memory() -> None:
+    """Brokers come and go in processes that stay: those of tests, and of the simulator itself."""
+
+    def alive() -> int:
+        gc.collect()
+        return sum(isinstance(found, LocalBroker | Instance) for found in gc.get_objects())
+
+    before = alive()
+    for seed in range(100_002, 100_004):
+        assert run_seed(seed).counts["lives"]
+    assert alive() <= before
 
 
 def test_numbers_are_written_as_ranges() -> None:

@@ -134,6 +134,24 @@ def _check(module: Any) -> None:
             )
 
 
+class _Output:
+    """What a module has handed back.
+
+    Not part of its instance: wasmtime keeps whatever it may call until the store has gone, and an
+    instance among that would keep its store, and so itself, for ever.
+    """
+
+    def __init__(self) -> None:
+        self.copied = b""
+
+    def copy(self, caller: Any, pointer: int, size: int) -> None:
+        pointer &= 0xFFFFFFFF
+        memory = caller["memory"]
+        if not 0 <= size <= OUTPUT_BYTES_MAX or pointer + size > memory.data_len(caller):
+            raise Broken(f"{size} bytes handed back; accepted are up to {OUTPUT_BYTES_MAX}")
+        self.copied = bytes(memory.read(caller, pointer, pointer + size))
+
+
 class Instance:
     """One module with its state."""
 
@@ -147,7 +165,7 @@ class Instance:
         self._version = version
         self._link = link
         self._accumulator = link.accumulator
-        self._copied = b""
+        self._output = output = _Output()
         self._store = store = wasmtime.Store(engine)
         store.set_limits(memory_size=limits.memory_bytes, instances=1, memories=1)
         self._refuel()
@@ -155,7 +173,7 @@ class Instance:
         two = wasmtime.FuncType([wasmtime.ValType.i32(), wasmtime.ValType.i32()], [])
         for wish in module.imports:
             if wish.name == "copy_records":
-                linker.define_func(wish.module, wish.name, two, self._copy, access_caller=True)
+                linker.define_func(wish.module, wish.name, two, output.copy, access_caller=True)
         # Nothing of the world outside is there; whoever asks gets zeros.
         linker.define_unknown_imports_as_default_values(store, module)
         try:
@@ -185,7 +203,7 @@ class Instance:
         count = self._call(self._transform, given)
         if count < 0:
             raise Broken(f"the module answers with code {count}")
-        out = self._copied
+        out = self._output.copied
         if len(out) < 5 or _U32.unpack_from(out)[0] > len(out):
             raise Broken("the module hands back no records")
         end = kernels.fluvio_end(out, 4, len(out), _U32.unpack_from(out)[0])
@@ -227,7 +245,7 @@ class Instance:
 
     def _hint(self, code: int) -> str:
         """What the module says of its failure, or the code if it says nothing."""
-        out = self._copied
+        out = self._output.copied
         if len(out) >= 2:
             size = _U16.unpack_from(out)[0]
             if 0 < size <= len(out) - 2:
@@ -236,7 +254,7 @@ class Instance:
 
     def _call(self, function: Callable[..., Any], given: bytes) -> int:
         self._refuel()
-        self._copied = b""
+        self._output.copied = b""
         try:
             pointer = self._alloc(self._store, len(given))
             self._memory.write(self._store, given, pointer & 0xFFFFFFFF)
@@ -249,13 +267,6 @@ class Instance:
     def _refuel(self) -> None:
         self._store.set_fuel(self._limits.fuel)
         self._store.set_epoch_deadline(max(1, self._limits.timeout_ms // TICK_MS) + 1)
-
-    def _copy(self, caller: Any, pointer: int, size: int) -> None:
-        pointer &= 0xFFFFFFFF
-        memory = caller["memory"]
-        if not 0 <= size <= OUTPUT_BYTES_MAX or pointer + size > memory.data_len(caller):
-            raise Broken(f"{size} bytes handed back; accepted are up to {OUTPUT_BYTES_MAX}")
-        self._copied = bytes(memory.read(caller, pointer, pointer + size))
 
 
 def _line(error: BaseException) -> str:

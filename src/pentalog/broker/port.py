@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 from pentalog.broker.council import ALONE, Council
@@ -539,3 +539,5 @@ class Broker:
     council: Council = field(default=ALONE, kw_only=True)
     signpost: Signpost | None = field(default=None, kw_only=True)
     """None: Kafka's clients are served here, and need not go anywhere else."""
+    shared: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
+    """What all connections of a protocol share, by its name: it goes when the broker goes."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import count
 from typing import Final
-from weakref import WeakKeyDictionary
 
 from pentalog.broker.port import Broker
 
@@ -42,12 +41,9 @@ class Unreached:
             self._gateway_id = ""
 
 
-_DOORS: Final[WeakKeyDictionary[Broker, Door]] = WeakKeyDictionary()
-
-
 def door_of(broker: Broker) -> Door:
     """The one door of a broker, made when its first connection opens."""
-    door = _DOORS.get(broker)
+    door: Door | None = broker.shared.get("blipmq")
     if door is None:
-        door = _DOORS[broker] = Door()
+        door = broker.shared["blipmq"] = Door()
     return door

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple
-from weakref import WeakKeyDictionary
 
 from pentalog.broker.port import Broker, Topic
 from pentalog.model.errors import TopicNotFound
@@ -52,7 +51,6 @@ class Door:
         self.streams: dict[tuple[Partition, str], Stream] = {}
         self.gaps = Gaps()
         self.transactions: OrderedDict[str, OpenTransaction] = OrderedDict()
-        # Not the broker itself: the door must not keep it alive.
         self._topics = broker.topics
         self._options = broker.sourcing.options
         # An engine that has to ask others takes one batch at a time.
@@ -117,12 +115,9 @@ class Door:
         return Route(Partition(name, index), found, options, most)
 
 
-_DOORS: Final[WeakKeyDictionary[Broker, Door]] = WeakKeyDictionary()
-
-
 def door_of(broker: Broker) -> Door:
     """The one door of a broker, made when its first connection opens."""
-    door = _DOORS.get(broker)
+    door: Door | None = broker.shared.get("cursus")
     if door is None:
-        door = _DOORS[broker] = Door(broker)
+        door = broker.shared["cursus"] = Door(broker)
     return door

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
-from weakref import WeakKeyDictionary
 
 from pentalog.broker.council import Council
 from pentalog.broker.knowledge import Knowledge
@@ -213,7 +212,6 @@ class Door:
 _SPLIT: Final = (objects.PARTITION, objects.TOPIC)
 """Both are made from topics, and told in this order."""
 _NOTHING: Final[Objects] = {}
-_DOORS: Final[WeakKeyDictionary[Broker, Door]] = WeakKeyDictionary()
 
 
 def _tellable(topics: Topics) -> dict[str, Topic]:
@@ -234,9 +232,9 @@ def _indexes(label: str, found: object) -> range:
 
 def door_of(broker: Broker) -> Door:
     """The one door of a broker, made when its first connection opens."""
-    door = _DOORS.get(broker)
+    door: Door | None = broker.shared.get("fluvio")
     if door is None:
-        door = _DOORS[broker] = Door(
+        door = broker.shared["fluvio"] = Door(
             broker.log, broker.topics, broker.smart_modules, broker.council, broker.knowledge
         )
     return door

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
-from weakref import WeakKeyDictionary
 
 from pentalog.broker.port import Broker
 from pentalog.model.errors import BrokerError
@@ -54,13 +53,10 @@ class Survey:
             self.known.fill(answered)
 
 
-_RUNNING: Final[WeakKeyDictionary[Broker, Survey]] = WeakKeyDictionary()
-
-
 def surveyed(broker: Broker, runtime: Runtime) -> Later[bool]:
     """Ready when the marks of topics and the offsets of groups are known, or cannot be."""
-    survey = _RUNNING.get(broker)
+    survey: Survey | None = broker.shared.get("http")
     if survey is None or survey.known.ready:
-        survey = _RUNNING[broker] = Survey(broker)
+        survey = broker.shared["http"] = Survey(broker)
         survey.start(runtime)
     return survey.known

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 from uuid import UUID
-from weakref import WeakKeyDictionary
 
 from pentalog.broker.port import Broker, Topics
 from pentalog.model.errors import NotEnoughReplicas, PartitionNotFound, TopicNotFound
@@ -113,12 +112,9 @@ class Door:
         self.fetch_sessions = FetchSessions()
 
 
-_DOORS: Final[WeakKeyDictionary[Broker, Door]] = WeakKeyDictionary()
-
-
 def door_of(broker: Broker) -> Door:
     """The one door of a broker, made when its first connection opens."""
-    door = _DOORS.get(broker)
+    door: Door | None = broker.shared.get("kafka")
     if door is None:
-        door = _DOORS[broker] = Door(broker.topics)
+        door = broker.shared["kafka"] = Door(broker.topics)
     return door

@@ -6,7 +6,6 @@ import struct
 from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
-from weakref import WeakKeyDictionary
 
 from pentalog.broker.port import Broker, Topics
 from pentalog.model.errors import BrokerError, PartitionNotFound
@@ -123,12 +122,9 @@ class Door:
         self.fetch_latencies = Latencies()
 
 
-_DOORS: Final[WeakKeyDictionary[Broker, Door]] = WeakKeyDictionary()
-
-
 def door_of(broker: Broker) -> Door:
     """The one door of a broker, made when its first connection opens."""
-    door = _DOORS.get(broker)
+    door: Door | None = broker.shared.get("rustlog")
     if door is None:
-        door = _DOORS[broker] = Door(broker)
+        door = broker.shared["rustlog"] = Door(broker)
     return door
