@@ -371,6 +371,7 @@ def test_where_reading_starts(client: Client) -> None:
 def test_below_the_start(client: Client) -> None:
     client.publish(batch([Message()] * 9, acks="-1"))
     client.broker.topics.trim(Partition("orders", 0), 5)
+    client.broker.topics.settle()
     assert client.text(CONSUME.format(1)) == (
         "ERROR: OFFSET_OUT_OF_RANGE requested=1 earliest=5 latest=9"
     )

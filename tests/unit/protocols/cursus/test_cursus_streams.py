@@ -113,6 +113,7 @@ def test_a_deleted_topic_ends_its_streams(broker: CursusBroker, client: Client) 
 
 def test_a_start_that_is_gone(broker: CursusBroker, client: Client) -> None:
     broker.topics.trim(Partition("s1", 0), 5)
+    broker.topics.settle()
     assert client.text(STREAM + " offset=1") == (
         "ERROR: OFFSET_OUT_OF_RANGE requested=1 earliest=5 latest=7"
     )
@@ -125,6 +126,7 @@ def test_records_that_vanish_under_a_reader(broker: CursusBroker, client: Client
     client.line.full = True
     write(broker, b"a", b"b", b"c")
     broker.topics.trim(Partition("s1", 0), 9)
+    broker.topics.settle()
     broker.step()
     client.line.drain()
     broker.step()

@@ -291,6 +291,7 @@ def test_offsets_outside_the_log(demo: FluvioBroker) -> None:
     for _ in range(4):
         spu.ask(PRODUCE, produce("demo", their_batch(b"a"), isolation=-1))
     demo.broker.topics.trim(Partition("demo", 0), 2)
+    demo.broker.topics.settle()
 
     def evicted(reader: Reader) -> None:
         assert (reader.i64(), reader.i64()) == (1, 2)

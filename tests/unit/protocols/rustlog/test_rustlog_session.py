@@ -326,6 +326,7 @@ def test_below_the_start(world: RustLogWorld, peer: RustLogConnection) -> None:
     for _ in range(3):
         peer.ask(produce("demo", 0, b"x"))
     world.disk.topics.trim(DEMO, 2)
+    world.disk.topics.settle()
     assert fetched(peer.ask(fetch("demo", 0, 0))) == ([], 0)
     said = peer.say(
         type="Fetch", group_id="", topic="demo", partition=0, offset=1, max_bytes=1 << 20
