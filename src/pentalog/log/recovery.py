@@ -85,7 +85,7 @@ def open_partition(
     partition.attach(segments)
     if segments:
         yield from _open_segments(partition, stop, recovery_point, replayed)
-    _drop_before_start(partition)
+    _reach_start(partition)
     end = partition.end
     partition.durable = end
     if stop is not None or not segments:
@@ -114,11 +114,10 @@ def _without_empty(segments: list[Segment], stop: CleanStop | None) -> list[Segm
     return kept
 
 
-def _drop_before_start(partition: PartitionLog) -> None:
-    """Remove what lies before the start: dropped already, and back after a power cut.
+def _reach_start(partition: PartitionLog) -> None:
+    """Go on at the start if the log lost its tail and ends before it.
 
-    A log that lost its tail may end before its start.  It goes on at the start: the offsets
-    before it were given to records that have been deleted.
+    The offsets before it were given to records that have been deleted.
     """
     start = partition.start_offset
     if partition.end_offset < start:
@@ -129,7 +128,6 @@ def _drop_before_start(partition: PartitionLog) -> None:
             start,
         )
         partition.skip_to(start)
-    partition.start_at(start)
 
 
 def _was_active(segment: Segment, stop: CleanStop | None) -> bool:
@@ -342,6 +340,9 @@ def open_producers(partition: PartitionLog) -> None:
     for segment in partition.segments:
         if segment.next_offset > offset:
             _walk_producers(partition, segment, offset)
+    # Only now: what was dropped already and is back after a power cut, or was to be dropped, may
+    # hold the last that a producer wrote.
+    partition.start_at(partition.start_offset)
 
 
 def _walk_producers(partition: PartitionLog, segment: Segment, offset: int) -> None:

@@ -14,6 +14,7 @@ from tests.support.logs import AT, LogBench
 
 from pentalog.log.files import RealFiles
 from pentalog.log.housekeeping import Housekeeping
+from pentalog.log.partition import PartitionLog
 from pentalog.log.retention import Lease, apply_retention
 from pentalog.model.errors import OffsetOutOfRange
 from pentalog.model.settings import LogSettings
@@ -181,6 +182,28 @@ def test_a_segment_that_the_disk_does_not_let_go_keeps_those_after_it(
     bench.crash()
     bench = LogBench(tmp_path, flush_interval_ms=0)
     assert list(bench.values(start)) == list(range(start, 60))
+
+
+def test_what_producers_wrote_is_known_after_a_crash_before_its_segment_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next start drops the segment; a repetition of what it held is one still."""
+    bench = LogBench(tmp_path)
+    partition = bench.partition(segment_bytes=2048)
+    theirs = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+    first = bench.settled(b"x" * 2000, **theirs)
+    bench.settled(b"y" * 2000)
+    partition.trim(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(PartitionLog, "start_at", lambda log, start: None)
+        bench.store.write_starts()
+    assert partition.bases == [0, 1]
+    for _ in range(2):
+        bench.crash()
+        bench = LogBench(tmp_path)
+        assert bench.store.get(AT).bases == [1]
+        again = bench.append(b"x" * 2000, **theirs)
+        assert (again.duplicate, again.base_offset) == (True, first.base_offset)
 
 
 def test_records_without_a_time_go_by_that_of_their_file(tmp_path: Path) -> None:
