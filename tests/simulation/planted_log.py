@@ -251,7 +251,7 @@ def holes_not_filled(stack: ExitStack) -> None:
 
 @_fault("a log that lost its tail may end before its start")
 def start_beyond_end(stack: ExitStack) -> None:
-    patch(stack, recovery, "_drop_before_start", lambda partition: None)
+    patch(stack, recovery, "_reach_start", lambda partition: None)
 
 
 @_fault("what acks=1 acknowledged is visible after the flush interval only")

@@ -54,7 +54,7 @@ class Bench:
         parts: dict[str, Any] = {
             field.name: None
             for field in dataclasses.fields(Broker)
-            if field.default is dataclasses.MISSING
+            if field.init and field.default is dataclasses.MISSING
         }
         parts |= {
             "cluster_id": self.state.cluster_id,
