@@ -100,7 +100,7 @@ class App(Front):
         try:
             early = await self._open_store(told)
             broker = self._open_broker()
-            await self._settle()
+            await self._await_state()
             self._listeners = Listeners(
                 self._loop,
                 broker,
@@ -158,12 +158,15 @@ class App(Front):
     def _answer_early(self, data: memoryview) -> bytes | None:
         return starting.answer(data, self._standing)
 
-    async def _settle(self) -> None:
-        """Let the log take nothing before the state agrees with it on the disk, if it can."""
+    async def _await_state(self) -> None:
+        """Wait until the corrections that recovery made to the state file are durable.
+
+        A record appended earlier could be mistaken for a lost one after the next crash.
+        """
         try:
             await arrival(self._local.settle())
         except BrokerError as error:
-            _log.warning("changes of the state wait for the disk: %s", error)
+            _log.warning("cannot write the state file yet: %s; retrying in the background", error)
 
     async def _give_up(self) -> None:
         self._listeners = None

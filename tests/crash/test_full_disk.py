@@ -144,7 +144,7 @@ def test_records_stay_if_their_deletion_was_refused(tmp_path: Path) -> None:
     bench.topics.trim(AT, 7)
     with pytest.raises(StorageFull):
         _ = bench.topics.settle().value
-    # A reader that passed over them would not come back when a power cut brings them back.
+    # Consumers must not skip records that a power cut restores.
     assert bench.store.get(AT).start_offset == 0
     assert bench.durable(AT) == values
     bench = bench.restart("cut", kept=everything)

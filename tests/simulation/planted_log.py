@@ -213,11 +213,11 @@ def reads_beyond_durable(stack: ExitStack) -> None:
 
 @_fault("deleted records are not remembered")
 def starts_not_written(stack: ExitStack) -> None:
-    def start_at_once(owner: Store) -> None:
+    def advance_unwritten(owner: Store) -> None:
         for partition in owner.all():
-            partition.start_at(max(partition.start_offset, partition.start_wanted))
+            partition.advance_start(max(partition.start_offset, partition.pending_start))
 
-    patch(stack, Store, "write_starts", start_at_once)
+    patch(stack, Store, "write_starts", advance_unwritten)
 
 
 @_fault("a new start is shown before it is on the disk")
@@ -251,7 +251,7 @@ def holes_not_filled(stack: ExitStack) -> None:
 
 @_fault("a log that lost its tail may end before its start")
 def start_beyond_end(stack: ExitStack) -> None:
-    patch(stack, recovery, "_reach_start", lambda partition: None)
+    patch(stack, recovery, "_skip_to_start", lambda partition: None)
 
 
 @_fault("what acks=1 acknowledged is visible after the flush interval only")

@@ -79,7 +79,7 @@ class Endings:
         if entry.enlisted:
             entry.enlisted = 0
             self._state.write(DISMISS, entry.name)
-        # Partitions that are being deleted count: a crash may bring them back.
+        # Count partitions whose topic is being deleted: a crash may undo the deletion.
         alone = len(entry.partitions) <= 1 and not entry.staged
         if alone:
             self._mark(entry)

@@ -107,7 +107,7 @@ class LocalBroker:
             ) from error
 
     def settle(self) -> Later[None]:
-        """Ready when what the opening put right is in the state file; nothing is written before."""
+        """Ready when all changes made by `open_broker` are durable in the state file."""
         return self._state.settle()
 
     def _open_facets(

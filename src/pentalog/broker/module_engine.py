@@ -135,10 +135,10 @@ def _check(module: Any) -> None:
 
 
 class _Output:
-    """What a module has handed back.
+    """The bytes that a module returned through `copy_records`.
 
-    Not part of its instance: wasmtime keeps whatever it may call until the store has gone, and an
-    instance among that would keep its store, and so itself, for ever.
+    Kept apart from `Instance`: wasmtime holds host functions until their store is freed, so a
+    method of the instance would keep the instance and its store alive.
     """
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 from pentalog.broker.council import ALONE, Council
@@ -55,6 +55,8 @@ from pentalog.model.types import (
     Slice,
     Volume,
 )
+
+T = TypeVar("T")
 
 
 class Log(Protocol):
@@ -259,7 +261,10 @@ class Topics(Protocol):
         """Call `run` after every change of any topic; returns what ends that."""
 
     def trim(self, at: Partition, before: Offset) -> Offset:
-        """Give up everything before an offset, as soon as `settle` is ready; returns the start."""
+        """Request deletion of all records below an offset; returns the new log start.
+
+        It takes effect when `settle` is ready.
+        """
 
 
 class Producers(Protocol):
@@ -539,5 +544,14 @@ class Broker:
     council: Council = field(default=ALONE, kw_only=True)
     signpost: Signpost | None = field(default=None, kw_only=True)
     """None: Kafka's clients are served here, and need not go anywhere else."""
-    shared: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
-    """What all connections of a protocol share, by its name: it goes when the broker goes."""
+    _shared: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
+
+    def share(self, protocol: str, make: Callable[[], T]) -> T:
+        """Return the object that all connections of a protocol share, created on first use.
+
+        It belongs to the broker and is freed with it.
+        """
+        if protocol not in self._shared:
+            self._shared[protocol] = make()
+        shared: T = self._shared[protocol]
+        return shared

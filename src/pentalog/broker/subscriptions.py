@@ -405,8 +405,8 @@ class LocalSubscriptions:
 
     def _restored(self, subscription: LocalSubscription, entry: WindowRow) -> Window:
         at = Partition(subscription.topic, entry.partition)
-        # It may have begun behind records that a power cut took; others get their offsets.  So
-        # the row is written anew: after another crash these must not pass for the old ones.
+        # The window may start after records that a power cut removed.  New records reuse their
+        # offsets, so the row is corrected too: after another crash it would skip the new ones.
         end = self.log.marks(at).end
         first, floor = min(entry.first, end), min(entry.floor, end)
         states = entry.states[: max(0, end - entry.floor)]

@@ -112,7 +112,7 @@ class Transaction:
         self.partitions: dict[Partition, None] = {}
         self.groups: set[str] = set()
         self.added: list[Participants] = []
-        """What the producer has added and no row of the state has yet."""
+        """Participants that are not in the state file yet."""
         self.enlisted = 0
         """Rows of the state with participants that the producer has added."""
         self.started_ms = -1

@@ -46,7 +46,7 @@ _log: Final = logging.getLogger(__name__)
 
 SWEEP_MS: Final = 1_000
 ADDED_MS: Final = 20
-"""How long additions wait for their row: most transactions have ended by then, and need none."""
+"""Delay before added participants are written; most transactions end sooner and need no row."""
 EXPIRY_SWEEP_MS: Final = 600_000
 NAMES_MAX: Final = 1_000_000
 WAITING_MAX: Final = 100
@@ -87,7 +87,7 @@ class LocalTransactions:
         self._by_producer: dict[int, Transaction] = {}
         self._ongoing: dict[str, Transaction] = {}
         self._adding: dict[str, Transaction] = {}
-        """Transactions whose additions wait for their rows, and some that have ended since."""
+        """Transactions with unwritten participants; some may have ended since."""
         self._added_timer: Timer | None = None
         self._sweep_timer: Timer | None = None
         self._expiry_timer: Timer | None = None
@@ -285,7 +285,7 @@ class LocalTransactions:
             )
         if not any(new):
             return
-        # Nobody waits for the disk: without its row the producer would be refused, no more.
+        # Losing the row in a crash only makes the producer abort, so the answer does not wait.
         self._state.check()
         self._take_part(entry, new)
         entry.added.append(new)

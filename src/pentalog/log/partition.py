@@ -88,8 +88,8 @@ class PartitionLog:
         self.settings = settings
         self.segments: list[Segment] = []
         self.start_offset = 0
-        self.start_wanted = 0
-        """Where it is to start as soon as that is on the disk."""
+        self.pending_start = 0
+        """A start requested by DeleteRecords that may not be durable yet."""
         self.producers = Producers()
         self.aborted = AbortedTransactions()
         self.failed = ""
@@ -482,7 +482,7 @@ class PartitionLog:
     # Giving up the oldest
 
     def trim(self, before: int) -> int:
-        """Ask for a later start: it comes with `Store.write_starts`; returns it."""
+        """Request a later log start; `Store.write_starts` applies it.  Returns that start."""
         if not self.start_offset <= before <= self.durable.offset:
             raise OffsetOutOfRange(
                 f"offset {before} outside {self.start_offset}..{self.durable.offset} "
@@ -490,13 +490,13 @@ class PartitionLog:
                 start=self.start_offset,
                 end=self.durable.offset,
             )
-        self.start_wanted = max(self.start_wanted, before)
-        return self.start_wanted
+        self.pending_start = max(self.pending_start, before)
+        return self.pending_start
 
-    def start_at(self, start: int) -> None:
-        """Give up what lies before a start that is on the disk; whole segments are dropped.
+    def advance_start(self, start: int) -> None:
+        """Move the log start, which must be durable, and drop whole segments below it.
 
-        Readers pass over what has been given up, so a power cut must not bring it back.
+        Consumers skip the records below it for good, so a power cut must not restore them.
         """
         self.start_offset = start
         self.drop_segments([s for s in self.segments[:-1] if s.next_offset <= start])

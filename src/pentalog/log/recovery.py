@@ -85,7 +85,7 @@ def open_partition(
     partition.attach(segments)
     if segments:
         yield from _open_segments(partition, stop, recovery_point, replayed)
-    _reach_start(partition)
+    _skip_to_start(partition)
     end = partition.end
     partition.durable = end
     if stop is not None or not segments:
@@ -114,10 +114,10 @@ def _without_empty(segments: list[Segment], stop: CleanStop | None) -> list[Segm
     return kept
 
 
-def _reach_start(partition: PartitionLog) -> None:
-    """Go on at the start if the log lost its tail and ends before it.
+def _skip_to_start(partition: PartitionLog) -> None:
+    """Continue at the log start if the log lost its tail and ends below it.
 
-    The offsets before it were given to records that have been deleted.
+    The offsets below the start belonged to deleted records and must not be reused.
     """
     start = partition.start_offset
     if partition.end_offset < start:
@@ -340,9 +340,8 @@ def open_producers(partition: PartitionLog) -> None:
     for segment in partition.segments:
         if segment.next_offset > offset:
             _walk_producers(partition, segment, offset)
-    # Only now: what was dropped already and is back after a power cut, or was to be dropped, may
-    # hold the last that a producer wrote.
-    partition.start_at(partition.start_offset)
+    # Segments below the start are dropped last: they may hold the newest batch of a producer.
+    partition.advance_start(partition.start_offset)
 
 
 def _walk_producers(partition: PartitionLog, segment: Segment, offset: int) -> None:

@@ -465,15 +465,15 @@ class Store:
         self.runtime.offload(SYNC_LANE, work, then)
 
     def write_starts(self) -> None:
-        """Make it last where partitions are to start, then start there; raises OSError."""
-        wanted = {p: max(p.start_offset, p.start_wanted) for p in self._partitions.values()}
-        starts = {p.directory.name: _checkpointed(p, to) for p, to in wanted.items() if to}
+        """Persist the log starts, pending ones included, then apply them; raises OSError."""
+        newest = {p: max(p.start_offset, p.pending_start) for p in self._partitions.values()}
+        starts = {p.directory.name: _checkpointed(p, to) for p, to in newest.items() if to}
         if starts != self._starts:
             path = self.directory / checkpoints.LOG_STARTS
             self.files.replace_text(path, checkpoints.offsets_text(starts))
             self._starts = starts
-        for partition, start in wanted.items():
-            partition.start_at(start)
+        for partition, start in newest.items():
+            partition.advance_start(start)
 
     def write_cleaned_offsets(self) -> None:
         path = self.directory / checkpoints.CLEANED_OFFSETS

@@ -1,4 +1,4 @@
-"""Transactions in the wrong moment: writes after their end, and topics that go meanwhile."""
+"""Transactions across restarts: late batches, added participants, topics being deleted."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from tests.support.transactions import T0, T1, U0, TransactionBench
 
 from pentalog.broker.transactions import ADDED_MS
 from pentalog.model.errors import TransactionState
+from pentalog.model.types import Identity
 
 
-def test_a_transaction_is_whole_after_a_deletion_that_a_crash_took_back(tmp_path: Path) -> None:
-    """Its other partition must not be marked before the decision is on the disk."""
+def test_a_transaction_stays_atomic_if_a_crash_undoes_a_topic_deletion(tmp_path: Path) -> None:
+    """No marker is written before the decision is durable."""
     bench = TransactionBench(tmp_path)
     who = bench.identify("x")
     bench.write(who, T0, 0, b"a")
@@ -80,10 +81,16 @@ def test_what_was_added_without_data_takes_part_after_a_restart(tmp_path: Path) 
     bench.stop()
 
 
-def test_a_clean_stop_forgets_nothing_that_was_added(tmp_path: Path) -> None:
-    bench = TransactionBench(tmp_path)
+def with_added_partition(directory: Path) -> tuple[TransactionBench, Identity]:
+    """A transaction with a partition that is not in the state file yet."""
+    bench = TransactionBench(directory)
     who = bench.identify("x")
     bench.transactions.enlist("x", who, [T0])
+    return bench, who
+
+
+def test_a_clean_stop_keeps_added_partitions(tmp_path: Path) -> None:
+    bench, who = with_added_partition(tmp_path)
     bench.stop()
     bench = TransactionBench(tmp_path)
     bench.write(who, T0, 0, b"a", enlists=False)
@@ -92,8 +99,8 @@ def test_a_clean_stop_forgets_nothing_that_was_added(tmp_path: Path) -> None:
     bench.stop()
 
 
-def test_a_short_transaction_needs_no_rows_of_what_was_added(tmp_path: Path) -> None:
-    """Each would be a commit more; clients that add partitions pay it for every transaction."""
+def test_a_short_transaction_writes_no_rows_of_participants(tmp_path: Path) -> None:
+    """Each row would be another commit for clients that call AddPartitionsToTxn."""
     bench = TransactionBench(tmp_path)
     who = bench.identify("x")
     begun = bench.state.position
@@ -112,9 +119,7 @@ def test_a_short_transaction_needs_no_rows_of_what_was_added(tmp_path: Path) -> 
 
 
 def test_a_partition_whose_addition_a_crash_took_is_added_again(tmp_path: Path) -> None:
-    bench = TransactionBench(tmp_path)
-    who = bench.identify("x")
-    bench.transactions.enlist("x", who, [T0])
+    bench, who = with_added_partition(tmp_path)
     bench.die()
     bench = TransactionBench(tmp_path)
     with pytest.raises(TransactionState, match="add it first"):

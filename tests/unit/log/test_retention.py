@@ -184,10 +184,10 @@ def test_a_segment_that_the_disk_does_not_let_go_keeps_those_after_it(
     assert list(bench.values(start)) == list(range(start, 60))
 
 
-def test_what_producers_wrote_is_known_after_a_crash_before_its_segment_goes(
+def test_producer_state_survives_a_crash_before_its_segment_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next start drops the segment; a repetition of what it held is one still."""
+    """The next start drops the segment but must still recognize retries of its batches."""
     bench = LogBench(tmp_path)
     partition = bench.partition(segment_bytes=2048)
     theirs = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
@@ -195,7 +195,7 @@ def test_what_producers_wrote_is_known_after_a_crash_before_its_segment_goes(
     bench.settled(b"y" * 2000)
     partition.trim(1)
     with monkeypatch.context() as patch:
-        patch.setattr(PartitionLog, "start_at", lambda log, start: None)
+        patch.setattr(PartitionLog, "advance_start", lambda log, start: None)
         bench.store.write_starts()
     assert partition.bases == [0, 1]
     for _ in range(2):

@@ -43,7 +43,4 @@ class Unreached:
 
 def door_of(broker: Broker) -> Door:
     """The one door of a broker, made when its first connection opens."""
-    door: Door | None = broker.shared.get("blipmq")
-    if door is None:
-        door = broker.shared["blipmq"] = Door()
-    return door
+    return broker.share("blipmq", lambda: Door())

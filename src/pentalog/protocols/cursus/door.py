@@ -117,7 +117,4 @@ class Door:
 
 def door_of(broker: Broker) -> Door:
     """The one door of a broker, made when its first connection opens."""
-    door: Door | None = broker.shared.get("cursus")
-    if door is None:
-        door = broker.shared["cursus"] = Door(broker)
-    return door
+    return broker.share("cursus", lambda: Door(broker))

@@ -232,9 +232,9 @@ def _indexes(label: str, found: object) -> range:
 
 def door_of(broker: Broker) -> Door:
     """The one door of a broker, made when its first connection opens."""
-    door: Door | None = broker.shared.get("fluvio")
-    if door is None:
-        door = broker.shared["fluvio"] = Door(
+    return broker.share(
+        "fluvio",
+        lambda: Door(
             broker.log, broker.topics, broker.smart_modules, broker.council, broker.knowledge
-        )
-    return door
+        ),
+    )

@@ -53,10 +53,21 @@ class Survey:
             self.known.fill(answered)
 
 
+class Surveys:
+    """Starts surveys of one broker, one at a time."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._newest: Survey | None = None
+
+    def join(self, runtime: Runtime) -> Later[bool]:
+        """Return the outcome of the running survey, or of a new one."""
+        if self._newest is None or self._newest.known.ready:
+            self._newest = Survey(self._broker)
+            self._newest.start(runtime)
+        return self._newest.known
+
+
 def surveyed(broker: Broker, runtime: Runtime) -> Later[bool]:
     """Ready when the marks of topics and the offsets of groups are known, or cannot be."""
-    survey: Survey | None = broker.shared.get("http")
-    if survey is None or survey.known.ready:
-        survey = broker.shared["http"] = Survey(broker)
-        survey.start(runtime)
-    return survey.known
+    return broker.share("http", lambda: Surveys(broker)).join(runtime)

@@ -114,7 +114,4 @@ class Door:
 
 def door_of(broker: Broker) -> Door:
     """The one door of a broker, made when its first connection opens."""
-    door: Door | None = broker.shared.get("kafka")
-    if door is None:
-        door = broker.shared["kafka"] = Door(broker.topics)
-    return door
+    return broker.share("kafka", lambda: Door(broker.topics))

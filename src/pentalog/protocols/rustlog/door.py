@@ -124,7 +124,4 @@ class Door:
 
 def door_of(broker: Broker) -> Door:
     """The one door of a broker, made when its first connection opens."""
-    door: Door | None = broker.shared.get("rustlog")
-    if door is None:
-        door = broker.shared["rustlog"] = Door(broker)
-    return door
+    return broker.share("rustlog", lambda: Door(broker))
