@@ -178,7 +178,7 @@ class DerivedClients(ProtocolClients):
 
     async def _read(self, index: int, found: Found) -> None:
         """Everything that a read_committed consumer gets."""
-        # Behind a head that was only written, that a power cut damaged and that retention removed.
+        # Not 0: retention removes segments that a power cut damaged before they were durable.
         frame = kafka_wire.list_offsets(DERIVED, [index], kafka_wire.EARLIEST, committed=False)
         data = await self.connection("audit").ask(frame)
         offset = kafka_wire.answer(kafka_wire.LIST_OFFSETS, data).topics[0].partitions[0].offset

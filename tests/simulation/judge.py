@@ -110,6 +110,8 @@ class PartitionModel:
     """No record before this may ever be served again."""
     floor_maybe: int = 0
     """No record before this need be there."""
+    crashed: bool = False
+    """A crash may have damaged records here that were never promised to survive it."""
 
 
 @dataclass(eq=False)
@@ -179,19 +181,20 @@ class Judge:
         return [life for life in lives if life.being is Being.ALIVE]
 
     def may_start_behind(self, topic: TopicLife, index: int, offset: int) -> bool:
-        """May this offset be out of range by now?"""
+        """Return whether the log may start above an offset, so that it is out of range."""
         model = topic.model(index)
-        trimmed = max(model.floor, model.floor_maybe) > offset
-        # Of what was only written, a crash may leave damaged segments; retention removes them.
-        placed = [sent for sent in model.sents if sent.required and sent.offset is not None]
-        if not any(sent.offset <= offset < sent.next_offset for sent in placed):
+        if max(model.floor, model.floor_maybe) > offset:
             return True
-        return trimmed or topic.retention or topic.unsure or self.ever_lossy
+        # A crash leaves damaged segments of records it may take; retention removes those.
+        placed = [sent for sent in model.sents if sent.required and sent.offset is not None]
+        if model.crashed and not any(s.offset <= offset < s.next_offset for s in placed):
+            return True
+        return topic.retention or topic.unsure or self.ever_lossy
 
     def transactions_in(self, topic: TopicLife, index: int) -> list[Transaction]:
-        """Those that may have records in a partition.
+        """Return the transactions that may have records in a partition.
 
-        What was sent while the topic was deleted and created again may be in this one.
+        Records sent while the topic was deleted and recreated may be in either topic.
         """
         sents = [sent for life in self.topics[topic.name] for sent in life.model(index).sents]
         here = [sent.transaction for sent in sents if sent.topic is topic or sent.loose]
@@ -274,6 +277,31 @@ class Judge:
 
     def power_cut(self) -> None:
         """Forget what the acknowledgements that were given do not promise to survive."""
+        self._lose_records()
+        if self.synced:
+            return
+        self.lossy = True
+        for register in self.registers.values():
+            same = [other for other in self.registers.values() if other.name == register.name]
+            register.forget(other for other in same if other is not register)
+        for lives in self.topics.values():
+            # The settings may be lost, or those of an earlier topic of the same name restored.
+            lives[-1].unsure |= any(life.retention or life.compact for life in lives)
+            models = [model for life in lives for model in life.models.values()]
+            if len(lives) > 1:
+                # So may its row, and the records of one topic are in the other then.
+                for sent in (sent for model in models for sent in model.sents):
+                    sent.loose = True
+            for model in models:
+                model.floor, model.floor_maybe = 0, ANYWHERE
+        self._release_offsets()
+
+    def sync_failed(self) -> None:
+        """Forget records that were only written: the kernel drops pages it could not sync."""
+        self._lose_records()
+        self._release_offsets()
+
+    def _lose_records(self) -> None:
         for sent in self._all_sent():
             if self.synced:
                 kept = sent.shown or (sent.acked and sent.acks == -1)
@@ -285,42 +313,29 @@ class Judge:
                     sent.shown = False
             if not kept:
                 self._unsettle(sent)
-        if not self.synced:
-            self.lossy = self.ever_lossy = True
-            for register in self.registers.values():
-                same = [other for other in self.registers.values() if other.name == register.name]
-                register.forget(other for other in same if other is not register)
-            for lives in self.topics.values():
-                # Its settings may be gone, or those of an earlier topic of the name be back.
-                lives[-1].unsure |= any(life.retention or life.compact for life in lives)
-                if len(lives) > 1:
-                    # So may its row, and the records of one topic are in the other then.
-                    for model in (model for life in lives for model in life.models.values()):
-                        for sent in model.sents:
-                            sent.loose = True
-                for model in (model for life in lives for model in life.models.values()):
-                    kept_items = {
-                        item.identity for s in model.sents if s.required for item in s.items
-                    }
-                    model.taken = {o: i for o, i in model.taken.items() if i in kept_items}
-                    model.floor, model.floor_maybe = 0, ANYWHERE
+        self.ever_lossy |= not self.synced
 
-    def sync_failed(self) -> None:
-        """A sync failed: what was only written may be gone with the process."""
-        if not self.synced:
-            self.power_cut()  # nothing else was promised
-        for sent in self._all_sent():
-            if not (sent.shown or (sent.acked and sent.acks == -1)):
-                self._unsettle(sent)
+    def _release_offsets(self) -> None:
+        """Let records that are lost without a broken promise share their offsets with others."""
+        if self.synced:
+            return
+        for model in self._all_models():
+            kept_items = {item.identity for s in model.sents if s.required for item in s.items}
+            model.taken = {o: i for o, i in model.taken.items() if i in kept_items}
 
     def _unsettle(self, sent: Sent) -> None:
         sent.acked, sent.offset = False, None
+        for model in sent.topic.models.values():
+            model.crashed = True
 
     def _all_sent(self) -> Iterable[Sent]:
+        for model in self._all_models():
+            yield from model.sents
+
+    def _all_models(self) -> Iterable[PartitionModel]:
         for lives in self.topics.values():
             for life in lives:
-                for model in life.models.values():
-                    yield from model.sents
+                yield from life.models.values()
 
     # What readers see
 

@@ -220,9 +220,9 @@ class Administrator:
             )
 
     async def _look_at_start(self, life: TopicLife, index: int) -> None:
-        """A start that is shown must last: readers do not come back to what lies before."""
+        """Expect a visible log start to survive: consumers skip everything below it."""
         if life.retention:
-            return  # it moves without a request, too, and may be back after a power cut
+            return  # retention moves the start too, and a power cut may undo that
         frame = kafka_wire.list_offsets(life.name, [index], kafka_wire.EARLIEST, committed=False)
         data = await self._clients.connection("admin").ask(frame)
         found = kafka_wire.answer(kafka_wire.LIST_OFFSETS, data).topics[0].partitions[0]

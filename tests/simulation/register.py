@@ -1,4 +1,4 @@
-"""The model of a value that one client writes."""
+"""Register: the model of a value that only one client writes."""
 
 from __future__ import annotations
 

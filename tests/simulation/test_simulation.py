@@ -109,8 +109,8 @@ def test_a_failing_seed_is_shrunk_and_its_story_says_how_to_repeat_it() -> None:
     assert "VIOLATION" in told
 
 
-def test_brokers_and_modules_that_are_gone_take_no_memory() -> None:
-    """Brokers come and go in processes that stay: those of tests, and of the simulator itself."""
+def test_stopped_brokers_and_smart_modules_are_freed() -> None:
+    """Test processes start many brokers; each must be garbage once it has stopped."""
 
     def alive() -> int:
         gc.collect()
