@@ -6,7 +6,7 @@ import contextlib
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import pytest
 
@@ -22,6 +22,7 @@ from pentalog.clients.kafka import (
     Incompatible,
     KafkaFailed,
     Refused,
+    Topic,
     TransactionalProducer,
     Unreachable,
     commit,
@@ -85,6 +86,24 @@ def test_records_go_in_and_come_out(cluster: Cluster) -> None:
     assert everything[:3] == [b"a", b"b", b"c"]
     assert everything[3:] == [b"%d" % number * 100 for number in range(200)]
     assert [topic.name for topic in cluster.topics(["records", "absent"])] == ["records"]
+
+
+def test_a_topic_is_made_once_brokers_know_it(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A KRaft controller answers CreateTopics before its brokers have read of the topic."""
+    ask = cluster._topics
+    unknown = iter(range(3))
+
+    def ask_late(names: Collection[str] | None, create: bool) -> list[Topic]:
+        if names == ["late"] and next(unknown, None) is not None:
+            return []
+        return ask(names, create)
+
+    monkeypatch.setattr(cluster, "_topics", ask_late)
+    assert cluster.create_topic("late", 1)
+    assert list(cluster.topic("late").partitions) == [0]
+    assert next(unknown, None) is None
 
 
 def test_a_batch_larger_than_what_is_asked_for_comes_whole(cluster: Cluster) -> None:

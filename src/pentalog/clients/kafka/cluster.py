@@ -112,21 +112,30 @@ class Cluster:
         """One topic with all partitions led."""
 
         def once() -> Topic:
-            found = self._topics([name], create)
-            if not found:
+            found = self._led_topic(name, create)
+            if found is None:
                 raise KafkaFailed(
                     f"topic {name!r} does not exist at {self._server_names()}; create it first"
                 )
-            if any(leader < 0 for leader in found[0].partitions.values()):
-                raise Refused(f"asking for topic {name!r}", ErrorCode.leader_not_available)
-            return found[0]
+            return found
 
         return self.retried(f"asking for topic {name!r}", once)
+
+    def _led_topic(self, name: str, create: bool) -> Topic | None:
+        found = self._topics([name], create)
+        if not found:
+            return None
+        if any(leader < 0 for leader in found[0].partitions.values()):
+            raise Refused(f"asking for topic {name!r}", ErrorCode.leader_not_available)
+        return found[0]
 
     def create_topic(
         self, name: str, partitions: int = -1, settings: Mapping[str, str] | None = None
     ) -> bool:
-        """False if it was there already."""
+        """False if it was there already; once it is made, its partitions have leaders.
+
+        The controller of a cluster answers before the brokers know of the topic.
+        """
         fields = {
             "topics": [
                 {
@@ -151,7 +160,18 @@ class Cluster:
             checked(doing, result.error_code, getattr(result, "error_message", None))
             return True
 
-        return self.retried(doing, once)
+        def known() -> None:
+            if self._led_topic(name, create=False) is None:
+                raise Refused(waiting, ErrorCode.unknown_topic_or_partition)
+
+        is_new = self.retried(doing, once)
+        waiting = f"waiting for topic {name!r}"
+        try:
+            self.retried(waiting, known)
+        except Refused as refused:
+            if refused.code is not ErrorCode.topic_authorization_failed:
+                raise  # one who may create a topic need not be allowed to describe it
+        return is_new
 
     # Offsets
 
