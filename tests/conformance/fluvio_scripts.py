@@ -37,6 +37,15 @@ def config(address: str) -> Any:
     return made
 
 
+def patient() -> Any:
+    """By default a producer waits for 1.5 s, less than a busy machine may need."""
+    return TopicProducerConfigBuilder().timeout(60_000)
+
+
+def producer_of(connected: Any, topic: str) -> Any:
+    return connected.topic_producer_with_config(topic, patient().build())
+
+
 def client(address: str) -> Any:
     return Fluvio.connect_with_config(config(address))
 
@@ -95,7 +104,7 @@ def _stream(connected: Any, topic: str, offset: Any = None) -> Any:
 def produce(address: str, topic: str) -> Any:
     """Single, with keys, many at once, flushed; where each was put."""
     admin(address).create_topic(topic)
-    producer = client(address).topic_producer(topic)
+    producer = producer_of(client(address), topic)
     outputs = [producer.send(b"k%d" % number, b"v%d" % number) for number in range(3)]
     outputs += [producer.send_string("text")]
     outputs += producer.send_all([(b"", b"a"), (b"x", b"b")])
@@ -104,7 +113,7 @@ def produce(address: str, topic: str) -> Any:
 
 
 def more(address: str, topic: str, count: str) -> Any:
-    producer = client(address).topic_producer(topic)
+    producer = producer_of(client(address), topic)
     for number in range(int(count)):
         producer.send(b"", b"more %d" % number)
     producer.flush()
@@ -112,7 +121,7 @@ def more(address: str, topic: str, count: str) -> Any:
 
 def fruit(address: str, topic: str, *others: str) -> Any:
     admin(address).create_topic(topic)
-    producer = client(address).topic_producer(topic)
+    producer = producer_of(client(address), topic)
     for name in ("apple", "banana", "avocado", *others):
         producer.send_string(name)
     producer.flush()
@@ -124,7 +133,7 @@ def compressed(address: str, topic: str) -> Any:
     connected = client(address)
     for name in COMPRESSIONS:
         builder = (
-            TopicProducerConfigBuilder()
+            patient()
             .compression(getattr(Compression, name))
             .batch_size(65_536)
             .linger(20)
@@ -187,7 +196,7 @@ def partitions(address: str, topic: str) -> Any:
     """Write to all partitions of a topic, and read all of them."""
     admin(address).create_topic(topic, TopicSpec.create().with_partitions(3).build())
     connected = client(address)
-    producer = connected.topic_producer(topic)
+    producer = producer_of(connected, topic)
     for number in range(30):
         producer.send(b"key-%d" % number, b"%d" % number)
     producer.flush()
@@ -238,7 +247,7 @@ def big(address: str, topic: str, size: str) -> Any:
     """One large record and many small ones, both ways, on one connection that also writes."""
     admin(address).create_topic(topic)
     connected = client(address)
-    producer = connected.topic_producer(topic)
+    producer = producer_of(connected, topic)
     producer.send(b"", b"x" * int(size)).wait()
     for number in range(3000):
         producer.send(b"", b"%d" % number)

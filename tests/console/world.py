@@ -28,7 +28,7 @@ from pentalog.testing.ports import reserve_port
 
 T = TypeVar("T")
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 BATCH_RECORDS = 8_000
 VALUE_BYTES = 100
 
@@ -66,7 +66,10 @@ class Browser:
         options.binary_location = chromium.browser
         for argument in (
             "--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu",
-            "--window-size=1280,900", "--hide-scrollbars", *arguments,
+            "--window-size=1280,900", "--hide-scrollbars",
+            # A page that nobody looks at gets little of a busy machine.
+            "--disable-renderer-backgrounding", "--disable-backgrounding-occluded-windows",
+            "--disable-background-timer-throttling", *arguments,
         ):  # fmt: skip
             options.add_argument(argument)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
@@ -108,6 +111,8 @@ class Browser:
         found = self.find(name, inside)
         # Not under the header, where a click would hit that.
         self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", found)
+        if not found.is_enabled():  # until the console has seen what was typed, for example
+            return False
         found.click()
         return True
 

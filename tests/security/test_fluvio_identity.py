@@ -22,7 +22,7 @@ pytestmark = pytest.mark.clients
 DOMAIN = "fluvio.test"
 SCRIPT = """
 import json, sys
-from fluvio import Fluvio, FluvioAdmin, FluvioConfig, Offset
+from fluvio import Fluvio, FluvioAdmin, FluvioConfig, Offset, TopicProducerConfigBuilder
 
 address, domain, key, certificate, authority = sys.argv[1:]
 config = FluvioConfig.new(address)
@@ -35,7 +35,8 @@ def said(act):
         return "refused: " + str(error)
 
 def produce():
-    producer = Fluvio.connect_with_config(config).topic_producer("orders")
+    patient = TopicProducerConfigBuilder().timeout(60_000).build()
+    producer = Fluvio.connect_with_config(config).topic_producer_with_config("orders", patient)
     output = producer.send_string("hello")
     producer.flush()
     output.wait()

@@ -12,10 +12,11 @@ import pentalog
 _CHUNK = 1000
 _FLUVIO = """
 import sys
-from fluvio import Fluvio, FluvioConfig
+from fluvio import Fluvio, FluvioConfig, TopicProducerConfigBuilder
 config = FluvioConfig.new(sys.argv[1])
 config.disable_tls()
-producer = Fluvio.connect_with_config(config).topic_producer(sys.argv[2])
+patient = TopicProducerConfigBuilder().timeout(60_000).build()
+producer = Fluvio.connect_with_config(config).topic_producer_with_config(sys.argv[2], patient)
 values = sys.stdin.buffer.read().split(b"\\n")
 for start in range(0, len(values), 1000):
     producer.send_all([(b"", value) for value in values[start : start + 1000]])
