@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import struct
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from tests.support.logs import LogBench
+from tests.support.logs import AT, LogBench
 
 from pentalog import kernels
 from pentalog.log.files import Handle, RealFiles
@@ -339,3 +340,41 @@ def test_entries_without_a_position_are_put_where_the_batches_before_them_end(
 
 
 PLACE_ID = LogBench.topic_id("events")
+
+
+def test_offsets_that_only_the_journal_knew_stay_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the segment nor the journal's first entry of it is left, only later entries are."""
+    monkeypatch.setattr("pentalog.log.flusher._JOURNAL_PAYS_AFTER", 1)
+    data = tmp_path / "data"
+    bench = LogBench(data)
+    bench.partition(segment_bytes=2_000)
+    bench.settled(b"a" * 900)
+    bench.settled(b"a" * 900)
+    bench.runtime.advance(11_000)
+    bench.runtime.held_lanes.add("sync")
+    for number in range(20):
+        bench.settled(b"%d" % number)
+    base = bench.store.get(AT).segments[1].base_offset
+    end = bench.store.get(AT).end_offset
+    bench.crash()
+    (data / "events-0" / f"{base:020d}.log").unlink()
+    journal = bytearray((data / "journal").read_bytes())
+    heads = (
+        (journal[at + 16 : at + 24][::-1], bytes(journal[at + 24 : at + 40])) for at in (0, 4096)
+    )
+    token = max(heads)[1]
+    damaged = 0
+    at = journal.find(token, 8192)
+    while at >= 0:
+        if struct.unpack_from("<qq", journal, at + 56) == (base, base):
+            journal[at + 100] ^= 1
+            damaged += 1
+        at = journal.find(token, at + 1)
+    assert damaged
+    (data / "journal").write_bytes(journal)
+    for _ in range(3):
+        bench = LogBench(data)
+        assert bench.store.get(AT).end_offset == end
+        bench.crash()

@@ -188,6 +188,28 @@ def test_producers_outlive_the_segments_that_held_their_batches(by: str) -> None
         bench = bench.restart("cut")
 
 
+def test_producers_outlive_them_also_if_the_end_of_the_log_is_lost() -> None:
+    bench = DiskBench()
+    bench.partition(segment_bytes=1500)
+    once = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+    first = bench.settled(b"exactly once", **once)
+    for _ in range(4):
+        bench.settled(b"x" * 900)
+    partition = bench.store.get(AT)
+    bench.append(b"not synced yet")
+    partition.trim(partition.segments[2].base_offset)
+    bench.store.write_starts()
+    assert partition.segments[0].base_offset > 0
+    # The names of the deleted segments reach the disk, and of the records only what was synced.
+    bench = bench.restart("cut", kept=lambda path: path == "events-0")
+    for _ in range(2):
+        bench.partition(segment_bytes=1500)
+        again = bench.settled(b"exactly once", **once)
+        assert again.duplicate
+        assert again.base_offset == first.base_offset
+        bench = bench.restart("cut")
+
+
 @pytest.mark.parametrize("lost", ["its data", "its newest entry"])
 def test_retention_does_not_follow_a_time_index_that_lost(lost: str) -> None:
     interval_bytes = 4096 if lost == "its data" else 200  # one entry in each segment, or several

@@ -48,6 +48,8 @@ class Settings:
     """Share of topics that are compacted."""
     patience: float
     """Share of steps after which the world waits until nothing is under way."""
+    short_reads: bool
+    """The broker reads little at once: its reads end in the middle of segments."""
 
 
 @dataclass(frozen=True)
@@ -261,4 +263,5 @@ def _settings(random: Random) -> Settings:
         small=random.random() < 0.4,
         compact=0.25,
         patience=random.choice((0.1, 0.5, 0.9)),
+        short_reads=random.random() < 0.4,
     )

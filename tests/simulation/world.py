@@ -13,7 +13,7 @@ import secrets
 import traceback
 import uuid
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -39,10 +39,11 @@ from tests.simulation.violation import Violation
 from tests.simulation.wire import Connection, Lost, Reply
 
 from pentalog.app import ENDPOINTS
+from pentalog.broker import aggregates, dead_letters, derived_topics, subscriptions
 from pentalog.broker.local import LocalBroker
 from pentalog.broker.security import Access
 from pentalog.config import Config
-from pentalog.log import flusher, journal
+from pentalog.log import flusher, journal, segment, times, windows
 from pentalog.log.directories import StoreError
 from pentalog.metrics import Metrics
 from pentalog.model.errors import BrokerError
@@ -57,6 +58,16 @@ _COUNTED: Final = {
     "clean cut": "cuts",
     "stop": "stops",
 }
+_READS: Final = (
+    (subscriptions, "OPEN_BYTES", 1500),
+    (dead_letters, "OPEN_BYTES", 1500),
+    (derived_topics, "READ_BYTES_MAX", 1500),
+    (aggregates, "_CHUNK_BYTES", 1500),
+    (segment, "_WALK_BYTES", 600),
+    (times, "_WALK_BYTES", 600),
+    (windows, "WINDOW_BYTES", 2000),
+)
+"""How much the broker reads at once, where it reads little."""
 _PATIENCE_MS: Final = 120_000
 """A request that has no answer after this long has none."""
 
@@ -161,6 +172,7 @@ class World:
             mock.patch.object(secrets, "token_bytes", ids.randbytes),
             mock.patch.object(journal, "SIZE_MIN", 20 << 10),
             mock.patch.object(flusher, "_JOURNAL_PAYS_AFTER", self.settings.journal_pays_after),
+            _short_reads() if self.settings.short_reads else contextlib.nullcontext(),
             _logs_of(self),
         ):
             try:
@@ -520,6 +532,14 @@ def _last_lines(error: BaseException) -> str:
     text = io.StringIO()
     traceback.print_exception(error, file=text, limit=-4)
     return text.getvalue().strip()
+
+
+@contextlib.contextmanager
+def _short_reads() -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for owner, name, size in _READS:
+            stack.enter_context(mock.patch.object(owner, name, size))
+        yield
 
 
 class _logs_of:  # noqa: N801  # used as a context manager

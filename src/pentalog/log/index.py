@@ -55,11 +55,6 @@ class OffsetIndex:
         found = bisect_right(self.offsets, relative_offset)
         return self.positions[found - 1] if found else 0
 
-    def position_before(self, limit: int) -> int:
-        """The last indexed batch boundary that is not behind `limit`."""
-        found = bisect_right(self.positions, limit)
-        return self.positions[found - 1] if found else 0
-
     def truncate(self, position: int) -> None:
         """Forget every entry for a batch at or behind `position`."""
         keep = bisect_left(self.positions, position)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from pentalog.log.admission import OPENED_BYTES_MAX
 from pentalog.log.inspection import damage_at, damage_from
 from pentalog.log.segment import Cold, Point, Segment
+from pentalog.log.times import find_time, find_time_after
 from pentalog.model import batch as batches_of
 from pentalog.model.errors import OffsetOutOfRange
 from pentalog.model.types import Edge, FilePiece, Horizon, Slice
@@ -152,7 +153,7 @@ class Reading:
         hint = self._hints.get(offset)
         position = hint[1] if hint is not None and hint[0] is first else -1
         if position < 0:
-            position = first.index.position_at(offset - first.base_offset)
+            position = first.position_near(offset)
         if first.base_offset == limit.base:
             return limit.position - position
         between = sum(
@@ -185,7 +186,7 @@ class Reading:
         return -1, -1
 
     def _locate_in(self, segment: Segment, timestamp: int) -> tuple[int, int]:
-        found = segment.find_time(timestamp, patient=True)
+        found = find_time(segment, timestamp)
         while found is not None:
             data = segment.read_batch(found.position, patient=True)
             for offset, record in batches_of.records_of(data, 0, bytes_max=OPENED_BYTES_MAX):
@@ -193,5 +194,5 @@ class Reading:
                     if offset >= self._log.durable.offset:
                         return -1, -1
                     return offset, record.timestamp_ms
-            found = segment.find_time_after(found.position + len(data), timestamp, patient=True)
+            found = find_time_after(segment, found.position + len(data), timestamp)
         return -1, -1

@@ -17,7 +17,6 @@ from typing import Final, NamedTuple
 
 from pentalog import kernels
 from pentalog.log import swap, transactions
-from pentalog.log.index import OffsetIndex, TimeIndex
 from pentalog.log.inspection import OFFSET_MAX, Care, Damage, damage_at, damage_from
 from pentalog.log.journal import Entry
 from pentalog.log.partition import PartitionLog
@@ -154,7 +153,8 @@ def _open_segments(
         return
     known_end = max(recovery_point if stop is None else stop.end_offset, replayed.end_offset)
     for segment in list(partition.segments):
-        if segment.active or segment.next_offset > recovery_point:
+        # One that ends at the recovery point, too: its indexes may be newer than the last sync.
+        if segment.active or segment.next_offset >= recovery_point:
             yield
             boundaries = replayed.boundaries.get(segment.base_offset, [])
             at_rest = stop is not None
@@ -174,14 +174,16 @@ def _recover(
     at_rest: bool,
 ) -> bool:
     """Check a segment from the recovery point on; False if it lacks something at its end."""
-    index, time_index, position, next_offset, indexed = _resume_point(segment, recovery_point)
+    position, next_offset, indexed = _resume_point(segment, recovery_point)
+    unsynced_from = position
+    before = segment.index_headers(0, position) if position else None
+    if before is None:
+        position, next_offset = 0, segment.base_offset
     found = segment.inspect_from(
         position,
         next_offset,
+        before=before,
         offset_max=OFFSET_MAX if segment.active else segment.next_offset - 1,
-        timestamp_max=time_index.newest,
-        timestamp_max_offset=time_index.newest_offset(segment.base_offset),
-        bytes_since_entry=segment.index_interval + 1 if position else 0,
         care=Care(
             sorted({*indexed, *boundaries}),
             at_rest,
@@ -191,7 +193,7 @@ def _recover(
         ),
     )
     sealed_end = segment.next_offset
-    segment.adopt(index, time_index, found, from_position=position)
+    segment.adopt(before, found, from_position=position)
     segment.note_first_timestamp()
     whole = found.end == segment.size
     if not segment.active:
@@ -202,7 +204,7 @@ def _recover(
         lost = Damage(found.end, segment.size, found.next_offset, segment.next_offset)
         segment.damages.append(lost)
     if not at_rest:
-        _write_again(segment, position, found.end)
+        _write_again(segment, unsynced_from, found.end)
     return whole
 
 
@@ -266,16 +268,14 @@ def _close_end(partition: PartitionLog, known_end: int) -> None:
         segment.cut(tail.start)
 
 
-def _resume_point(
-    segment: Segment, recovery_point: int
-) -> tuple[OffsetIndex, TimeIndex, int, int, list[int]]:
-    """Indexes that can be believed, and the boundary from which everything must be read.
+def _resume_point(segment: Segment, recovery_point: int) -> tuple[int, int, list[int]]:
+    """The boundary from which everything must be read, as position and offset.
 
-    Last come the positions that the index file has behind that boundary.
+    Last come the positions that the index file has, those behind that boundary included.
     """
-    index, time_index = segment.read_index_files()
-    if index is None or time_index is None:
-        return OffsetIndex(), TimeIndex(), 0, segment.base_offset, []
+    index, _ = segment.read_index_files()
+    if index is None:
+        return 0, segment.base_offset, []
     positions = list(index.positions)
     entry = bisect_left(index.offsets, max(0, recovery_point - segment.base_offset)) - 1
     while entry >= 0:
@@ -284,11 +284,9 @@ def _resume_point(
             header = segment.header_at(position)
             last = header.base_offset + header.last_offset_delta - segment.base_offset
             if header.magic == 2 and last == index.offsets[entry] and header.last_offset_delta >= 0:
-                index.truncate(position)
-                time_index.truncate(last + 1)
-                return index, time_index, position, header.base_offset, positions
+                return position, header.base_offset, positions
         entry -= 1
-    return OffsetIndex(), TimeIndex(), 0, segment.base_offset, positions
+    return 0, segment.base_offset, positions
 
 
 def _point_at_most(partition: PartitionLog, recovery_point: int) -> Point:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from pentalog.log.partition import PartitionLog
 from pentalog.log.segment import Segment
+from pentalog.log.times import confirm_newest
 from pentalog.model.types import Offset
 
 
@@ -59,7 +60,10 @@ def _has_expired(
         return False
     if 0 <= settings.retention_bytes <= remaining_bytes - segment.size:
         return True
-    return settings.retention_ms >= 0 and newest_ms(segment) + settings.retention_ms < now_ms
+    if settings.retention_ms < 0 or newest_ms(segment) + settings.retention_ms >= now_ms:
+        return False
+    confirm_newest(segment)
+    return newest_ms(segment) + settings.retention_ms < now_ms
 
 
 def newest_ms(segment: Segment) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -30,15 +30,13 @@ from pentalog.log.inspection import (
     inspect,
 )
 from pentalog.log.residents import Residents
-
-WINDOW_BYTES: Final = 4 << 20
-"""Inspected at once: large enough to be quick, small enough not to hold up the others."""
+from pentalog.log.windows import Windows
 
 SUFFIXES: Final = (".log", ".index", ".timeindex", ".txnindex")
 DELETED: Final = ".deleted"
 
 _WALK_BYTES: Final = 16 << 10
-_HEADER_BYTES: Final = 61
+HEADER_BYTES: Final = 61
 
 
 class Cold(Exception):
@@ -83,6 +81,8 @@ class Segment:
         self.timestamp_max = -1
         self.timestamp_max_offset = -1
         self.timestamp_first = -1
+        self.newest_confirmed = False
+        """Does `timestamp_max` come from the batches themselves?"""
         self.index_interval = 4096
         self.active = False
         self.damages: list[Damage] = []
@@ -95,10 +95,9 @@ class Segment:
         self._entries_persisted = 0
         self._time_entries_persisted = 0
         self._bytes_since_entry = 0
-        self._trusted_from = size
+        self.trusted_from = size
         """What lies behind was written, or inspected, by this process."""
-        self._windows: list[int] | None = None
-        self._windows_inspected: set[int] = set()
+        self._windows: Windows | None = None
         self._closed = False
         self._ragged = False
         """A failed write left bytes behind the end that could not be cut off yet."""
@@ -146,6 +145,7 @@ class Segment:
     def start_new(self) -> None:
         """Become the (empty) active segment; raises OSError and leaves no files if that fails."""
         self.active = True
+        self.newest_confirmed = True
         self._index = OffsetIndex()
         self._time_index = TimeIndex()
         try:
@@ -193,7 +193,7 @@ class Segment:
         self._ragged = False
 
     def _note(self, batches: memoryview, facts: Facts, next_offset: int, position: int) -> None:
-        if facts.batches > 1 and len(batches) > self.index_interval:
+        if facts.batches > 1:
             scan = kernels.scan_batches(
                 batches,
                 0,
@@ -257,11 +257,15 @@ class Segment:
         """No more batches will come."""
         if self._ragged:
             self._trim_rest()
-        if self.timestamp_max >= 0:
-            self.time_index.append(self.timestamp_max, self.timestamp_max_offset - self.base_offset)
+        self._enter_newest()
         self.persist_indexes()
         self.active = False
         self._residents.touch(self)
+
+    def _enter_newest(self) -> None:
+        """The last entry of a sealed segment has the newest time."""
+        if self.timestamp_max >= 0:
+            self.time_index.append(self.timestamp_max, self.timestamp_max_offset - self.base_offset)
 
     # Opening
 
@@ -270,7 +274,7 @@ class Segment:
             self._residents.touch(self)
         index, time_index = self.read_index_files()
         if index is None or time_index is None:
-            index, time_index = self._rebuild()
+            index, time_index = self.rebuild()
         self._index, self._time_index = index, time_index
         self._entries_persisted = len(index)
         self._time_entries_persisted = len(time_index)
@@ -278,7 +282,7 @@ class Segment:
     def read_index_files(self) -> tuple[OffsetIndex | None, TimeIndex | None]:
         """The indexes as they lie on disk; None for one that is missing or cannot be right."""
         # At most one entry per batch, and one more at a segment's end.
-        entries_max = self.size // _HEADER_BYTES + 1
+        entries_max = self.size // HEADER_BYTES + 1
         index, time_index = OffsetIndex(), TimeIndex()
         packed = read_entries(self.files, self.path(".index"), index.entry_bytes, entries_max)
         times = read_entries(
@@ -291,7 +295,7 @@ class Segment:
             time_index if times is not None and time_index.sound() else None,
         )
 
-    def _rebuild(self) -> tuple[OffsetIndex, TimeIndex]:
+    def rebuild(self) -> tuple[OffsetIndex, TimeIndex]:
         found = self.inspect_from(0, self.base_offset, offset_max=self.next_offset - 1)
         index, time_index = OffsetIndex(), TimeIndex()
         for scan in found.scans:
@@ -300,30 +304,50 @@ class Segment:
         if found.scans and not self.active:
             last = found.scans[-1]
             time_index.append(last.timestamp_max, last.timestamp_max_offset - self.base_offset)
+        self.newest_confirmed = True
         self.damages = list(found.damages)
         if found.end < self.size:
             self.damages.append(Damage(found.end, self.size, found.next_offset, self.next_offset))
-        self._trusted_from = 0
+        self.trusted_from = 0
         self._index, self._time_index = index, time_index
         self._entries_persisted = self._time_entries_persisted = 0
         self.persist_indexes()
         return index, time_index
+
+    def index_headers(self, start: int, end: int) -> Scan | None:
+        """Index the batches between two boundaries by their headers; None if they do not lead on.
+
+        Checksums are not verified.
+        """
+        with self._mapped(start) as view:
+            scan = kernels.scan_batches(
+                view,
+                start,
+                end,
+                file_position=start,
+                segment_base=self.base_offset,
+                next_offset=self.base_offset,
+                index_interval=self.index_interval,
+                bytes_since_entry=0,
+                timestamp_max=-1,
+                timestamp_max_offset=-1,
+                verify=False,
+                producers=False,
+                gaps=self.gaps or start > 0,
+            )
+        return scan if scan.position == end else None
 
     def inspect_from(
         self,
         position: int,
         next_offset: int,
         *,
+        before: Scan | None = None,
         offset_max: int = OFFSET_MAX,
-        timestamp_max: int = -1,
-        timestamp_max_offset: int = -1,
-        bytes_since_entry: int = 0,
         care: Care = AT_REST,
     ) -> Inspection:
-        """Check every batch from a boundary to the end of the file."""
-        mapped = self.files.map(self.file, position)
-        view = memoryview(mapped)
-        try:
+        """Check every batch from a boundary to the end of the file; `before`: what lies before."""
+        with self._mapped(position) as view:
             return inspect(
                 view[position : self.size],
                 file_position=position,
@@ -331,37 +355,46 @@ class Segment:
                 next_offset=next_offset,
                 offset_max=offset_max,
                 index_interval=self.index_interval,
-                timestamp_max=timestamp_max,
-                timestamp_max_offset=timestamp_max_offset,
-                timestamp_entered=timestamp_max,
-                bytes_since_entry=bytes_since_entry,
+                timestamp_max=-1 if before is None else before.timestamp_max,
+                timestamp_max_offset=-1 if before is None else before.timestamp_max_offset,
+                timestamp_entered=-1 if before is None else before.timestamp_entered,
+                bytes_since_entry=0 if before is None else before.bytes_since_entry,
                 gaps=self.gaps,
                 care=care,
             )
+
+    @contextlib.contextmanager
+    def _mapped(self, position: int) -> Iterator[memoryview]:
+        mapped = self.files.map(self.file, position)
+        view = memoryview(mapped)
+        try:
+            yield view
         finally:
             view.release()
             if not isinstance(mapped, bytes):
                 mapped.close()
 
-    def adopt(
-        self, index: OffsetIndex, time_index: TimeIndex, found: Inspection, *, from_position: int
-    ) -> None:
-        """Believe an inspection that began at `from_position`, where these indexes end."""
-        self._index, self._time_index = index, time_index
-        self.timestamp_max = time_index.newest
-        self.timestamp_max_offset = time_index.newest_offset(self.base_offset)
-        for scan in found.scans:
+    def adopt(self, before: Scan | None, found: Inspection, *, from_position: int) -> None:
+        """Believe an inspection that began at `from_position`, and the headers before that.
+
+        Both indexes are made anew: no sync says what their files hold after a power cut.
+        """
+        self._index, self._time_index = OffsetIndex(), TimeIndex()
+        self.timestamp_max = self.timestamp_max_offset = -1
+        for scan in (*([] if before is None else [before]), *found.scans):
             self._take(scan)
+        if not self.active:
+            self._enter_newest()
         self.damages += found.damages
         self.next_offset = found.next_offset
-        self._trusted_from = from_position
-        # The files are written anew: what they hold was in doubt.
+        self.trusted_from = from_position
+        self.newest_confirmed = True
         self._entries_persisted = self._time_entries_persisted = 0
         self.persist_indexes()
 
     def note_first_timestamp(self) -> None:
         """From which on the segment's age counts."""
-        if self.size >= _HEADER_BYTES:
+        if self.size >= HEADER_BYTES:
             self.timestamp_first = self.header_at(0).max_timestamp
 
     def cut(self, position: int) -> None:
@@ -374,66 +407,19 @@ class Segment:
 
     def trust(self, position: int, end: int, *, patient: bool) -> None:
         """Make sure that damage in a range is known; raises Cold if that means waiting."""
-        if position >= self._trusted_from or position >= end:
+        if position >= self.trusted_from or position >= end:
             return
-        windows = self._window_starts()
-        first = bisect_right(windows, position) - 1
-        for number in range(first, len(windows)):
-            if windows[number] >= end:
-                break
-            if number not in self._windows_inspected:
-                self._inspect_window(number, patient=patient)
-        if len(self._windows_inspected) == len(windows):
-            self._trusted_from = 0
-
-    def _window_starts(self) -> list[int]:
         if self._windows is None:
-            starts = [0]
-            for position in self.index.positions:
-                if position >= starts[-1] + WINDOW_BYTES and position < self._trusted_from:
-                    starts.append(position)
-            self._windows = starts
-        return self._windows
+            self._windows = Windows(self)
+        self._windows.inspect(position, end, patient=patient)
+        if self._windows.complete:
+            self.trusted_from = 0
 
-    def _inspect_window(self, number: int, *, patient: bool) -> None:
-        windows = self._window_starts()
-        start = windows[number]
-        last = number + 1 == len(windows)
-        end = min(self.size, self._trusted_from) if last else windows[number + 1]
-        index = self.index
-        # The entry before a window's first batch bounds its offsets from below, the entry of the
-        # next window's first batch from above.
-        low, high = self.base_offset, self.next_offset - 1
-        entry = bisect_right(index.positions, start) - 2
-        if entry >= 0:
-            low = self.base_offset + index.offsets[entry] + 1
-        if not last:
-            high = self.base_offset + index.offsets[bisect_right(index.positions, end) - 1]
-        data = self._read(start, end - start, patient=patient)
-        found = inspect(
-            data,
-            file_position=start,
-            segment_base=self.base_offset,
-            next_offset=low,
-            offset_max=high,
-            gaps=self.gaps,
-            care=Care(index.positions),
-        )
-        fresh = list(found.damages)
-        if found.end < end:
-            following = self.next_offset if last else high
-            fresh.append(Damage(found.end, end, found.next_offset, following))
-        for damage in sorted({*fresh} - {*self.damages}):
-            self.damages.append(damage)
-            self.report(damage)
-        self.damages.sort()
-        self._windows_inspected.add(number)
-
-    def _read(self, position: int, length: int, *, patient: bool) -> bytes:
+    def read(self, position: int, length: int, *, patient: bool) -> bytes:
         file = self.file
         if (
             not patient
-            and position < self._trusted_from
+            and position < self.trusted_from
             and not self.files.cached(file, position, length)
         ):
             raise Cold(file, position, length)
@@ -447,12 +433,12 @@ class Segment:
             if damage is not None:
                 position = damage.end
                 continue
-            end = min(position + _WALK_BYTES, self._sound_until(position))
+            end = min(position + _WALK_BYTES, self.sound_until(position))
             self.trust(position, end, patient=patient)
             if damage_at(self.damages, position) is not None:
                 continue
-            end = min(end, self._sound_until(position))
-            data = self._read(position, max(_HEADER_BYTES, end - position), patient=patient)
+            end = min(end, self.sound_until(position))
+            data = self.read(position, max(HEADER_BYTES, end - position), patient=patient)
             at, stopped, base, _ = kernels.locate_offset(data, 0, len(data), offset)
             if at >= 0:
                 return Found(position + at, base)
@@ -467,38 +453,45 @@ class Segment:
         for number in range(bisect_right(index.offsets, offset - self.base_offset) - 1, -1, -1):
             position = index.positions[number]
             self.trust(position, min(self.size, position + _WALK_BYTES), patient=patient)
-            damage = damage_at(self.damages, position)
-            if damage is not None:
-                position = damage.end
-            if self._entry_holds(position, offset):
+            if damage_at(self.damages, position) is None and self.entry_header(number) is not None:
                 return position
         return 0
 
-    def _entry_holds(self, position: int, offset: int) -> bool:
-        """Does the batch an index entry points at really lie at or before the offset?"""
-        if position == 0:
-            return True
-        data = self.files.read(self.file, _HEADER_BYTES, position)
-        if len(data) < _HEADER_BYTES:
-            return False
+    def entry_header(self, number: int) -> BatchHeader | None:
+        """The batch that an entry of the index names; None if it does not lie there."""
+        position = self.index.positions[number]
+        data = self.files.read(self.file, HEADER_BYTES, position)
+        if len(data) < HEADER_BYTES:
+            return None
         header = kernels.batch_header(data, 0)
-        return (
-            header.magic == 2
-            and self.base_offset <= header.base_offset <= offset
-            and damage_at(self.damages, position) is None
-        )
+        last = header.base_offset + header.last_offset_delta - self.base_offset
+        named = last == self.index.offsets[number] and header.last_offset_delta >= 0
+        return header if named and header.magic == 2 else None
 
-    def _sound_until(self, position: int) -> int:
+    def led_to(self, number: int, least: int = 0) -> int:
+        """Where the last entry up to this one leads that names its batch, `least` at the least."""
+        positions = self.index.positions
+        while number >= 0 and positions[number] > least:
+            if self.entry_header(number) is not None:
+                return positions[number]
+            number -= 1
+        return least
+
+    def position_near(self, offset: int) -> int:
+        """A batch boundary at or before the batch that holds an offset."""
+        return self.led_to(bisect_right(self.index.offsets, offset - self.base_offset) - 1)
+
+    def sound_until(self, position: int) -> int:
         damage = damage_from(self.damages, position)
         return self.size if damage is None else damage.start
 
     def boundary(self, start: int, limit: int, *, patient: bool) -> Found:
         """The last batch boundary in `start..limit`; `start` is one and is sound."""
-        position = max(start, self.index.position_before(limit))
+        position = self.led_to(bisect_right(self.index.positions, limit) - 1, start)
         offset = -1
         while position < limit:
-            data = self._read(position, min(_WALK_BYTES, limit - position), patient=patient)
-            if len(data) < _HEADER_BYTES:
+            data = self.read(position, min(_WALK_BYTES, limit - position), patient=patient)
+            if len(data) < HEADER_BYTES:
                 break
             header = kernels.batch_header(data, 0)
             if position + header.size > limit:
@@ -521,51 +514,21 @@ class Segment:
         return self.timestamp_max
 
     def _newest_on_disk(self) -> int:
-        """A sealed segment's newest time, if possible without loading the index.
-
-        Retention goes by it, so it must not be older than what the segment begins with.
-        """
+        """A sealed segment's newest time, if possible without loading the index."""
         newest = -1
         if self._time_index is None:
             newest = read_newest(self.files, self.path(".timeindex"))
         if newest < 0:
             newest = self.time_index.newest
         if newest < self.header_at(0).max_timestamp:
-            newest = self._rebuild()[1].newest
+            newest = self.rebuild()[1].newest
         return newest
 
-    def find_time(self, timestamp: int, *, patient: bool) -> Found | None:
-        """The first batch whose largest timestamp is at or after `timestamp`."""
-        before = self.time_index.offset_before(timestamp)
-        position = self.index.position_at(before)
-        if not self._entry_holds(position, self.base_offset + before):
-            position = 0
-        return self.find_time_after(position, timestamp, patient=patient)
-
-    def find_time_after(self, position: int, timestamp: int, *, patient: bool) -> Found | None:
-        """The same, from a batch boundary on."""
-        while position < self.size:
-            self.trust(position, min(self.size, position + _WALK_BYTES), patient=patient)
-            damage = damage_at(self.damages, position)
-            if damage is not None:
-                position = damage.end
-                continue
-            end = min(position + _WALK_BYTES, self._sound_until(position))
-            data = self._read(position, max(_HEADER_BYTES, end - position), patient=patient)
-            at, stopped = kernels.locate_time(data, 0, len(data), timestamp)
-            if at >= 0:
-                header = kernels.batch_header(data, at)
-                return Found(position + at, header.base_offset)
-            if stopped <= 0:
-                raise AssertionError(f"{self.path('.log')} has no batch at {position}")
-            position += stopped
-        return None
-
     def header_at(self, position: int) -> BatchHeader:
-        return kernels.batch_header(self.files.read(self.file, _HEADER_BYTES, position), 0)
+        return kernels.batch_header(self.files.read(self.file, HEADER_BYTES, position), 0)
 
     def read_batch(self, position: int, *, patient: bool) -> bytes:
-        return self._read(position, self.header_at(position).size, patient=patient)
+        return self.read(position, self.header_at(position).size, patient=patient)
 
     # Leaving
 

@@ -105,19 +105,30 @@ class ProducerSnapshots:
     def keep(self, before: int) -> None:
         """Make sure that a power cut leaves what producers wrote before an offset.
 
-        The segments that hold it are about to go.
+        The segments that hold it are about to go.  A snapshot of an end that a power cut takes back
+        would be of no use to the next start, so the log is synced first.
         """
         partition = self._partition
-        if not len(partition.producers) or self.synced_offset >= before:
+        if not len(partition.producers) or self.synced_offset >= before or partition.failed:
             return
         try:
             partition.make_up_for_aborts()
             partition.aborts_unwritten = bool(partition.aborts_unsynced)  # if the sync fails
             self._sync_aborts(partition.aborts_unsynced)
             partition.aborts_unsynced, partition.aborts_unwritten = {}, False
+            self._sync_log()
             self._write(partition.producers.packed(), partition.end_offset)
             self.sync()
         except OSError as error:
             # Not a reason to keep the records: to drop them may be what makes room.
             what = f"keep what producers wrote to {partition.name}"
             partition.troubles.tell(logging.WARNING, "snapshot", what, error)
+
+    def _sync_log(self) -> None:
+        partition = self._partition
+        try:
+            for segment in partition.unsynced_segments:
+                partition.files.sync(segment.file)
+        except OSError as error:
+            partition.fail(error)
+            raise

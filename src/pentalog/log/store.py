@@ -165,8 +165,7 @@ class Store:
                 yield Opening(done, len(found))
             yield Opening(done + 1, len(found))
         if entries:
-            count = sum(map(len, entries.values()))
-            log.info("%d entries of the journal are of partitions that were deleted", count)
+            log.info("%d journal entries of deleted partitions", sum(map(len, entries.values())))
         for partition in self._partitions.values():
             open_producers(partition)
             yield Opening(len(found), len(found))
@@ -179,6 +178,8 @@ class Store:
             # What could not be synced may be nowhere else: the next start needs it.
             self.journal.retire()
         else:
+            if not stops:  # the journal alone may have known that offsets are taken
+                self._write_checkpoints(self._recovery_points())
             self.journal.start()
         offsets = (*points.values(), *cleaned.values(), *self._starts.values())
         if any(offset.topic_id is None for offset in offsets):

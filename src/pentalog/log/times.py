@@ -1,0 +1,73 @@
+"""Times of a segment's records: where one is reached, and which is the newest.
+
+The time index says where to start looking; an entry is used if it names a batch that has that time.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Final
+
+from pentalog import kernels
+from pentalog.log.inspection import damage_at
+from pentalog.log.segment import HEADER_BYTES, Found, Segment
+
+_WALK_BYTES: Final = 16 << 10
+
+
+def find_time(segment: Segment, timestamp: int) -> Found | None:
+    """The first batch whose largest timestamp is at or after `timestamp`; may wait for the disk."""
+    position = 0
+    for number in range(bisect_left(segment.time_index.timestamps, timestamp) - 1, -1, -1):
+        found = _find_entry(segment, number)
+        if found is not None:
+            position = found.position
+            break
+    return find_time_after(segment, position, timestamp)
+
+
+def find_time_after(segment: Segment, position: int, timestamp: int) -> Found | None:
+    """The same, from a batch boundary on."""
+    while position < segment.size:
+        segment.trust(position, min(segment.size, position + _WALK_BYTES), patient=True)
+        damage = damage_at(segment.damages, position)
+        if damage is not None:
+            position = damage.end
+            continue
+        end = min(position + _WALK_BYTES, segment.sound_until(position))
+        data = segment.read(position, max(HEADER_BYTES, end - position), patient=True)
+        at, stopped = kernels.locate_time(data, 0, len(data), timestamp)
+        if at >= 0:
+            header = kernels.batch_header(data, at)
+            return Found(position + at, header.base_offset)
+        if stopped <= 0:
+            raise AssertionError(f"{segment.path('.log')} has no batch at {position}")
+        position += stopped
+    return None
+
+
+def confirm_newest(segment: Segment) -> None:
+    """Check the newest time of a sealed segment against its batches, before it is deleted by age.
+
+    The index may lack its last entries after a power cut, or be damaged.  If its last entry names
+    a batch with that time, it is right up to there; what follows is walked.
+    """
+    if segment.newest_confirmed or not segment.size:
+        return
+    tail = segment.index_headers(segment.led_to(len(segment.index) - 1), segment.size)
+    named = _find_entry(segment, len(segment.time_index) - 1) is not None
+    if not named or tail is None or tail.timestamp_max > segment.time_index.newest:
+        segment.rebuild()
+    segment.timestamp_max = segment.time_index.newest
+    segment.newest_confirmed = True
+
+
+def _find_entry(segment: Segment, number: int) -> Found | None:
+    """The batch that an entry of the time index names; None if that has another time."""
+    times = segment.time_index
+    if number < 0:
+        return None
+    found = segment.find(segment.base_offset + times.offsets[number], patient=True)
+    if found is None or segment.header_at(found.position).max_timestamp != times.timestamps[number]:
+        return None
+    return found
