@@ -413,6 +413,10 @@ class LocalTopics:
             return dict(directories)
         for at in beyond:
             self._sites.remove_now(at)
+            topic_id = directories[at.index]
+            if not partitions and topic_id is not None:
+                # Checkpoints may name this id until they are written again.
+                self._bury(topic_id)
         return {index: found for index, found in directories.items() if index < partitions}
 
     def _without_strays(
