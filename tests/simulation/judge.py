@@ -71,6 +71,8 @@ class Sent:
     acks: int
     sent_ms: float
     transaction: Transaction | None = None
+    timestamp_ms: int = -1
+    """The newest time of its records; -1 if only the broker knows it."""
     offset: int | None = None
     """Of its first record, once that is known."""
     acked: bool = False
@@ -127,6 +129,8 @@ class TopicLife:
     compact: bool = False
     tombstones_ms: int = 1 << 60
     retention: bool = False
+    retention_ms: int = 0
+    """Records are kept for this long; 0 if their time does not matter."""
     unsure: bool = False
     """It may be retained or compacted in a way that is not known."""
     doomed: bool = False
@@ -496,6 +500,8 @@ class Judge:
             for sent in model.sents:
                 if sent.required and sent.offset is not None and allowed <= sent.offset < start:
                     raise Violation("start moved", f"{place} starts at {start}, behind {sent}")
+        if topic.retention_ms:
+            self._check_retained(topic, index, allowed, start)
         if model.floor_maybe == ANYWHERE:
             model.floor_maybe = start  # nothing is under way: that is where it is now
         required = topic.required_end(index)
@@ -503,6 +509,14 @@ class Judge:
             raise Violation("half deleted", f"{place} ends at {end}, {required} was promised")
         if end < required:
             raise Violation("lost end", f"{place} ends at {end}; {required} was promised")
+
+    def _check_retained(self, topic: TopicLife, index: int, first: int, start: int) -> None:
+        """No record before the start, from `first` on, may be younger than the topic keeps it."""
+        for sent in topic.model(index).sents:
+            if sent.required and sent.offset is not None and first <= sent.offset < start:
+                age_ms = self.wall_ms - sent.timestamp_ms
+                if sent.timestamp_ms >= 0 and age_ms < topic.retention_ms:
+                    raise Violation("deleted early", f"{sent} is {age_ms:.0f} ms old")
 
     def finish_reading(
         self, topic: TopicLife, index: int, found: dict[int, bytes], *, restart: bool

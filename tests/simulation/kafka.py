@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from random import Random
+from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.simulation import contents, kafka_wire
@@ -22,7 +23,7 @@ from tests.simulation.judge import (
     TopicLife,
     Transaction,
 )
-from tests.simulation.kafka_admin import Administrator
+from tests.simulation.kafka_admin import RETENTION_MS, Administrator
 from tests.simulation.kafka_impostor import intrude
 from tests.simulation.kafka_offsets import commit_offset, look_up_offset
 from tests.simulation.violation import Violation
@@ -35,6 +36,9 @@ from pentalog.model.types import Record
 if TYPE_CHECKING:
     from tests.simulation.world import Task, World
 
+_NEWEST: Final = Struct(">q")
+_NEWEST_AT: Final = 35
+"""Where the header of a batch has its newest time."""
 _STORAGE: Final = 56
 _STORAGE_CODES: Final = frozenset({_STORAGE, 15, 16, 51})
 """What may be answered while the disk fails."""
@@ -176,12 +180,15 @@ class KafkaClients:
             items.append(Item(identity, key, value))
         return items
 
-    def batch(self, items: list[Item], random: Random, **producer: Any) -> bytes:
+    def batch(self, items: list[Item], random: Random, topic: TopicLife, **producer: Any) -> bytes:
         records = [
             Record(item.value, item.key, ((kafka_wire.ID_HEADER, item.identity),)) for item in items
         ]
         now = self.world.clock.now_ms()
-        timestamp = now - random.choice((0, 0, 0, 1_000, 86_400_000))
+        # Where records go by their age, most are old: segments hold a few young ones.
+        old_ms = 2 * RETENTION_MS
+        ages_ms = (0, *(old_ms,) * 7) if topic.retention_ms else (0, 0, 0, 1_000, old_ms)
+        timestamp = now - random.choice(ages_ms)
         # Imitations are to lie in the files as they are.
         codec = 0 if self.world.settings.hostile else random.choice((0, 0, 0, 1, 3))
         return bytes(batch.build(records, timestamp_ms=timestamp, codec=codec, **producer))
@@ -193,7 +200,7 @@ class KafkaClients:
         index = random.randrange(topic.partitions)
         acks = random.choice((-1, -1, 1, 1, 0))
         items = self.items(topic, index, random)
-        data = self.batch(items, random)
+        data = self.batch(items, random, topic)
         sent = self.world.judge.send(
             topic, index, items, acks=acks, now_ms=self.world.clock.now_ms()
         )
@@ -201,6 +208,7 @@ class KafkaClients:
         return name, self.send(client, sent, data)
 
     async def send(self, client: str, sent: Sent, data: bytes, tid: str | None = None) -> int:
+        (sent.timestamp_ms,) = _NEWEST.unpack_from(data, _NEWEST_AT)
         frame = kafka_wire.produce(sent.topic.name, sent.index, data, sent.acks, tid)
         connection = self.connection(client)
         if sent.acks == 0:
@@ -260,6 +268,7 @@ class KafkaClients:
         data = self.batch(
             items,
             random,
+            topic,
             producer_id=producer.producer_id,
             producer_epoch=producer.epoch,
             base_sequence=sequence,
@@ -460,6 +469,7 @@ class KafkaClients:
         return items, self.batch(
             items,
             random,
+            topic,
             producer_id=producer.producer_id,
             producer_epoch=producer.epoch,
             base_sequence=producer.sequences.get((topic.number, index), 0),

@@ -23,6 +23,7 @@ _EXISTS: Final = 36
 _OUT_OF_RANGE: Final = 1
 _POLICY_VIOLATION: Final = 44
 TOMBSTONES_MS: Final = 600_000
+RETENTION_MS: Final = 43_200_000
 
 
 def _gone(life: TopicLife) -> tuple[int, ...]:
@@ -63,12 +64,15 @@ class Administrator:
             return  # another client was faster
         compact = random.random() < self._world.settings.compact
         policy = "compact" if compact else "delete"
-        retention = policy == "delete" and random.random() < 0.15
+        by_age = policy == "delete" and random.random() < self._world.settings.aging
+        retention = by_age or (policy == "delete" and random.random() < 0.15)
         configs = {"cleanup.policy": policy}
         if policy == "compact":
             configs["min.cleanable.dirty.ratio"] = "0.01"
             configs["delete.retention.ms"] = str(TOMBSTONES_MS)
-        if retention:
+        if by_age:
+            configs["retention.ms"] = str(RETENTION_MS)
+        elif retention:
             configs["retention.bytes"] = str(2 * self._world.settings.segment_bytes)
         if random.random() < 0.1:
             configs["flush.messages"] = "1"
@@ -83,6 +87,7 @@ class Administrator:
             partitions,
             compact=policy == "compact",
             retention=retention,
+            retention_ms=RETENTION_MS if by_age else 0,
             tombstones_ms=TOMBSTONES_MS,
         )
         topic = {

@@ -48,6 +48,8 @@ class Settings:
     """Share of topics that are compacted."""
     patience: float
     """Share of steps after which the world waits until nothing is under way."""
+    aging: float
+    """Share of topics whose records are deleted by their age."""
     short_reads: bool
     """The broker reads little at once: its reads end in the middle of segments."""
 
@@ -193,6 +195,7 @@ _THEMES: Final[Sequence[Mapping[str, int]]] = (
     {"full": 4, "relief": 4, "error": 3},
     {"crash": 4},
     {"sleep": 4, "produce": 2, "jump": 0},
+    {"sleep": 2, "produce": 2, "jump": 0, "trim": 0},
 )
 """What a seed is about: some combinations are rare without."""
 _ENDINGS: Final = ("kill", "kill", "cut", "cut", "cut", "stop", "stop+cut", "evict")
@@ -216,7 +219,11 @@ def plan(seed: int, *, lives: int | None = None, length: int | None = None) -> P
     if theme.get("recreate"):
         # So that a deleted topic leaves more than the file that the next one begins with.
         settings = replace(settings, small=False, segment_bytes=1024)
-    if theme.get("sleep"):
+    if theme.get("trim") == 0:
+        # So that segments hold old records, a few index entries, and then a young one.
+        settings = replace(settings, aging=0.9, compact=0.0, segment_bytes=8192)
+        settings = replace(settings, index_interval_bytes=1000)
+    elif theme.get("sleep"):
         # So that there is something to compact, and time for it.
         settings = replace(settings, small=True, segment_bytes=1024, compact=0.9)
         # Kafka's clients alone create topics that are compacted, and write tombstones.
@@ -263,5 +270,6 @@ def _settings(random: Random) -> Settings:
         small=random.random() < 0.4,
         compact=0.25,
         patience=random.choice((0.1, 0.5, 0.9)),
+        aging=0.1,
         short_reads=random.random() < 0.4,
     )

@@ -19,8 +19,7 @@ from pentalog.broker.offsets import LocalOffsets
 from pentalog.broker.state import State
 from pentalog.broker.transaction import Transaction
 from pentalog.broker.transactions import LocalTransactions
-from pentalog.kernels import BatchHeader
-from pentalog.log import inspection, journal, recovery, replay, rewriting, store
+from pentalog.log import inspection, journal, recovery, replay, retention, rewriting, store
 from pentalog.log.checkpoints import CLEAN_STOP, Checkpointed
 from pentalog.log.directories import Directories
 from pentalog.log.flusher import Flusher
@@ -29,7 +28,6 @@ from pentalog.log.partition import PartitionLog
 from pentalog.log.producers import Producers
 from pentalog.log.reading import Reading
 from pentalog.log.segment import Segment, segment_path
-from pentalog.log.snapshots import ProducerSnapshots
 from pentalog.log.store import Store
 from pentalog.log.transactions import AbortedTransactions
 from pentalog.model.later import Later
@@ -192,17 +190,17 @@ def search_in_damage(stack: ExitStack) -> None:
     patch(stack, inspection, "_positions_behind", everywhere)
 
 
-@_fault("an index entry is followed wherever it leads")
-def index_believed(stack: ExitStack) -> None:
-    def header(segment: Segment, number: int) -> BatchHeader:
-        return segment.header_at(segment.index.positions[number])
+@_fault("retention believes a time index without its newest entry")
+def newest_time_missing(stack: ExitStack) -> None:
+    adopt = Segment.adopt
 
-    patch(stack, Segment, "entry_header", header)
+    def without_newest(segment: Segment, *found: Any, **options: Any) -> None:
+        active, segment.active = segment.active, True
+        adopt(segment, *found, **options)
+        segment.active = active
 
-
-@_fault("a snapshot of producers is synced before the records it tells of")
-def snapshot_ahead(stack: ExitStack) -> None:
-    patch(stack, ProducerSnapshots, "_sync_log", lambda snapshots: None)
+    patch(stack, Segment, "adopt", without_newest)
+    patch(stack, retention, "confirm_newest", lambda segment: None)
 
 
 @_fault("the marker of a clean stop is believed after a crash")

@@ -78,7 +78,7 @@ class ProtocolClients:
         """Have a Kafka producer write just before something that depends on it."""
         kafka = self.world.kafka
         items = kafka.items(life, index, random)
-        data = kafka.batch(items, random)
+        data = kafka.batch(items, random, life)
         now_ms = self.world.clock.now_ms()
         sent = self.world.judge.send(life, index, items, acks=acks, now_ms=now_ms)
         self.world.tell(f"batch {sent.number} to {life.label}-{index}, acks={acks}")
