@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from tests.simulation import keeping
 from tests.simulation.kafka_wire import Read, identity_of, is_marker
 from tests.simulation.register import Register
 from tests.simulation.violation import Violation
@@ -501,7 +502,7 @@ class Judge:
                 if sent.required and sent.offset is not None and allowed <= sent.offset < start:
                     raise Violation("start moved", f"{place} starts at {start}, behind {sent}")
         if topic.retention_ms:
-            self._check_retained(topic, index, allowed, start)
+            keeping.check_age(self.wall_ms, topic, index, allowed, start)
         if model.floor_maybe == ANYWHERE:
             model.floor_maybe = start  # nothing is under way: that is where it is now
         required = topic.required_end(index)
@@ -510,20 +511,13 @@ class Judge:
         if end < required:
             raise Violation("lost end", f"{place} ends at {end}; {required} was promised")
 
-    def _check_retained(self, topic: TopicLife, index: int, first: int, start: int) -> None:
-        """No record before the start, from `first` on, may be younger than the topic keeps it."""
-        for sent in topic.model(index).sents:
-            if sent.required and sent.offset is not None and first <= sent.offset < start:
-                age_ms = self.wall_ms - sent.timestamp_ms
-                if sent.timestamp_ms >= 0 and age_ms < topic.retention_ms:
-                    raise Violation("deleted early", f"{sent} is {age_ms:.0f} ms old")
-
     def finish_reading(
         self, topic: TopicLife, index: int, found: dict[int, bytes], *, restart: bool
     ) -> None:
         """A complete reading with nothing under way: decide what open attempts became."""
         if topic.compact and not topic.unsure:
-            self._check_compacted(topic, index, found)
+            placed = {at: self._items[identity] for at, identity in found.items()}
+            keeping.check_compacted(self.wall_ms, topic, index, placed)
         trimmed = any(model.floor_maybe for model in topic.models.values())
         for sent in topic.model(index).sents:
             if sent.loose:
@@ -536,33 +530,6 @@ class Judge:
                 raise Violation("lost", f"{sent} is nowhere")
             if restart and lasting and not sent.required:
                 sent.absent = True
-
-    def _check_compacted(self, topic: TopicLife, index: int, found: dict[int, bytes]) -> None:
-        """The newest record of every key must be there, or a newer one."""
-        newest: dict[bytes | None, tuple[int, Item, Sent]] = {}
-        buried: set[bytes | None] = set()
-        for sent in topic.model(index).sents:
-            if sent.offset is None or not sent.required:
-                if self.wall_ms - sent.sent_ms >= topic.tombstones_ms:
-                    # A tombstone that was never seen may have come and gone.
-                    buried |= {item.key for item in sent.items if item.value is None}
-                continue
-            for number, item in enumerate(sent.items):
-                at = sent.offset + number
-                if at >= newest.get(item.key, (-1,))[0]:
-                    newest[item.key] = (at, item, sent)
-        there: dict[bytes | None, int] = {}
-        for at, identity in found.items():
-            owner, number = self._items[identity]
-            key = owner.items[number].key
-            there[key] = max(at, there.get(key, -1))
-        for at, item, sent in newest.values():
-            if there.get(item.key, -1) >= at or item.key in buried:
-                continue
-            if item.value is None and self.wall_ms - sent.sent_ms >= topic.tombstones_ms:
-                continue
-            what = "tombstone" if item.value is None else "newest record"
-            raise Violation("lost", f"the {what} of key {item.key!r} is missing: {sent}")
 
     wall_ms: float = 0.0
     """The latest time that a duration may have been measured up to."""
