@@ -75,8 +75,11 @@ class BlipmqClients:
     def audit(self, *, restart: bool) -> None:
         blipmq_audit.audit(self, restart=restart)
 
-    def disconnect(self) -> None:
+    def judge_all_arrived(self) -> None:
+        """Judge what came before the broker went."""
         self._judge_arrived(*self._dropped, *self._lines.values())
+
+    def disconnect(self) -> None:
         self._lines.clear()
         self._dropped.clear()
         self._turns.clear()

@@ -131,11 +131,12 @@ class World:
         self.stopped_clean = False
         """The last life ended with a clean stop."""
         self.kafka = KafkaClients(self)
+        self.blipmq = BlipmqClients(self)
         self.others: tuple[AuditedClients, ...] = (
             RustLogClients(self),
             FluvioClients(self),
             DerivedClients(self),
-            BlipmqClients(self),
+            self.blipmq,
             CursusClients(self),
         )
         self.clients: tuple[Clients, ...] = (self.kafka, *self.others)
@@ -511,6 +512,7 @@ class World:
         for task in self.tasks:
             task.lose()
         self.tasks.clear()
+        self.blipmq.judge_all_arrived()  # before it is known what may be lost
         if self.files.faults.sync_failed:
             self.judge.sync_failed()
         if kind in ("cut", "clean cut"):
