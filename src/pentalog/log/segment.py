@@ -453,8 +453,11 @@ class Segment:
         for number in range(bisect_right(index.offsets, offset - self.base_offset) - 1, -1, -1):
             position = index.positions[number]
             self.trust(position, min(self.size, position + _WALK_BYTES), patient=patient)
-            if damage_at(self.damages, position) is None and self.entry_header(number) is not None:
+            damage = damage_at(self.damages, position)
+            if damage is None and self.entry_header(number) is not None:
                 return position
+            if damage is not None and damage.end < self.size and damage.next_offset <= offset:
+                return damage.end
         return 0
 
     def entry_header(self, number: int) -> BatchHeader | None:
