@@ -12,7 +12,7 @@ import pytest
 
 Run = Callable[..., Any]
 Start = Callable[..., "subprocess.Popen[bytes]"]
-TIMEOUT_S = 60
+TIMEOUT_S = 180
 
 
 def test_rustlog_writes_and_reads(run: Run, topic: str) -> None:

@@ -221,7 +221,7 @@ def test_a_bundle_has_no_secrets_and_no_records(
 
 
 @pytest.mark.crash
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_torture_finds_nothing_lost(run: Run, tmp_path: Path) -> None:
     done = run("torture", str(tmp_path), "--rounds", "3", "--seed", "7", "--json")
     found = json.loads(done.stdout)

@@ -14,7 +14,7 @@ import pytest
 Start = Callable[..., "subprocess.Popen[bytes]"]
 SNAPSHOTS = Path(__file__).with_name("snapshots")
 LISTEN = ("--listen", "kafka=127.0.0.1:0", "--listen", "http=127.0.0.1:0", "--console", "off")
-TIMEOUT_S = 60.0
+TIMEOUT_S = 180.0
 
 
 @pytest.mark.parametrize("flags", [(), ("--json",)], ids=["people", "programs"])

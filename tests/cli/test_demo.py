@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-pytestmark = [pytest.mark.crash, pytest.mark.timeout(450)]
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(900)]
 
 
 def test_the_story_ends_well() -> None:

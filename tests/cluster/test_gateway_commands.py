@@ -23,7 +23,7 @@ from pentalog.cluster.agreement import STATE_TOPIC
 from pentalog.cluster.council import GROUP
 from pentalog.model.types import Partition
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
 
 PATIENCE_S = 90
 OWNED = Partition(STATE_TOPIC, 0)

@@ -23,10 +23,10 @@ from wat_modules import module
 from pentalog.clients.kafka import Cluster, committed
 from pentalog.model.types import Partition
 
-pytestmark = [pytest.mark.java, pytest.mark.clients, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.java, pytest.mark.clients, pytest.mark.timeout(900)]
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "conformance" / "fluvio_scripts.py"
-TIMEOUT_S = 60
+TIMEOUT_S = 180
 
 
 @pytest.fixture(scope="module")

@@ -21,9 +21,9 @@ import apache_kafka
 from pentalog.clients.kafka import Cluster, committed
 from pentalog.model.types import Partition
 
-pytestmark = [pytest.mark.java, pytest.mark.clients, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.java, pytest.mark.clients, pytest.mark.timeout(900)]
 
-TIMEOUT_S = 60
+TIMEOUT_S = 180
 PYTHON = [client for client in CLIENTS if client.name != "kcat"]
 
 

@@ -17,7 +17,7 @@ GROUP = "survivors"
 STUBBORN = Patience(retries_max=100_000, first_delay_ms=5, delay_ms_max=50)
 DIALECTS = ("binary", "json")
 
-pytestmark = [pytest.mark.crash, pytest.mark.java, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.crash, pytest.mark.java, pytest.mark.timeout(900)]
 
 
 class Writer:

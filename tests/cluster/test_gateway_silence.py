@@ -27,7 +27,7 @@ from pentalog.clients.blipmq import BlipmqClient, BlipmqError
 from pentalog.clients.patience import Patience
 from pentalog.clients.rustlog import RustLogClient, RustLogError
 
-pytestmark = [pytest.mark.trio, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.trio, pytest.mark.timeout(900)]
 
 DOORS = ("rustlog", "blipmq", "cursus", "fluvio-spu", "fluvio-sc", "http")
 AWAY_S = 60

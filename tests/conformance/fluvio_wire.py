@@ -24,7 +24,7 @@ from fluvio_world import (
 
 from pentalog.protocols.fluvio.codec import Reader, Writer
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 180.0
 
 
 class Wire:

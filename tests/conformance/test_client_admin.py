@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning:kafka"),
 ]
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 180.0
 CONFLUENT = CLIENTS[0]
 
 CLUSTER_SETTINGS = {

@@ -37,7 +37,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning:kafka"),
 ]
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 180.0
 RATE = 20_000
 VALUE = b"v" * 10_000
 RECORDS = 24

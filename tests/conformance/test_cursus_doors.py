@@ -43,7 +43,7 @@ def kafka_records(
     )
     consumer.assign([TopicPartition(topic, 0, 0)])
     found: list[KafkaMessage] = []
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while len(found) < count and time.monotonic() < deadline:
         message = consumer.poll(0.2)
         if message is not None:

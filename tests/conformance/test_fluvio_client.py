@@ -21,11 +21,11 @@ import pentalog
 from pentalog.config import Listen
 from pentalog.testing.ports import reserve_port
 
-pytestmark = [pytest.mark.clients, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.clients, pytest.mark.timeout(900)]
 
 SCRIPTS = Path(__file__).parent / "fluvio_scripts.py"
 DOORS = ("kafka", "fluvio-sc", "fluvio-spu")
-TIMEOUT_S = 60
+TIMEOUT_S = 180
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from kafka.structs import OffsetAndMetadata
 from kafka.structs import TopicPartition as KafkaPythonPartition
 
 T = TypeVar("T")
-TIMEOUT_S = 30
+TIMEOUT_S = 180
 
 
 class Fenced(Exception):

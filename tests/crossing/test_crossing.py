@@ -20,7 +20,7 @@ from crossing_shapes import ABORTED, SHAPES, SHOWS, WRITES, Seen, expected
 
 from pentalog.protocols import PROTOCOLS
 
-pytestmark = [pytest.mark.clients, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.clients, pytest.mark.timeout(900)]
 
 DOORS = tuple(WRITERS)
 LISTENERS = ("fluvio-sc", "fluvio-spu", "cursus", "rustlog", "blipmq")

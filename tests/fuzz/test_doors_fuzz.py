@@ -28,7 +28,7 @@ def silence() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize(
     ("door", "frames", "answers_min", "hang_ups_min"),

@@ -21,7 +21,7 @@ import apache_kafka
 
 SOURCES = Path(__file__).with_name("driver")
 _COMPILED = Path(__file__).resolve().parents[2] / "build" / "java-driver"
-TIMEOUT_S = 60.0
+TIMEOUT_S = 180.0
 # Short-lived and small: start-up time counts, peak speed does not.
 _OPTIONS = (
     "-XX:TieredStopAtLevel=1",

@@ -25,7 +25,7 @@ from pentalog.model.later import Later
 
 T = TypeVar("T")
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 180.0
 MAPPING = "RULE:^CN=([^,]+).*$/$1/,DEFAULT"
 """The common name of a certificate is the name of a user."""
 

@@ -28,7 +28,7 @@ def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 
 def eventually(met: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 200
     while not met():
         assert time.monotonic() < deadline
         time.sleep(0.1)

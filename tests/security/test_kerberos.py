@@ -91,7 +91,7 @@ def realm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Realm]:
         stdout=subprocess.DEVNULL,
     )
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 200
         while True:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:

@@ -18,7 +18,7 @@ from secured import ADMIN, PASSWORDS, Certificate, Secured
 
 pytestmark = pytest.mark.clients
 
-TIMEOUT_S = 60
+TIMEOUT_S = 180
 WAYS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 
 

@@ -318,7 +318,7 @@ def _http(broker: BrokerProcess) -> str:
 
 
 def _until(met: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while not met():
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -97,7 +97,7 @@ def change_customers(server: str, versions: range) -> None:
         assert producer.flush(30) == 0
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_every_door_into_one_table(
     spark: SparkSession, broker: pentalog.Broker, tmp_path: Path
 ) -> None:

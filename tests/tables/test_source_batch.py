@@ -265,7 +265,7 @@ def _delete_before(broker: pentalog.Broker, at: Partition, offset: int) -> None:
 def _published_start(broker: pentalog.Broker, at: Partition, start: int) -> None:
     from pentalog.log.reader import DirectoryReader
 
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while DirectoryReader(broker.data).marks()[at].start < start:
         assert time.monotonic() < deadline
         time.sleep(0.05)

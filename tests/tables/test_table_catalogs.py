@@ -242,7 +242,7 @@ def test_a_pipeline_in_a_catalog(
 
 
 @pytest.mark.skipif(not TORTURE, reason="part of make torture")
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_a_catalog_that_is_away_for_a_while(
     spark: SparkSession,
     broker: pentalog.Broker,
@@ -277,7 +277,7 @@ def test_a_catalog_that_is_away_for_a_while(
 
 
 def wait_until(true: Callable[[], bool]) -> None:
-    until = time.monotonic() + 150
+    until = time.monotonic() + 600
     while not true():
         assert time.monotonic() < until, "it did not happen"
         time.sleep(0.1)

@@ -85,7 +85,7 @@ def wait_for_rows(declared: Pipeline, count: int, process: subprocess.Popen[str]
 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    until = time.monotonic() + 200
+    until = time.monotonic() + 600
     while not condition():
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < until, "it did not come to be"

@@ -234,7 +234,7 @@ def compare(declared: Pipeline, log: dict[tuple[int, int], bytes]) -> None:
 def wait_for_batch(declared: Pipeline, process: subprocess.Popen[str]) -> None:
     """Until a driver has told of a batch of its own."""
     kept = Checkpoint(declared.checkpoint, INGEST)
-    until = time.monotonic() + 150
+    until = time.monotonic() + 600
     while kept.progress().get("pid") != process.pid:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < until, "no batch came"

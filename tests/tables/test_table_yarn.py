@@ -90,7 +90,7 @@ def test_a_pipeline_on_yarn(
     assert verified.returncode == 0, verified.stderr[-3000:]
     assert "all 6001 offsets are accounted for" in verified.stdout
     # Nobody ends what a killed driver left; it ends by itself.
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while cluster.applications("ACCEPTED", "RUNNING"):
         assert time.monotonic() < deadline, "an application outlives its driver"
         time.sleep(0.5)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-TIMEOUT_S = 30.0
+TIMEOUT_S = 180.0
 
 
 class Event(NamedTuple):

