@@ -189,3 +189,18 @@ def test_a_repeated_end_is_answered_after_a_crash(result: str) -> None:
     for _ in range(2):
         assert producer.end(result).startswith(f"OK transactional_id=x state={result}")
     assert world.committed(0) == [b"one"] * (result == "commit")
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_a_transaction_that_took_too_long_is_not_confirmed_after_a_crash(written: bool) -> None:
+    """The broker aborts it; if that did not reach the state file, it is still open."""
+    world = SmallWorld()
+    producer = Producer(world)
+    producer.publish(b"one", 1, 0)
+    world.files.faults.errors["sql"] = 0.0 if written else 1.0
+    world.runtime.run_for(62_000)
+    world.die()
+    producer.reconnect()
+    answer = producer.end()
+    assert answer.startswith("ERROR: producer_fenced" if written else "OK")
+    assert world.committed(0) == ([] if written else [b"one"])
