@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from pentalog.broker.port import Broker, Opened, TransactionView
 from pentalog.kernels import CursusFrame, cursus_page, read_cursus
 from pentalog.model.batch import TRANSACTIONAL
-from pentalog.model.errors import BrokerError, TransactionUnknown
+from pentalog.model.errors import BrokerError, PartitionNotFound, TransactionUnknown
 from pentalog.model.later import Later
 from pentalog.model.types import Ack, Appended, Horizon, Offset, Partition
 from pentalog.protocols.cursus import records
@@ -148,7 +148,10 @@ def _recover_partition(
     asked = broker.knowledge.transacted(staging.name, at)
     yield ready(asked)
     _check(asked)
-    written = broker.sourcing.producers.written(at, view.who)
+    try:
+        written = broker.sourcing.producers.written(at, view.who)
+    except PartitionNotFound:
+        return  # it was deleted, and its messages with it
     if not written:
         return
     offsets = [batch.base_offset for batch in written if batch.base_offset >= 0]
@@ -170,8 +173,9 @@ def _recover_partition(
         if not seq and offset == offsets[-1]:
             raise _unknown(f"the newest message of {at} cannot be read")
         for asked_for in (at.index, _ANY) if seq else ():
-            place = Appended(at, offset, offset + 1, -1, 0)
-            open_one.note((at.topic, asked_for, seq), place)
+            message = (at.topic, asked_for, seq)
+            if message not in open_one.staged:
+                open_one.note(message, Appended(at, offset, offset + 1, -1, 0))
 
 
 def _send_again(

@@ -297,6 +297,27 @@ def test_a_repetition_is_recognised_after_a_restart(tmp_path: Path, asked: int |
     second.close()
 
 
+def test_a_topic_of_an_open_transaction_is_deleted_before_a_restart(tmp_path: Path) -> None:
+    first = CursusBroker(tmp_path / "again")
+    client = first.connect()
+    client.text("CREATE topic=orders partitions=2")
+    tx = Transactional(client)
+    tx.begin()
+    tx.publish("a", 1, 1)
+    tx.publish("b", 2, 0)
+    client.text("DELETE topic=orders")
+    client.text("CREATE topic=orders partitions=1")
+    tx.publish("c", 3, 0)
+    first.close()
+    second = CursusBroker(tmp_path / "again")
+    tx.client = second.connect()
+    assert tx.publish("c", 3, None).endswith("partition=0")
+    assert tx.publish("d", 4, None).startswith("OK")
+    assert tx.end().startswith("OK")
+    assert payloads(tx.client) == [b"c", b"d"]
+    second.close()
+
+
 def test_a_message_that_cannot_be_read_back_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
