@@ -10,6 +10,7 @@ from tests.simulation import contents, cursus_wire
 from tests.simulation.blipmq_judge import is_committed
 from tests.simulation.clients import Operation, Turns
 from tests.simulation.cursus_streams import EventStreams
+from tests.simulation.cursus_transactions import TransactionalClients
 from tests.simulation.cursus_wire import Answer
 from tests.simulation.judge import ANYWHERE, Being, Item, Sent, TopicLife
 from tests.simulation.kafka_audit import is_open
@@ -35,6 +36,7 @@ _CLIENTS: Final = {
     "cursus_append": "appender*",
     "cursus_stream": "reader*",
     "cursus_snapshot": "saver",
+    "cursus_transact": "transactional*",
 }
 """Which client does what; one with a star is one of two.  Each does one thing at a time."""
 _CUT_SOON: Final = 0.02
@@ -70,6 +72,7 @@ class CursusClients:
     def __init__(self, world: World) -> None:
         self.world = world
         self.streams = EventStreams(self)
+        self.transactions = TransactionalClients(self)
         self._connections: dict[str, Connection] = {}
         self._turns = Turns(world)
         self._count = 0
@@ -83,7 +86,9 @@ class CursusClients:
 
     def start(self, kind: str, random: Random) -> Task | None:
         role, method = _CLIENTS[kind], kind.removeprefix("cursus_")
-        owner = self.streams if role.rstrip("*") in ("appender", "reader", "saver") else self
+        owners: dict[str, object] = dict.fromkeys(("appender", "reader", "saver"), self.streams)
+        owners["transactional"] = self.transactions
+        owner = owners.get(role.rstrip("*"), self)
 
         def begin(client: str, random: Random) -> Operation | None:
             operation = getattr(owner, method)(client, random)
@@ -99,6 +104,7 @@ class CursusClients:
         self._connections.clear()
         self._turns.clear()
         self._members.clear()
+        self.transactions.disconnect()
         if self.world.judge.lossy:
             for named in self._named:
                 named.start_over()
@@ -384,7 +390,7 @@ class CursusClients:
 
     # Committing
 
-    def _register(self, group: str, topic: TopicLife, index: int) -> Register:
+    def register(self, group: str, topic: TopicLife, index: int) -> Register:
         key = (group, topic.name, topic.number, index)
         return self.world.judge.register(key, f"offset of {group} in {topic.label}-{index}")
 
@@ -409,23 +415,23 @@ class CursusClients:
         if random.random() < 0.5:
             text = f"COMMIT {topic.name} {group} {index} {offset}"
         else:
-            member = await self._join(client, topic, group)
+            member = await self.join(client, topic, group)
             if not member:
                 return
             text = f"BATCH_COMMIT topic={topic.name} group={group} {member} P{index}:{offset}"
-        register = self._register(group, topic, index)
+        register = self.register(group, topic, index)
         number = register.attempt(offset)
         answer = await self.command(client, text)
         if answer.code:
             moved = topic.being is not Being.ALIVE
-            self._members.pop((group, topic.number), None)
+            self.forget_member(group, topic)
             allowed = (*_FENCED, *(moved_codes if moved else moved_codes[:1]))
             self.check_refusal("COMMIT", answer.code, *allowed)
             return
         register.confirm(number)
         self.world.tell(f"{register.name} is {offset}")
 
-    async def _join(self, client: str, topic: TopicLife, group: str) -> str:
+    async def join(self, client: str, topic: TopicLife, group: str) -> str:
         """The parameters of a member of a group; empty if it cannot join."""
         found = self._members.get((group, topic.number))
         if found is not None:
@@ -442,6 +448,10 @@ class CursusClients:
         self._members[group, topic.number] = found
         return found
 
+    def forget_member(self, group: str, topic: TopicLife) -> None:
+        """Join again before the next commit."""
+        self._members.pop((group, topic.number), None)
+
     def offsets(self, client: str, random: Random) -> Any:
         """Another client asks for a committed offset."""
         registers = self.world.judge.registers
@@ -455,7 +465,7 @@ class CursusClients:
         return f"committed offset of {group}", self._fetch_offset(client, group, life, index)
 
     async def _fetch_offset(self, client: str, group: str, life: TopicLife, index: int) -> None:
-        register = self._register(group, life, index)
+        register = self.register(group, life, index)
         since = register.certain
         answer = await self.command(
             client, f"FETCH_OFFSET topic={life.name} partition={index} group={group}"

@@ -201,7 +201,8 @@ class Judge:
 
         Records sent while the topic was deleted and recreated may be in either topic.
         """
-        sents = [sent for life in self.topics[topic.name] for sent in life.model(index).sents]
+        lives = self.topics[topic.name]
+        sents = [s for life in lives for i in (index, UNPLACED) for s in life.model(i).sents]
         here = [sent.transaction for sent in sents if sent.topic is topic or sent.loose]
         return [transaction for transaction in here if transaction is not None]
 

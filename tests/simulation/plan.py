@@ -175,6 +175,7 @@ _PROTOCOLS: Final[Mapping[str, Mapping[str, int]]] = {
         "cursus_append": 14,
         "cursus_stream": 5,
         "cursus_snapshot": 6,
+        "cursus_transact": 14,
     },
 }
 """The same for protocols beside Kafka's; a seed uses some of them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from contextlib import ExitStack
 from functools import partial
 from types import SimpleNamespace
@@ -17,10 +18,14 @@ from pentalog.broker.port import Committed
 from pentalog.broker.reservations import Reservations
 from pentalog.broker.subscriptions import LocalSubscription, LocalSubscriptions
 from pentalog.broker.windows import Window
+from pentalog.model.errors import TransactionState
 from pentalog.model.later import Later
 from pentalog.model.types import Ack, Horizon
 from pentalog.protocols.blipmq import session as blipmq_session
+from pentalog.protocols.cursus import lookups as cursus_lookups
 from pentalog.protocols.cursus import records as cursus_records
+from pentalog.protocols.cursus.staging import Staging
+from pentalog.protocols.cursus.verbs import transactions as cursus_transactions
 from pentalog.protocols.fluvio import produce as fluvio_produce
 from pentalog.protocols.fluvio import records as fluvio_records
 from pentalog.protocols.fluvio.streams import Stream
@@ -247,3 +252,38 @@ def names_forgotten(stack: ExitStack) -> None:
 @_fault("acks=-1 of Cursus is answered when the records are written")
 def cursus_acks_all_is_written(stack: ExitStack) -> None:
     patch(stack, cursus_records, "_ACKS", {b"0": Ack.NONE, b"1": Ack.WRITTEN, b"-1": Ack.WRITTEN})
+
+
+@_fault("a message of a Cursus transaction is answered before it is durable")
+def staged_before_sync(stack: ExitStack) -> None:
+    patch(stack, cursus_transactions, "Ack", SimpleNamespace(DURABLE=Ack.WRITTEN))
+
+
+@_fault("after a restart, messages of an open Cursus transaction are not looked up in the log")
+def staged_forgotten(stack: ExitStack) -> None:
+    patch(stack, cursus_lookups, "must_recover", lambda call, epoch: False)
+
+
+@_fault("a repeated end of a Cursus transaction does not ask the engine after a restart")
+def end_not_repeated(stack: ExitStack) -> None:
+    ending = cursus_transactions._end
+
+    def refuse(call: Any, view: Any, *, commit: bool) -> Later[Any]:
+        if view.phase != "Empty":
+            return ending(call, view, commit=commit)
+        refused: Later[Any] = Later()
+        refused.refuse(TransactionState("nothing is open"))
+        return refused
+
+    patch(stack, cursus_transactions, "_end", refuse)
+
+
+@_fault("a repetition in a Cursus transaction is known by the partition that is chosen")
+def staged_by_partition(stack: ExitStack) -> None:
+    count = itertools.count(1 << 40)
+
+    def key(staging: Staging) -> tuple[str, int, int]:
+        asked = staging.asked if staging.asked >= 0 else next(count)
+        return staging.topic, asked, staging.seq
+
+    patch(stack, Staging, "key", property(key))

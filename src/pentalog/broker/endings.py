@@ -4,7 +4,8 @@ An end is decided by one row in the state file, which names every partition that
 when that is on the disk are the markers written; the end is complete when they are on the disk
 too.  After a crash the row says which markers are still to be written.  A transaction in a single
 partition, without offsets, is decided by its only marker, so row and marker go to the disk at the
-same time.
+same time.  An abort that fences the producer is always decided by the row: were the marker alone
+left after a crash, a commit that the producer asks for then would be confirmed.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ class Endings:
     def prepare(self, entry: Transaction, *, commit: bool, epoch: int, bumps: bool) -> None:
         """Decide the end; `entry` is busy until it is complete."""
         self._state.check()
+        fences = epoch != entry.epoch and not bumps
         entry.phase = Phase.PREPARE_COMMIT if commit else Phase.PREPARE_ABORT
         entry.epoch, entry.bumps, entry.last_epoch = epoch, bumps, -1
         entry.uncertain = False
@@ -80,7 +82,7 @@ class Endings:
             entry.enlisted = 0
             self._state.write(DISMISS, entry.name)
         # Count partitions whose topic is being deleted: a crash may undo the deletion.
-        alone = len(entry.partitions) <= 1 and not entry.staged
+        alone = len(entry.partitions) <= 1 and not entry.staged and not fences
         if alone:
             self._mark(entry)
         self._state.settle().then(partial(self._decided, entry, alone))

@@ -68,6 +68,9 @@ class Knowledge(Protocol):
     def enlisting(self, name: str, at: Partition) -> Later[None]:
         """A partition that `transactions.admit` is about to let take part."""
 
+    def transacted(self, name: str, at: Partition) -> Later[None]:
+        """What the producer of a transactional id has written to a partition, by any gateway."""
+
     def owner(self) -> Later[None]:
         """Which gateway owns what they keep; ready as soon as one does."""
 
@@ -119,6 +122,9 @@ class AllKnown:
         return Later.now(None)
 
     def enlisting(self, name: str, at: Partition) -> Later[None]:
+        return Later.now(None)
+
+    def transacted(self, name: str, at: Partition) -> Later[None]:
         return Later.now(None)
 
     def owner(self) -> Later[None]:

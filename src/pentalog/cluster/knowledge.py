@@ -102,6 +102,9 @@ class ClusterKnowledge:
     def enlisting(self, name: str, at: Partition) -> Later[None]:
         return self._transactions.prepare(name, at)
 
+    def transacted(self, name: str, at: Partition) -> Later[None]:
+        return self._transactions.learn_writes(name, at)
+
     def producer(self, at: Partition, name: bytes, epoch: int, sequence: int) -> Later[None]:
         return self._producers.look_up(at, name, epoch, sequence)
 

@@ -41,6 +41,7 @@ _DESCRIBE: Final = 65
 _NAME_BYTES_MAX: Final = (1 << 15) - 1
 _STATE: Final = struct.Struct(">iqqh")
 _I16: Final = struct.Struct(">h")
+_I32: Final = struct.Struct(">i")
 _EMPTY: Final = "Empty"
 _ONGOING: Final = "Ongoing"
 _PREPARING: Final = ("PrepareCommit", "PrepareAbort")
@@ -54,6 +55,8 @@ class Described(NamedTuple):
     timeout_ms: int
     started_ms: int
     who: Identity
+    partitions: Sequence[Partition] = ()
+    """Those that take part."""
 
 
 class _Known:
@@ -85,7 +88,8 @@ def read_described(data: memoryview) -> Described:
         phase, position = _text(data, position)
         timeout_ms, started_ms, producer_id, epoch = _STATE.unpack_from(data, position)
         who = Identity(producer_id, epoch)
-        return Described(ErrorCode(code), phase, timeout_ms, started_ms, who)
+        partitions = _participants(data, position + _STATE.size)
+        return Described(ErrorCode(code), phase, timeout_ms, started_ms, who, partitions)
     except (struct.error, ValueError, IndexError) as flaw:
         raise Lost(f"the cluster's answer to DescribeTransactions cannot be read: {flaw}") from flaw
 
@@ -174,6 +178,8 @@ class ClusterTransactions:
         if known is None or known.who != found.who:
             known = self._remember(_Known(name, found.who, found.timeout_ms))
         known.phase = found.phase
+        if found.phase == _ONGOING:
+            known.partitions.update(dict.fromkeys(found.partitions))
 
     def _described(self, name: str) -> Steps[Described]:
         answer = yield from self._coordination.exchange(
@@ -209,12 +215,24 @@ class ClusterTransactions:
     def prepare(self, name: str, at: Partition) -> Later[None]:
         """Let a partition take part, and know what its producer wrote there."""
         known = self._known.get(name)
-        if known is None or at in known.partitions or known.phase in _PREPARING:
+        if known is None or known.phase in _PREPARING:
+            return Later.now(None)
+        if at in known.partitions and self._producers.written(at, known.who):
             return Later.now(None)
         return begin(self._prepare(known, at))
 
+    def learn_writes(self, name: str, at: Partition) -> Later[None]:
+        """Ask the leader what the producer of a transactional id wrote, here or elsewhere."""
+        known = self._known.get(name)
+        return Later.now(None) if known is None else begin(self._learn_writes(known, at))
+
+    def _learn_writes(self, known: _Known, at: Partition) -> Steps[None]:
+        yield self._writing.drained(at)
+        yield from self._fleet.persist(lambda: self._producers.describe(at, known.who))
+
     def _prepare(self, known: _Known, at: Partition) -> Steps[None]:
-        yield from self._fleet.persist(lambda: self._add([at], known))
+        if at not in known.partitions:
+            yield from self._fleet.persist(lambda: self._add([at], known))
         if not self._producers.written(at, known.who):
             yield from self._fleet.persist(lambda: self._producers.describe(at, known.who))
 
@@ -373,14 +391,31 @@ def _varint(value: int) -> bytes:
     return bytes((*found, value))
 
 
-def _text(data: memoryview, position: int) -> tuple[str, int]:
-    size = shift = 0
+def _participants(data: memoryview, position: int) -> list[Partition]:
+    """The topics of a described transaction, each with its partitions."""
+    found: list[Partition] = []
+    topics, position = _unsigned(data, position)
+    for _ in range(topics - 1):
+        topic, position = _text(data, position)
+        count, position = _unsigned(data, position)
+        end = position + 4 * max(count - 1, 0)
+        found += [Partition(topic, index) for (index,) in _I32.iter_unpack(data[position:end])]
+        position = end + 1  # no tagged fields
+    return found
+
+
+def _unsigned(data: memoryview, position: int) -> tuple[int, int]:
+    value = shift = 0
     while True:
         byte = data[position]
         position += 1
-        size |= (byte & 0x7F) << shift
+        value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            break
+            return value, position
         shift += 7
+
+
+def _text(data: memoryview, position: int) -> tuple[str, int]:
+    size, position = _unsigned(data, position)
     end = position + max(size - 1, 0)
     return str(data[position:end], "utf-8"), end

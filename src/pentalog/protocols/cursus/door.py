@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from pentalog.broker.port import Broker, Topic
 from pentalog.model.errors import TopicNotFound
-from pentalog.model.types import Partition
+from pentalog.model.types import Appended, Partition
 from pentalog.protocols.cursus import compression
 from pentalog.protocols.cursus.errors import Refused, shown
 from pentalog.protocols.cursus.gaps import Gaps
@@ -15,12 +16,15 @@ from pentalog.protocols.cursus.messages import fnv1a_64
 from pentalog.protocols.cursus.options import Options, options_of
 
 if TYPE_CHECKING:
+    from pentalog.protocols.cursus.session import CursusSession
     from pentalog.protocols.cursus.streams import Stream
 
 _ROUTES_MAX: Final = 65_536
 _BATCH_BYTES_MAX: Final = 1 << 20
 """A frame becomes record batches of at most about this size, so that readers get small pieces."""
 _TRANSACTIONS_MAX: Final = 10_000
+_STAGED_MAX: Final = 100
+"""Messages of a transaction whose repetition is noticed: clients send one at a time."""
 
 
 class Route(NamedTuple):
@@ -30,19 +34,56 @@ class Route(NamedTuple):
     batch_bytes_max: int
 
 
+MessageKey: TypeAlias = tuple[str, int, int]
+"""A message of a transaction as its client asked: topic, partition or -1, sequence number."""
+
+
 class OpenTransaction:
     """What is told of a transaction while it is open; its records and offsets are the broker's."""
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.begun = False
-        self.messages = 0
         self.offsets = 0
         self.ended = ""
         """`committed` or `aborted`."""
-        self.seen: dict[tuple[Partition, int], None] = {}
+        self.counts: dict[Partition, int] = {}
+        """Messages by partition."""
+        self.staged: dict[MessageKey, Appended] = {}
+        """The newest messages, whose repetition is noticed, and where they are."""
+        self.followed = False
+        """All messages of the transaction were written by this process."""
+        self.known: set[tuple[str, int]] = set()
+        """Topics and partitions (or -1) whose newest messages were looked up."""
+        self.user: weakref.ref[CursusSession] | None = None
+        """The connection that used it last."""
         self.binding: tuple[str, str, str, int] | None = None
         """Topic, group, member and generation of its offsets: all share one."""
+
+    @property
+    def messages(self) -> int:
+        return sum(self.counts.values())
+
+    def knows(self, message: MessageKey) -> bool:
+        """Is a message that is not in `staged` certainly not in the transaction?"""
+        topic, asked, _ = message
+        return (
+            self.followed
+            or message in self.staged
+            or (topic, asked) in self.known
+            or (topic, -1) in self.known
+        )
+
+    def note(self, message: MessageKey, appended: Appended) -> None:
+        """Remember where a message is; only the newest are kept."""
+        self.staged[message] = appended
+        if len(self.staged) > _STAGED_MAX:
+            del self.staged[next(iter(self.staged))]
+
+    def forget(self) -> None:
+        """Others may have written messages, or some of ours may be written or not."""
+        self.followed = False
+        self.known.clear()
 
 
 class Door:

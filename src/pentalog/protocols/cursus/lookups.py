@@ -7,19 +7,24 @@ from typing import Final, TypeAlias
 
 from pentalog.broker.port import Broker
 from pentalog.kernels import CursusFrame
-from pentalog.model.errors import TopicNotFound, TransactionUnknown
+from pentalog.model.errors import TopicNotFound
 from pentalog.model.later import Later
 from pentalog.model.types import Partition
+from pentalog.protocols.cursus.calls import Call
 from pentalog.protocols.cursus.door import door_of
+from pentalog.protocols.cursus.errors import Refused
 from pentalog.protocols.cursus.messages import Command, encoded, transaction_of, truth, whole_number
 from pentalog.protocols.cursus.options import options_of
 from pentalog.protocols.cursus.ownership import EVENTS
 from pentalog.protocols.cursus.reading import MESSAGES_MAX, WILD, group_of, matching, read_bytes_max
+from pentalog.protocols.cursus.staging import must_recover, open_view, recover, staging_of
 from pentalog.session import Replies
 
 _INDEX_MAX: Final = (1 << 31) - 1
 _OFFSET_MAX: Final = (1 << 63) - 1
 _SEQUENCES: Final = 1 << 31
+RECOVERED: Final = frozenset({"TXN_PUBLISH"})
+"""Commands that any engine may have to look something up for."""
 INTERNAL_START: Final = "__"
 """How the names of topics begin that belong to brokers."""
 
@@ -77,17 +82,21 @@ def batch_lookups(broker: Broker, read: CursusFrame) -> Lookups:
         yield from _producing(broker, at, read.producer, read.epoch, read.seq_first)
 
 
-def command_lookups(broker: Broker, command: Command, allowed: Callable[[], bool]) -> Lookups:
+def command_lookups(call: Call, allowed: Callable[[], bool]) -> Lookups:
     """For a line of text; one that is not as it should be is refused for that.
 
     What changes something elsewhere is begun for those only who may do what they ask for.
     """
+    command, broker = call.command, call.broker
     look = LOOKUPS.get(command.verb)
     if look is not None:
         yield from look(broker, command)
     begin = BEGINNINGS.get(command.verb)
-    if begin is not None and allowed():
-        yield from begin(broker, command)
+    if begin is None:
+        return
+    needed = not broker.knowledge.current or must_recover(call, _epoch(command))
+    if needed and allowed():
+        yield from begin(call)
 
 
 def _producing(broker: Broker, at: Partition, producer: bytes, epoch: int, seq: int) -> Lookups:
@@ -122,8 +131,7 @@ def _chosen(broker: Broker, command: Command, topic: str, index: int) -> Partiti
 
 
 def _transact(broker: Broker, command: Command) -> Lookups:
-    epoch = whole_number(command.get("epoch", "0"))
-    yield broker.knowledge.transaction(transaction_of(command), epoch)
+    yield broker.knowledge.transaction(transaction_of(command), _epoch(command))
 
 
 def _transaction_status(broker: Broker, command: Command) -> Lookups:
@@ -135,27 +143,29 @@ def _transact_publish(broker: Broker, command: Command) -> Lookups:
     yield broker.knowledge.topic(command.get("topic"), max(0, _index(command, -1)))
 
 
-def _enlist(broker: Broker, command: Command) -> Lookups:
-    name, topic = transaction_of(command), command.get("topic")
-    at = _chosen(broker, command, topic, _index(command, -1))
-    if topic.startswith(INTERNAL_START) or at is None:
+def _stage(call: Call) -> Lookups:
+    """Learn what is written in a transaction, and let a partition take part in it."""
+    broker, command = call.broker, call.command
+    try:
+        staging = staging_of(call)
+    except Refused:
         return
-    if _is_open(broker, name, whole_number(command.get("epoch", "0"))):
-        yield broker.knowledge.enlisting(name, at)
+    yield from recover(call, staging, _epoch(command))
+    tried: set[Partition] = set()
+    while not staging.topic.startswith(INTERNAL_START):
+        # Nothing must take part in a transaction that nobody has begun.
+        view = open_view(broker, staging.name, _epoch(command))
+        if view is None or staging.key in call.door.transaction(view.name, view.who.epoch).staged:
+            return
+        at = _chosen(broker, command, staging.topic, staging.asked)
+        if at is None or at in tried:
+            return
+        tried.add(at)
+        yield broker.knowledge.enlisting(staging.name, at)
 
 
 def _aggregate(broker: Broker, command: Command) -> Lookups:
     yield broker.knowledge.topic(command.get("topic"))
-
-
-def _is_open(broker: Broker, name: str, epoch: int | None) -> bool:
-    """Nothing must take part in a transaction that nobody has begun."""
-    try:
-        view = broker.transactions.view(name)
-    except TransactionUnknown:
-        return False
-    told = door_of(broker).transaction(name, view.who.epoch)
-    return epoch == view.who.epoch and not told.ended and (told.begun or view.phase == "Ongoing")
 
 
 def _transact_offsets(broker: Broker, command: Command) -> Lookups:
@@ -254,7 +264,8 @@ def _committing(broker: Broker, command: Command, indexes: set[int]) -> Lookups:
         yield broker.knowledge.offsets(command.get("group"), at)
 
 
-def _join(broker: Broker, command: Command) -> Lookups:
+def _join(call: Call) -> Lookups:
+    broker, command = call.broker, call.command
     if "generation" not in command.parameters:
         for topic in _names(broker, command):
             yield broker.knowledge.joining(command.get("group"), topic, command.get("member"))
@@ -268,6 +279,10 @@ def _status(broker: Broker, command: Command) -> Lookups:
 
 def _list_groups(broker: Broker, command: Command) -> Lookups:
     yield broker.knowledge.groups()
+
+
+def _epoch(command: Command) -> int | None:
+    return whole_number(command.get("epoch", "0"))
 
 
 def _index(command: Command, default: int) -> int:
@@ -308,8 +323,8 @@ LOOKUPS: Final[Mapping[str, Callable[[Broker, Command], Lookups]]] = {
 }
 """The others ask for nothing, or are themselves answered by the broker's word."""
 
-BEGINNINGS: Final[Mapping[str, Callable[[Broker, Command], Lookups]]] = {
+BEGINNINGS: Final[Mapping[str, Callable[[Call], Lookups]]] = {
     "JOIN_GROUP": _join,
-    "TXN_PUBLISH": _enlist,
+    "TXN_PUBLISH": _stage,
 }
 """What changes something elsewhere before the command itself is served."""

@@ -18,7 +18,7 @@ from pentalog.protocols.cursus.calls import Call
 from pentalog.protocols.cursus.door import door_of
 from pentalog.protocols.cursus.errors import REFUSALS, Refused, explain, quoted
 from pentalog.protocols.cursus.login import Login
-from pentalog.protocols.cursus.lookups import Asking, batch_lookups, command_lookups
+from pentalog.protocols.cursus.lookups import RECOVERED, Asking, batch_lookups, command_lookups
 from pentalog.protocols.cursus.messages import Command, parse
 from pentalog.protocols.cursus.reads import Reads
 from pentalog.protocols.cursus.verbs import REFUSED, VERBS
@@ -181,8 +181,9 @@ class CursusSession:
         try:
             if serve is None:
                 raise Refused(f"unknown_command command={quoted(command.text[:_COMMAND_SHOWN])}")
-            if not self._asking.current and self._asking.must_wait(
-                lambda: command_lookups(call.broker, command, partial(rights.allowed, call))
+            asks = not self._asking.current or command.verb in RECOVERED
+            if asks and self._asking.must_wait(
+                lambda: command_lookups(call, partial(rights.allowed, call))
             ):
                 return False
             ownership.check(call)

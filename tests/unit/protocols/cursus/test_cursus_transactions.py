@@ -10,6 +10,7 @@ from tests.support.cursus_world import Client, CursusBroker, Message, batch
 
 from pentalog.broker.port import Committed
 from pentalog.model import batch as batches_of
+from pentalog.model.errors import StorageFailed
 from pentalog.model.types import Ack, Partition, Record
 
 COMMITTED = "CONSUME topic=orders partition=0 offset=0 member=m"
@@ -42,10 +43,10 @@ class Transactional:
     def begin(self) -> str:
         return self.client.text(f"BEGIN_TXN {self.who}")
 
-    def publish(self, payload: str, seq: int, partition: int = 0) -> str:
+    def publish(self, payload: str, seq: int, partition: int | None = 0) -> str:
+        place = "" if partition is None else f" partition={partition}"
         return self.client.text(
-            f"TXN_PUBLISH {self.who} topic=orders partition={partition} seqNum={seq} "
-            f"message={payload}"
+            f"TXN_PUBLISH {self.who} topic=orders{place} seqNum={seq} message={payload}"
         )
 
     def end(self, result: str = "commit") -> str:
@@ -143,6 +144,21 @@ def test_a_repeated_message_is_stored_once(client: Client) -> None:
     assert "staged_messages=2" in tx.publish("other partition", 1, partition=1)
     tx.end()
     assert payloads(client) == [b"a"]
+
+
+@pytest.mark.parametrize("asked", [None, -1])
+def test_a_repetition_stays_in_the_partition_that_was_chosen(
+    broker: CursusBroker, client: Client, asked: int | None
+) -> None:
+    tx = Transactional(client)
+    tx.begin()
+    first = tx.publish("a", 1, asked)
+    tx.client = broker.connect()
+    assert tx.publish("a", 1, asked) == first
+    assert tx.publish("b", 2, asked).rpartition(" ")[2] != first.rpartition(" ")[2]
+    assert tx.end() == "OK transactional_id=tx2 state=committed messages=2 offsets=0"
+    found = [payloads(client, COMMITTED.replace("=0", f"={index}", 1)) for index in (0, 1)]
+    assert sorted(found) == [[b"a"], [b"b"]]
 
 
 def test_sequence_numbers_are_the_clients_own(client: Client) -> None:
@@ -253,4 +269,79 @@ def test_an_open_transaction_goes_on_after_a_restart(tmp_path: Path) -> None:
     assert tx.publish("after", 2).startswith("OK")
     assert tx.end().startswith("OK transactional_id=tx2 state=committed")
     assert payloads(tx.client) == [b"before", b"after"]
+    second.close()
+
+
+@pytest.mark.parametrize("asked", [None, 0, 1])
+def test_a_repetition_is_recognised_after_a_restart(tmp_path: Path, asked: int | None) -> None:
+    first = CursusBroker(tmp_path / "again")
+    client = first.connect()
+    client.text("CREATE topic=orders partitions=2")
+    tx = Transactional(client)
+    tx.begin()
+    tx.publish("a", 1, asked)
+    answer = tx.publish("b", 2, asked)
+    first.close()
+    second = CursusBroker(tmp_path / "again")
+    tx.client = second.connect()
+    again = tx.publish("b", 2, asked)
+    assert again.rpartition(" ")[2] == answer.rpartition(" ")[2]
+    tx.publish("c", 3, asked)
+    assert tx.end().startswith("OK transactional_id=tx2 state=committed")
+    found = [
+        payload
+        for index in (0, 1)
+        for payload in payloads(tx.client, COMMITTED.replace("=0", f"={index}", 1))
+    ]
+    assert sorted(found) == [b"a", b"b", b"c"]
+    second.close()
+
+
+def test_a_topic_of_an_open_transaction_is_deleted_before_a_restart(tmp_path: Path) -> None:
+    first = CursusBroker(tmp_path / "again")
+    client = first.connect()
+    client.text("CREATE topic=orders partitions=2")
+    tx = Transactional(client)
+    tx.begin()
+    tx.publish("a", 1, 1)
+    tx.publish("b", 2, 0)
+    client.text("DELETE topic=orders")
+    client.text("CREATE topic=orders partitions=1")
+    tx.publish("c", 3, 0)
+    first.close()
+    second = CursusBroker(tmp_path / "again")
+    tx.client = second.connect()
+    assert tx.publish("c", 3, None).endswith("partition=0")
+    assert tx.publish("d", 4, None).startswith("OK")
+    assert tx.end().startswith("OK")
+    assert payloads(tx.client) == [b"c", b"d"]
+    second.close()
+
+
+def test_a_message_that_cannot_be_read_back_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the message in the log is the repeated one is not known: nothing is written."""
+    first = CursusBroker(tmp_path / "again")
+    client = first.connect()
+    client.text("CREATE topic=orders partitions=2")
+    tx = Transactional(client)
+    tx.begin()
+    tx.publish("a", 1)
+    first.close()
+    second = CursusBroker(tmp_path / "again")
+    tx.client = second.connect()
+
+    def fail(*_: object, **__: object) -> None:
+        raise StorageFailed("the disk failed")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(second.log, "open", fail)
+        assert tx.publish("a", 1) == (
+            'ERROR: transaction_publish_failed reason="it is not known whether this message is in '
+            'the transaction: the newest message of orders-0 cannot be read"'
+        )
+    assert tx.publish("a", 1).startswith("OK")
+    assert tx.end().startswith("OK")
+    assert payloads(tx.client) == [b"a"]
     second.close()

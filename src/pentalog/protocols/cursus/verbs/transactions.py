@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
+import weakref
 from functools import partial
 from typing import Final
 
 from pentalog.broker.port import Committed, TransactionView
 from pentalog.model.batch import TRANSACTIONAL
-from pentalog.model.errors import BrokerError, TransactionUnknown
+from pentalog.model.errors import BrokerError, TransactionState, TransactionUnknown
 from pentalog.model.later import Later
-from pentalog.model.types import Ack, Appended, Identity, Partition
-from pentalog.protocols.cursus import records
+from pentalog.model.types import Ack, Appended, Identity
 from pentalog.protocols.cursus.calls import Call
-from pentalog.protocols.cursus.door import OpenTransaction
+from pentalog.protocols.cursus.door import MessageKey, OpenTransaction
 from pentalog.protocols.cursus.errors import Refused, quoted, shown
 from pentalog.protocols.cursus.messages import encoded, transaction_of
 from pentalog.protocols.cursus.publishing import (
@@ -23,11 +22,10 @@ from pentalog.protocols.cursus.publishing import (
     check_writable,
     chosen_route,
 )
+from pentalog.protocols.cursus.staging import Staging, producer_of, ready, staging_of
 from pentalog.protocols.cursus.verbs import groups
 
 _TIMEOUT_MS: Final = 60_000
-_SEEN_MAX: Final = 100
-"""The last messages of a transaction, whose repetition is noticed: clients send one at a time."""
 _SEQUENCES: Final = 1 << 31
 _GATEWAYS: Final = "pentalog-"
 _STATES: Final = {
@@ -56,7 +54,7 @@ def initialize(call: Call) -> None:
     def identified(who: Identity) -> None:
         call.door.transaction(name, who.epoch)
         call.reply(
-            f"OK transactional_id={shown(name)} producerId={_producer(name)} epoch={who.epoch}"
+            f"OK transactional_id={shown(name)} producerId={producer_of(name)} epoch={who.epoch}"
         )
 
     call.after(later, identified)
@@ -70,68 +68,66 @@ def begin(call: Call) -> None:
             f"producer_reinitialization_required transactional_id={shown(name)} "
             f"epoch={view.who.epoch}"
         )
-    open_one.begun = True
+    open_one.begun = open_one.followed = True
+    open_one.user = weakref.ref(call.session)
     call.reply(
-        f"OK transactional_id={shown(name)} state=open producerId={_producer(name)} "
+        f"OK transactional_id={shown(name)} state=open producerId={producer_of(name)} "
         f"epoch={view.who.epoch}"
     )
 
 
 def publish(call: Call) -> None:
-    command = call.command
-    name = _name(call)
-    topic, message = command.need("topic"), command.need("message")
-    if not command.get("seqNum"):
-        raise Refused('invalid_seq_num command=TXN_PUBLISH reason="missing seqNum"')
-    reason = 'invalid_seq_num command=TXN_PUBLISH reason="must be 1 or more"'
-    seq = command.number("seqNum", reason, least=1, most=(1 << 64) - 1)
-    index = -1
-    if "partition" in command.parameters:
-        reason = "invalid_partition command=TXN_PUBLISH"
-        index = command.number("partition", reason, least=-1, most=(1 << 31) - 1)
-    view, open_one = _open(call, name)
-    key = encoded(command.get("key"))
-    route = chosen_route(call, topic, index, key)
+    """TXN_PUBLISH: answered when the message is durable, also if it is a repetition.
+
+    What another process wrote has been looked up before (`staging.recover`).
+    """
+    staging = staging_of(call)
+    view, open_one = _open(call, staging.name)
+    appended = open_one.staged.get(staging.key)
+    if appended is None:
+        appended = _stage(call, staging, view, open_one)
+    else:
+        # Refuse it if the topic is gone or may not be written any more.
+        check_writable(call, call.door.route(encoded(staging.topic), appended.at.index))
+    told = f"topic={staging.topic} partition={appended.at.index}"
+
+    def answer(_: Appended) -> None:
+        call.reply(
+            f"OK transactional_id={shown(staging.name)} staged_messages={open_one.messages} {told}"
+        )
+
+    settled = call.broker.log.settle(appended, Ack.DURABLE)
+    settled.then(partial(_forget_failed, open_one, staging.key, appended))
+    call.after(settled, answer)
+
+
+def _stage(
+    call: Call, staging: Staging, view: TransactionView, open_one: OpenTransaction
+) -> Appended:
+    route = chosen_route(call, staging.topic, staging.asked, staging.record_key)
     check_writable(call, route)
-    data, read = records.single(
-        producer=encoded(_producer(name)),
-        seq=seq,
-        epoch=view.who.epoch,
-        key=key,
-        payload=encoded(message),
-    )
+    data, read = staging.record(view)
     check_sizes(route, read, Ack.DURABLE)
-    if (route.at, seq) not in open_one.seen:
-        call.broker.transactions.admit(view.name, view.who, route.at, enlists=True)
-        written = call.broker.sourcing.producers.written(route.at, view.who)
-        sequence = (written[-1].sequence_last + 1) % _SEQUENCES if written else 0
-        appended = append(call, route, data, read, Sequencing(view.who, sequence), TRANSACTIONAL)
-        open_one.messages += 1
-        open_one.seen[route.at, seq] = None
-        if len(open_one.seen) > _SEEN_MAX:
-            del open_one.seen[next(iter(open_one.seen))]
-        if not call.broker.knowledge.current:
-            # Others keep it: what they have not taken must not seem to be in the transaction.
-            settled = call.broker.log.settle(appended, Ack.DURABLE)
-            settled.then(partial(_unsee, open_one, (route.at, seq)))
-            told = f"topic={topic} partition={route.at.index}"
-            call.after(settled, lambda _: _staged(call, name, open_one, told))
-            return
-    _staged(call, name, open_one, f"topic={topic} partition={route.at.index}")
+    call.broker.transactions.admit(view.name, view.who, route.at, enlists=True)
+    written = call.broker.sourcing.producers.written(route.at, view.who)
+    sequence = (written[-1].sequence_last + 1) % _SEQUENCES if written else 0
+    appended = append(call, route, data, read, Sequencing(view.who, sequence), TRANSACTIONAL)
+    open_one.note(staging.key, appended)
+    open_one.counts[route.at] = open_one.counts.get(route.at, 0) + 1
+    return appended
 
 
-def _staged(call: Call, name: str, open_one: OpenTransaction, where: str) -> None:
-    call.reply(f"OK transactional_id={shown(name)} staged_messages={open_one.messages} {where}")
-
-
-def _unsee(
-    open_one: OpenTransaction, message: tuple[Partition, int], settled: Later[Appended]
+def _forget_failed(
+    open_one: OpenTransaction, message: MessageKey, appended: Appended, settled: Later[Appended]
 ) -> None:
+    """Whether a message that was refused is in the log is looked up when it is repeated."""
     try:
         settled.check()
     except BrokerError:
-        open_one.messages -= 1
-        open_one.seen.pop(message, None)
+        if open_one.staged.get(message) is appended:
+            del open_one.staged[message]
+            open_one.counts[appended.at] = open_one.counts.get(appended.at, 1) - 1
+        open_one.forget()
 
 
 def send_offsets(call: Call) -> None:
@@ -172,14 +168,33 @@ def end(call: Call) -> None:
         return
     if view.phase == "PrepareCommit" and not commit:
         raise Refused(f"transaction_not_abortable transactional_id={shown(name)} state=committing")
-    if view.phase == "Empty":
-        if not open_one.begun:
-            raise _not_found(name)
-        # Nothing was written: there is nothing for the broker to end.
+    later = _end(call, view, commit=commit)
+
+    def ended(_: None) -> None:
+        try:
+            later.check()
+        except TransactionState:
+            if view.phase != "Empty":
+                raise
+            if not open_one.begun:
+                raise _not_found(name) from None
+            # Nothing was written: there is nothing for the broker to end.
         _finish(call, name, open_one, commit=commit)
-        return
-    later = call.broker.transactions.end(name, view.who, commit=commit, bump=False)
-    call.after(later, lambda _: _finish(call, name, open_one, commit=commit))
+
+    call.after(ready(later), ended)
+
+
+def _end(call: Call, view: TransactionView, *, commit: bool) -> Later[Identity]:
+    """End a transaction; the engine decides also where no write is known here.
+
+    After a crash its marker may be in the log while the state does not know of it.
+    """
+    try:
+        return call.broker.transactions.end(view.name, view.who, commit=commit, bump=False)
+    except TransactionState as refusal:
+        refused: Later[Identity] = Later()
+        refused.refuse(refusal)
+        return refused
 
 
 def status(call: Call) -> None:
@@ -200,7 +215,8 @@ def status(call: Call) -> None:
 
 def _finish(call: Call, name: str, open_one: OpenTransaction, *, commit: bool) -> None:
     open_one.ended = "committed" if commit else "aborted"
-    open_one.seen.clear()
+    open_one.staged.clear()
+    open_one.known.clear()
     _tell(call, name, open_one)
 
 
@@ -227,11 +243,6 @@ def _name(call: Call) -> str:
     return name
 
 
-def _producer(name: str) -> str:
-    """What clients call the producer; the broker's own identity is a number."""
-    return f"txn-{hashlib.sha256(encoded(name)).digest()[:8].hex()}"
-
-
 def _owned(call: Call, name: str) -> tuple[TransactionView, OpenTransaction]:
     """The transaction of this name, for its owner only."""
     command = call.command
@@ -249,7 +260,7 @@ def _owned(call: Call, name: str) -> tuple[TransactionView, OpenTransaction]:
             raise _not_found(name) from None
         reason = f"transaction {name} is not initialized; call INIT_PRODUCER_ID first"
         raise Refused(f"{failure} reason={quoted(reason)}") from None
-    if producer != _producer(name):
+    if producer != producer_of(name):
         reason = f"transaction {name} belongs to another producer"
         raise Refused(f"{failure} reason={quoted(reason)}")
     if epoch != view.who.epoch:
