@@ -210,6 +210,28 @@ def test_producers_outlive_them_also_if_the_end_of_the_log_is_lost() -> None:
         bench = bench.restart("cut")
 
 
+def test_segments_stay_if_the_log_cannot_be_synced() -> None:
+    bench = DiskBench()
+    bench.partition(segment_bytes=1500)
+    once = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+    first = bench.settled(b"exactly once", **once)
+    for _ in range(4):
+        bench.settled(b"x" * 900)
+    partition = bench.store.get(AT)
+    bench.code = errno.EIO
+    bench.refuse = lambda call, path: call == "sync" and path.endswith(".log")
+    partition.trim(partition.segments[2].base_offset)
+    bench.store.write_starts()
+    assert partition.failed
+    assert partition.segments[0].base_offset == 0
+    assert partition.start_offset > 0
+    bench = bench.restart("kill")
+    bench.partition(segment_bytes=1500)
+    again = bench.settled(b"exactly once", **once)
+    assert again.duplicate
+    assert again.base_offset == first.base_offset
+
+
 @pytest.mark.parametrize("lost", ["its data", "its newest entry"])
 def test_retention_does_not_follow_a_time_index_that_lost(lost: str) -> None:
     interval_bytes = 4096 if lost == "its data" else 200  # one entry in each segment, or several

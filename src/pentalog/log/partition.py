@@ -507,9 +507,8 @@ class PartitionLog:
         The first one that the disk does not let go keeps all after it: a log without those would
         have a hole after the next start.
         """
-        if not doomed:
+        if not doomed or not self.snapshots.keep(doomed[-1].next_offset):
             return 0
-        self.snapshots.keep(doomed[-1].next_offset)
         dropped = 0
         for segment in doomed:
             assert segment is self.segments[0]

@@ -102,15 +102,16 @@ class ProducerSnapshots:
         if older >= 0:
             files.remove(self._path(older))
 
-    def keep(self, before: int) -> None:
+    def keep(self, before: int) -> bool:
         """Make sure that a power cut leaves what producers wrote before an offset.
 
         The segments that hold it are about to go.  A snapshot of an end that a power cut takes back
-        would be of no use to the next start, so the log is synced first.
+        would be of no use to the next start, so the log is synced first.  False if that fails: then
+        the segments must stay until the next start.
         """
         partition = self._partition
         if not len(partition.producers) or self.synced_offset >= before or partition.failed:
-            return
+            return not partition.failed
         try:
             partition.make_up_for_aborts()
             partition.aborts_unwritten = bool(partition.aborts_unsynced)  # if the sync fails
@@ -123,6 +124,7 @@ class ProducerSnapshots:
             # Not a reason to keep the records: to drop them may be what makes room.
             what = f"keep what producers wrote to {partition.name}"
             partition.troubles.tell(logging.WARNING, "snapshot", what, error)
+        return not partition.failed
 
     def _sync_log(self) -> None:
         partition = self._partition
