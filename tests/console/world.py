@@ -67,7 +67,7 @@ class Browser:
         for argument in (
             "--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu",
             "--window-size=1280,900", "--hide-scrollbars",
-            # A page that nobody looks at gets little of a busy machine.
+            # Chromium lowers the priority of pages in the background.
             "--disable-renderer-backgrounding", "--disable-backgrounding-occluded-windows",
             "--disable-background-timer-throttling", *arguments,
         ):  # fmt: skip

@@ -188,13 +188,28 @@ def test_producers_outlive_the_segments_that_held_their_batches(by: str) -> None
         bench = bench.restart("cut")
 
 
-def test_producers_outlive_them_also_if_the_end_of_the_log_is_lost() -> None:
+ONCE = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+
+
+def open_with_producer() -> DiskBench:
+    """Several segments; the first batch is of an idempotent producer."""
     bench = DiskBench()
     bench.partition(segment_bytes=1500)
-    once = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
-    first = bench.settled(b"exactly once", **once)
+    bench.settled(b"exactly once", **ONCE)
     for _ in range(4):
         bench.settled(b"x" * 900)
+    return bench
+
+
+def assert_repetition_known(bench: DiskBench) -> None:
+    bench.partition(segment_bytes=1500)
+    again = bench.settled(b"exactly once", **ONCE)
+    assert again.duplicate
+    assert again.base_offset == 0
+
+
+def test_producers_outlive_them_also_if_the_end_of_the_log_is_lost() -> None:
+    bench = open_with_producer()
     partition = bench.store.get(AT)
     bench.append(b"not synced yet")
     partition.trim(partition.segments[2].base_offset)
@@ -203,20 +218,12 @@ def test_producers_outlive_them_also_if_the_end_of_the_log_is_lost() -> None:
     # The names of the deleted segments reach the disk, and of the records only what was synced.
     bench = bench.restart("cut", kept=lambda path: path == "events-0")
     for _ in range(2):
-        bench.partition(segment_bytes=1500)
-        again = bench.settled(b"exactly once", **once)
-        assert again.duplicate
-        assert again.base_offset == first.base_offset
+        assert_repetition_known(bench)
         bench = bench.restart("cut")
 
 
 def test_segments_stay_if_the_log_cannot_be_synced() -> None:
-    bench = DiskBench()
-    bench.partition(segment_bytes=1500)
-    once = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
-    first = bench.settled(b"exactly once", **once)
-    for _ in range(4):
-        bench.settled(b"x" * 900)
+    bench = open_with_producer()
     partition = bench.store.get(AT)
     bench.code = errno.EIO
     bench.refuse = lambda call, path: call == "sync" and path.endswith(".log")
@@ -225,11 +232,7 @@ def test_segments_stay_if_the_log_cannot_be_synced() -> None:
     assert partition.failed
     assert partition.segments[0].base_offset == 0
     assert partition.start_offset > 0
-    bench = bench.restart("kill")
-    bench.partition(segment_bytes=1500)
-    again = bench.settled(b"exactly once", **once)
-    assert again.duplicate
-    assert again.base_offset == first.base_offset
+    assert_repetition_known(bench.restart("kill"))
 
 
 @pytest.mark.parametrize("lost", ["its data", "its newest entry"])

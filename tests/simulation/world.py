@@ -63,8 +63,8 @@ _READS: Final = (
     (dead_letters, "OPEN_BYTES", 1500),
     (derived_topics, "READ_BYTES_MAX", 1500),
     (aggregates, "_CHUNK_BYTES", 1500),
-    (segment, "_WALK_BYTES", 600),
-    (times, "_WALK_BYTES", 600),
+    (segment, "WALK_BYTES", 600),
+    (times, "WALK_BYTES", 600),
     (windows, "WINDOW_BYTES", 2000),
 )
 """How much the broker reads at once, where it reads little."""

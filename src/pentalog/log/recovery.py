@@ -22,13 +22,12 @@ from pentalog.log.journal import Entry
 from pentalog.log.partition import PartitionLog
 from pentalog.log.producers import Producers, Written
 from pentalog.log.replay import Replayed, replay
-from pentalog.log.segment import Point, Segment, segment_path
+from pentalog.log.segment import HEADER_BYTES, Point, Segment, segment_path
 
 log = logging.getLogger("pentalog.log")
 
 _SEGMENT_NAME: Final = re.compile(r"(\d{20})\.log")
 _SNAPSHOT_NAME: Final = re.compile(r"(\d{20})\.producers")
-_HEADER_BYTES: Final = 61
 _REWRITE_BYTES: Final = 1 << 20
 
 
@@ -153,7 +152,7 @@ def _open_segments(
         return
     known_end = max(recovery_point if stop is None else stop.end_offset, replayed.end_offset)
     for segment in list(partition.segments):
-        # One that ends at the recovery point, too: its indexes may be newer than the last sync.
+        # Includes a segment that ends at the recovery point: its index files may not be synced.
         if segment.active or segment.next_offset >= recovery_point:
             yield
             boundaries = replayed.boundaries.get(segment.base_offset, [])
@@ -269,9 +268,9 @@ def _close_end(partition: PartitionLog, known_end: int) -> None:
 
 
 def _resume_point(segment: Segment, recovery_point: int) -> tuple[int, int, list[int]]:
-    """The boundary from which everything must be read, as position and offset.
+    """Return the boundary from which everything must be read: its position and its offset.
 
-    Last come the positions that the index file has, those behind that boundary included.
+    The third value is all positions in the index file, including those after that boundary.
     """
     index, _ = segment.read_index_files()
     if index is None:
@@ -279,12 +278,9 @@ def _resume_point(segment: Segment, recovery_point: int) -> tuple[int, int, list
     positions = list(index.positions)
     entry = bisect_left(index.offsets, max(0, recovery_point - segment.base_offset)) - 1
     while entry >= 0:
-        position = index.positions[entry]
-        if position + _HEADER_BYTES <= segment.size:
-            header = segment.header_at(position)
-            last = header.base_offset + header.last_offset_delta - segment.base_offset
-            if header.magic == 2 and last == index.offsets[entry] and header.last_offset_delta >= 0:
-                return position, header.base_offset, positions
+        header = segment.entry_header(index, entry)
+        if header is not None:
+            return index.positions[entry], header.base_offset, positions
         entry -= 1
     return 0, segment.base_offset, positions
 
@@ -303,7 +299,7 @@ def _open_aborted(partition: PartitionLog) -> None:
         file = partition.files.open(path)
         size = partition.files.size(file)
         # At most one entry per batch: a file that is larger is not read whole.
-        size_max = (segment.size // _HEADER_BYTES + 1) * transactions.ENTRY_BYTES
+        size_max = (segment.size // HEADER_BYTES + 1) * transactions.ENTRY_BYTES
         data = partition.files.read(file, min(size, size_max), 0)
         entries = transactions.unpack(data, segment.base_offset, segment.next_offset)
         for entry in entries:

@@ -35,7 +35,9 @@ from pentalog.log.windows import Windows
 SUFFIXES: Final = (".log", ".index", ".timeindex", ".txnindex")
 DELETED: Final = ".deleted"
 
-_WALK_BYTES: Final = 16 << 10
+WALK_BYTES: Final = 16 << 10
+_WRONG_ENTRIES_MAX: Final = 16
+"""Index entries in a row that do not lead to their batches, before the index is rebuilt."""
 HEADER_BYTES: Final = 61
 
 
@@ -315,9 +317,9 @@ class Segment:
         return index, time_index
 
     def index_headers(self, start: int, end: int) -> Scan | None:
-        """Index the batches between two boundaries by their headers; None if they do not lead on.
+        """Index the batches between two boundaries by their headers; checksums are not verified.
 
-        Checksums are not verified.
+        Returns None if a header is damaged.
         """
         with self._mapped(start) as view:
             scan = kernels.scan_batches(
@@ -346,7 +348,10 @@ class Segment:
         offset_max: int = OFFSET_MAX,
         care: Care = AT_REST,
     ) -> Inspection:
-        """Check every batch from a boundary to the end of the file; `before`: what lies before."""
+        """Check every batch from a boundary to the end of the file.
+
+        `before` is the scan of the batches before that boundary.
+        """
         with self._mapped(position) as view:
             return inspect(
                 view[position : self.size],
@@ -375,9 +380,9 @@ class Segment:
                 mapped.close()
 
     def adopt(self, before: Scan | None, found: Inspection, *, from_position: int) -> None:
-        """Believe an inspection that began at `from_position`, and the headers before that.
+        """Take over an inspection that began at `from_position`, and the headers before that.
 
-        Both indexes are made anew: no sync says what their files hold after a power cut.
+        Both indexes are rebuilt: their files are not synced, so a power cut may leave old ones.
         """
         self._index, self._time_index = OffsetIndex(), TimeIndex()
         self.timestamp_max = self.timestamp_max_offset = -1
@@ -433,7 +438,7 @@ class Segment:
             if damage is not None:
                 position = damage.end
                 continue
-            end = min(position + _WALK_BYTES, self.sound_until(position))
+            end = min(position + WALK_BYTES, self.sound_until(position))
             self.trust(position, end, patient=patient)
             if damage_at(self.damages, position) is not None:
                 continue
@@ -450,39 +455,50 @@ class Segment:
     def _walk_from(self, offset: int, *, patient: bool) -> int:
         """Where to begin a walk to an offset: the nearest sound batch that the index leads to."""
         index = self.index
+        wrong = 0
         for number in range(bisect_right(index.offsets, offset - self.base_offset) - 1, -1, -1):
             position = index.positions[number]
-            self.trust(position, min(self.size, position + _WALK_BYTES), patient=patient)
+            self.trust(position, min(self.size, position + WALK_BYTES), patient=patient)
             damage = damage_at(self.damages, position)
-            if damage is None and self.entry_header(number) is not None:
-                return position
-            if damage is not None and damage.end < self.size and damage.next_offset <= offset:
+            if damage is None:
+                if self.entry_header(index, number) is not None:
+                    return position
+                wrong += 1
+            elif damage.end < self.size and damage.next_offset <= offset:
                 return damage.end
+            if wrong == _WRONG_ENTRIES_MAX:
+                self.rebuild()
+                return self._walk_from(offset, patient=patient)
         return 0
 
-    def entry_header(self, number: int) -> BatchHeader | None:
-        """The batch that an entry of the index names; None if it does not lie there."""
-        position = self.index.positions[number]
+    def entry_header(self, index: OffsetIndex, number: int) -> BatchHeader | None:
+        """Return the header of the batch that an index entry names; None if it is not there."""
+        position = index.positions[number]
         data = self.files.read(self.file, HEADER_BYTES, position)
         if len(data) < HEADER_BYTES:
             return None
         header = kernels.batch_header(data, 0)
         last = header.base_offset + header.last_offset_delta - self.base_offset
-        named = last == self.index.offsets[number] and header.last_offset_delta >= 0
+        named = last == index.offsets[number] and header.last_offset_delta >= 0
         return header if named and header.magic == 2 else None
 
-    def led_to(self, number: int, least: int = 0) -> int:
-        """Where the last entry up to this one leads that names its batch, `least` at the least."""
+    def checked_position(self, number: int, least: int = 0) -> int:
+        """Return the position of an index entry, or of an earlier one that leads to its batch.
+
+        `least` is a known boundary: it is returned if no entry after it is right.
+        """
         positions = self.index.positions
-        while number >= 0 and positions[number] > least:
-            if self.entry_header(number) is not None:
-                return positions[number]
-            number -= 1
+        for entry in range(number, max(number - _WRONG_ENTRIES_MAX, -1), -1):
+            if positions[entry] <= least:
+                break
+            if self.entry_header(self.index, entry) is not None:
+                return positions[entry]
         return least
 
     def position_near(self, offset: int) -> int:
         """A batch boundary at or before the batch that holds an offset."""
-        return self.led_to(bisect_right(self.index.offsets, offset - self.base_offset) - 1)
+        number = bisect_right(self.index.offsets, offset - self.base_offset) - 1
+        return self.checked_position(number)
 
     def sound_until(self, position: int) -> int:
         damage = damage_from(self.damages, position)
@@ -490,10 +506,10 @@ class Segment:
 
     def boundary(self, start: int, limit: int, *, patient: bool) -> Found:
         """The last batch boundary in `start..limit`; `start` is one and is sound."""
-        position = self.led_to(bisect_right(self.index.positions, limit) - 1, start)
+        position = self.checked_position(bisect_right(self.index.positions, limit) - 1, start)
         offset = -1
         while position < limit:
-            data = self.read(position, min(_WALK_BYTES, limit - position), patient=patient)
+            data = self.read(position, min(WALK_BYTES, limit - position), patient=patient)
             if len(data) < HEADER_BYTES:
                 break
             header = kernels.batch_header(data, 0)

@@ -105,9 +105,9 @@ class ProducerSnapshots:
     def keep(self, before: int) -> bool:
         """Make sure that a power cut leaves what producers wrote before an offset.
 
-        The segments that hold it are about to go.  A snapshot of an end that a power cut takes back
-        would be of no use to the next start, so the log is synced first.  False if that fails: then
-        the segments must stay until the next start.
+        The caller is about to delete the segments that hold it.  The log is synced first: a start
+        ignores a snapshot taken after the end of the log.  Returns False if that sync fails; the
+        segments must then stay until the next start.
         """
         partition = self._partition
         if not len(partition.producers) or self.synced_offset >= before or partition.failed:

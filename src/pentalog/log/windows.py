@@ -1,8 +1,8 @@
-"""Windows of a segment's file that are inspected when they are first read."""
+"""Lazy inspection of a segment file: each window is checked when it is first read."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pentalog.log.inspection import Care, Damage, inspect
@@ -21,17 +21,20 @@ class _Start(NamedTuple):
 
 
 class Windows:
-    """What this process did not write is cut at batches that the index really leads to."""
+    """Splits the part of a file that another process wrote at checked index entries."""
 
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
-        starts = [_Start(0, segment.base_offset)]
-        for number, position in enumerate(segment.index.positions):
-            if starts[-1].position + WINDOW_BYTES <= position < segment.trusted_from:
-                header = segment.entry_header(number)
-                if header is not None and header.base_offset >= starts[-1].offset:
-                    starts.append(_Start(position, header.base_offset))
-        self._starts = starts
+        index = segment.index
+        self._starts = starts = [_Start(0, segment.base_offset)]
+        number = bisect_left(index.positions, WINDOW_BYTES)
+        while number < len(index) and index.positions[number] < segment.trusted_from:
+            header = segment.entry_header(index, number)
+            if header is not None and header.base_offset >= starts[-1].offset:
+                starts.append(_Start(index.positions[number], header.base_offset))
+                number = bisect_left(index.positions, starts[-1].position + WINDOW_BYTES)
+            else:
+                number += 1
         self._inspected: set[int] = set()
 
     @property

@@ -132,7 +132,7 @@ class Cluster:
     def create_topic(
         self, name: str, partitions: int = -1, settings: Mapping[str, str] | None = None
     ) -> bool:
-        """False if it was there already; once it is made, its partitions have leaders.
+        """Create a topic and wait until its partitions have leaders; False if it existed.
 
         The controller of a cluster answers before the brokers know of the topic.
         """
@@ -170,7 +170,7 @@ class Cluster:
             self.retried(waiting, known)
         except Refused as refused:
             if refused.code is not ErrorCode.topic_authorization_failed:
-                raise  # one who may create a topic need not be allowed to describe it
+                raise  # CREATE does not imply DESCRIBE
         return is_new
 
     # Offsets
