@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -101,3 +102,14 @@ class OtherGateway(SecondGateway):
 
     def connect(self) -> GatewayClient:
         return GatewayClient(self)
+
+
+@contextmanager
+def opened_gateway(directory: Path) -> Iterator[CursusGateway]:
+    """A gateway whose cluster has the topic `orders`."""
+    gateway = CursusGateway(directory)
+    gateway.connect().text("CREATE topic=orders partitions=4")
+    try:
+        yield gateway
+    finally:
+        gateway.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from cluster_world import HeldLine, is_produce
-from cursus_gateway import CursusGateway, GatewayClient, OtherGateway
+from cursus_gateway import CursusGateway, GatewayClient, OtherGateway, opened_gateway
 from tests.golden.cursus.test_cursus_golden import CONVERSATIONS, GOLDEN, body_of, spoken
 from tests.support.cursus_world import Message, batch, frame, messages_of, numbered
 
@@ -28,10 +28,8 @@ AT = Partition("orders", 0)
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[CursusGateway]:
-    made = CursusGateway(tmp_path)
-    made.connect().text("CREATE topic=orders partitions=4")
-    yield made
-    made.close()
+    with opened_gateway(tmp_path) as made:
+        yield made
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from cluster_world import is_produce
-from cursus_gateway import CursusGateway, GatewayClient, OtherGateway
+from cursus_gateway import CursusGateway, GatewayClient, OtherGateway, opened_gateway
 
 from pentalog.cluster import writing
 
@@ -17,10 +17,8 @@ CONSUME = "CONSUME topic=orders partition={} offset=0 member=m"
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[CursusGateway]:
-    made = CursusGateway(tmp_path)
-    made.connect().text("CREATE topic=orders partitions=4")
-    yield made
-    made.close()
+    with opened_gateway(tmp_path) as made:
+        yield made
 
 
 @pytest.fixture

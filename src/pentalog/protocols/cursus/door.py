@@ -25,6 +25,8 @@ _BATCH_BYTES_MAX: Final = 1 << 20
 _TRANSACTIONS_MAX: Final = 10_000
 _STAGED_MAX: Final = 100
 """Messages of a transaction whose repetition is noticed: clients send one at a time."""
+_KNOWN_MAX: Final = 1_000
+"""Lookups of a transaction that are remembered; clients choose what they name."""
 
 
 class Route(NamedTuple):
@@ -65,7 +67,7 @@ class OpenTransaction:
         return sum(self.counts.values())
 
     def knows(self, message: MessageKey) -> bool:
-        """Is a message that is not in `staged` certainly not in the transaction?"""
+        """Return whether a message that is not in `staged` cannot be in the transaction."""
         topic, asked, _ = message
         return (
             self.followed
@@ -80,8 +82,14 @@ class OpenTransaction:
         if len(self.staged) > _STAGED_MAX:
             del self.staged[next(iter(self.staged))]
 
+    def note_lookup(self, topic: str, asked: int) -> None:
+        """Remember that the newest messages of a partition, or of all (-1), are in `staged`."""
+        if len(self.known) >= _KNOWN_MAX:
+            self.known.clear()
+        self.known.add((topic, asked))
+
     def forget(self) -> None:
-        """Others may have written messages, or some of ours may be written or not."""
+        """Search the log again: another gateway may have written messages, or a write failed."""
         self.followed = False
         self.known.clear()
 

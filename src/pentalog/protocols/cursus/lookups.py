@@ -24,7 +24,7 @@ _INDEX_MAX: Final = (1 << 31) - 1
 _OFFSET_MAX: Final = (1 << 63) - 1
 _SEQUENCES: Final = 1 << 31
 RECOVERED: Final = frozenset({"TXN_PUBLISH"})
-"""Commands that any engine may have to look something up for."""
+"""Commands that may need a lookup with the embedded engine too."""
 INTERNAL_START: Final = "__"
 """How the names of topics begin that belong to brokers."""
 
@@ -144,7 +144,7 @@ def _transact_publish(broker: Broker, command: Command) -> Lookups:
 
 
 def _stage(call: Call) -> Lookups:
-    """Learn what is written in a transaction, and let a partition take part in it."""
+    """Look up the messages of a transaction and add the partition of this one to it."""
     broker, command = call.broker, call.command
     try:
         staging = staging_of(call)
@@ -153,7 +153,7 @@ def _stage(call: Call) -> Lookups:
     yield from recover(call, staging, _epoch(command))
     tried: set[Partition] = set()
     while not staging.topic.startswith(INTERNAL_START):
-        # Nothing must take part in a transaction that nobody has begun.
+        # A partition must not be added to a transaction that is not open.
         view = open_view(broker, staging.name, _epoch(command))
         if view is None or staging.key in call.door.transaction(view.name, view.who.epoch).staged:
             return

@@ -1,8 +1,8 @@
-"""Messages of transactions: what a TXN_PUBLISH asks for, and which messages are written already.
+"""Deduplication of TXN_PUBLISH: parses the command and finds messages that are already written.
 
-A client that got no answer repeats its TXN_PUBLISH, maybe after a restart of the broker or at
-another gateway.  What this process did not write itself is read back from the log: clients send one
-message at a time, so the newest messages of each partition are enough.
+A client without an answer repeats its TXN_PUBLISH, possibly after a restart or at another gateway.
+Messages that another process wrote are read back from the log.  Clients send one message at a
+time, so the newest messages of each partition are enough.
 """
 
 from __future__ import annotations
@@ -87,14 +87,14 @@ def open_view(broker: Broker, name: str, epoch: int | None) -> TransactionView |
         view = broker.transactions.view(name)
     except TransactionUnknown:
         return None
-    told = door_of(broker).transaction(name, view.who.epoch)
-    if epoch != view.who.epoch or told.ended:
+    open_one = door_of(broker).transaction(name, view.who.epoch)
+    if epoch != view.who.epoch or open_one.ended:
         return None
-    return view if told.begun or view.phase == "Ongoing" else None
+    return view if open_one.begun or view.phase == "Ongoing" else None
 
 
 def must_recover(call: Call, epoch: int | None) -> bool:
-    """Must it be looked up whether the message of this TXN_PUBLISH is written?"""
+    """Return whether the log must be searched for the message of this TXN_PUBLISH."""
     try:
         staging = staging_of(call)
     except Refused:
@@ -106,9 +106,9 @@ def must_recover(call: Call, epoch: int | None) -> bool:
 
 
 def recover(call: Call, staging: Staging, epoch: int | None) -> Iterator[Later[None]]:
-    """Look up whether the message is written, and note where; yields what to wait for.
+    """Search the log for the message and remember its offset; yields what to wait for.
 
-    Raises a refusal if that cannot be known: the message must not be written twice.
+    Raises a refusal if the search fails: the message must not be written twice.
     """
     broker, name = call.broker, staging.name
     if not broker.knowledge.current:
@@ -130,11 +130,11 @@ def recover(call: Call, staging: Staging, epoch: int | None) -> Iterator[Later[N
         if at.topic == staging.topic and staging.asked in (_ANY, at.index):
             yield from _recover_partition(call, staging, found, at)
     open_one = call.door.transaction(name, found.who.epoch)
-    open_one.known.add((staging.topic, staging.asked))
+    open_one.note_lookup(staging.topic, staging.asked)
 
 
 def _notice_moves(call: Call, name: str) -> None:
-    """A client on another connection may have used another gateway meanwhile."""
+    """Forget the transaction if a new connection uses it: the client may have changed gateways."""
     open_one = call.door.transactions.get(name)
     if open_one is not None and (open_one.user is None or open_one.user() is not call.session):
         open_one.forget()
@@ -156,7 +156,7 @@ def _recover_partition(
         return
     offsets = [batch.base_offset for batch in written if batch.base_offset >= 0]
     if written[-1].base_offset < 0:
-        # Sent again under its old number, the leader takes nothing and answers where it is.
+        # The leader does not write a batch with a known sequence again; it returns its offset.
         settled = _send_again(call, staging, view, at, written[-1].sequence_first)
         yield ready(settled)
         _check(settled)
@@ -222,7 +222,7 @@ def _seq_at(opened: Opened, offset: Offset) -> int:
 
 
 def ready(later: Later[Any]) -> Later[None]:
-    """Ready when the other one is, whatever came of it."""
+    """Return a result that is ready when the other one is, even if that was refused."""
     if later.ready:
         return Later.now(None)
     result: Later[None] = Later()

@@ -12,6 +12,7 @@ from pentalog.broker.port import Committed
 from pentalog.model import batch as batches_of
 from pentalog.model.errors import StorageFailed
 from pentalog.model.types import Ack, Partition, Record
+from pentalog.protocols.cursus.door import door_of
 
 COMMITTED = "CONSUME topic=orders partition=0 offset=0 member=m"
 UNCOMMITTED = COMMITTED + " isolation=read_uncommitted"
@@ -256,16 +257,28 @@ def test_a_transaction_of_kafka_is_isolated_here(broker: CursusBroker, client: C
     assert payloads(client) == [b"theirs"]
 
 
-def test_an_open_transaction_goes_on_after_a_restart(tmp_path: Path) -> None:
-    first = CursusBroker(tmp_path / "again")
-    client = first.connect()
+def begun(tmp_path: Path) -> tuple[CursusBroker, Transactional]:
+    """A broker with an open transaction."""
+    broker = CursusBroker(tmp_path / "again")
+    client = broker.connect()
     client.text("CREATE topic=orders partitions=2")
     tx = Transactional(client)
     tx.begin()
+    return broker, tx
+
+
+def restarted(broker: CursusBroker, tx: Transactional, tmp_path: Path) -> CursusBroker:
+    """The same broker after a restart; the transactional client has connected to it."""
+    broker.close()
+    again = CursusBroker(tmp_path / "again")
+    tx.client = again.connect()
+    return again
+
+
+def test_an_open_transaction_goes_on_after_a_restart(tmp_path: Path) -> None:
+    first, tx = begun(tmp_path)
     tx.publish("before", 1)
-    first.close()
-    second = CursusBroker(tmp_path / "again")
-    tx.client = second.connect()
+    second = restarted(first, tx, tmp_path)
     assert tx.publish("after", 2).startswith("OK")
     assert tx.end().startswith("OK transactional_id=tx2 state=committed")
     assert payloads(tx.client) == [b"before", b"after"]
@@ -274,16 +287,10 @@ def test_an_open_transaction_goes_on_after_a_restart(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("asked", [None, 0, 1])
 def test_a_repetition_is_recognised_after_a_restart(tmp_path: Path, asked: int | None) -> None:
-    first = CursusBroker(tmp_path / "again")
-    client = first.connect()
-    client.text("CREATE topic=orders partitions=2")
-    tx = Transactional(client)
-    tx.begin()
+    first, tx = begun(tmp_path)
     tx.publish("a", 1, asked)
     answer = tx.publish("b", 2, asked)
-    first.close()
-    second = CursusBroker(tmp_path / "again")
-    tx.client = second.connect()
+    second = restarted(first, tx, tmp_path)
     again = tx.publish("b", 2, asked)
     assert again.rpartition(" ")[2] == answer.rpartition(" ")[2]
     tx.publish("c", 3, asked)
@@ -298,19 +305,13 @@ def test_a_repetition_is_recognised_after_a_restart(tmp_path: Path, asked: int |
 
 
 def test_a_topic_of_an_open_transaction_is_deleted_before_a_restart(tmp_path: Path) -> None:
-    first = CursusBroker(tmp_path / "again")
-    client = first.connect()
-    client.text("CREATE topic=orders partitions=2")
-    tx = Transactional(client)
-    tx.begin()
+    first, tx = begun(tmp_path)
     tx.publish("a", 1, 1)
     tx.publish("b", 2, 0)
-    client.text("DELETE topic=orders")
-    client.text("CREATE topic=orders partitions=1")
+    tx.client.text("DELETE topic=orders")
+    tx.client.text("CREATE topic=orders partitions=1")
     tx.publish("c", 3, 0)
-    first.close()
-    second = CursusBroker(tmp_path / "again")
-    tx.client = second.connect()
+    second = restarted(first, tx, tmp_path)
     assert tx.publish("c", 3, None).endswith("partition=0")
     assert tx.publish("d", 4, None).startswith("OK")
     assert tx.end().startswith("OK")
@@ -318,19 +319,27 @@ def test_a_topic_of_an_open_transaction_is_deleted_before_a_restart(tmp_path: Pa
     second.close()
 
 
+def test_remembered_lookups_are_bounded(tmp_path: Path) -> None:
+    first, tx = begun(tmp_path)
+    tx.publish("a", 1)
+    second = restarted(first, tx, tmp_path)
+    for number in range(1_500):
+        tx.publish("b", 2, 2 + number)  # partitions that do not exist
+    ((_, transaction),) = door_of(second.broker).transactions.items()
+    assert 0 < len(transaction.known) <= 1_000
+    assert tx.publish("a", 1).startswith("OK")
+    assert tx.end().startswith("OK")
+    assert payloads(tx.client) == [b"a"]
+    second.close()
+
+
 def test_a_message_that_cannot_be_read_back_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether the message in the log is the repeated one is not known: nothing is written."""
-    first = CursusBroker(tmp_path / "again")
-    client = first.connect()
-    client.text("CREATE topic=orders partitions=2")
-    tx = Transactional(client)
-    tx.begin()
+    first, tx = begun(tmp_path)
     tx.publish("a", 1)
-    first.close()
-    second = CursusBroker(tmp_path / "again")
-    tx.client = second.connect()
+    second = restarted(first, tx, tmp_path)
 
     def fail(*_: object, **__: object) -> None:
         raise StorageFailed("the disk failed")
