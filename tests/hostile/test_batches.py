@@ -131,7 +131,13 @@ def test_a_compacted_topic_takes_a_batch_of_many_records(tmp_path: Path) -> None
     count = 600_000
     data = packed(tiny_records(count, keyed=True), count, compression.ZSTD)
     with HostileWorld(tmp_path) as world, world.connect() as client:
-        create(client, "compacted", cleanup_policy="compact", message_timestamp_before_max_ms="9" * 15)
+        oldest_ms = "9" * 15
+        create(
+            client,
+            "compacted",
+            cleanup_policy="compact",
+            message_timestamp_before_max_ms=oldest_ms,
+        )
 
         def attack() -> None:
             for _ in range(5):

@@ -166,7 +166,7 @@ class KafkaSession:
         for number, item in enumerate(split.items):
             if isinstance(item, ProduceRun):
                 line: Line = self
-                if (metered or self._holds) and self._replies.full:
+                if self._holds or (metered and self._replies.full):
                     return self._keep(split, number, item.start)
                 if metered:
                     line = self._metered(item)
@@ -176,7 +176,7 @@ class KafkaSession:
                 ):
                     self._violation("a Produce without acks was refused")
             else:
-                if self._replies.full:
+                if self._holds or self._replies.full:
                     return self._keep(split, number, item[0] - 4)
                 context.metrics.requests += 1
                 self._serve_frame(data, *item)
