@@ -52,6 +52,9 @@ class Line(Protocol):
     def hang_up(self) -> None:
         """Close after what was sent before this."""
 
+    def hold(self) -> Callable[[], None]:
+        """Serve no further request of the connection until the function returned is called."""
+
     @property
     def waits(self) -> set[Waiting]:
         """Waits to be given up when the connection goes; whoever adds one takes it out."""
@@ -153,6 +156,9 @@ class KeptLine:
 
     def hang_up(self) -> None:
         self._line.hang_up()
+
+    def hold(self) -> Callable[[], None]:
+        return self._line.hold()
 
 
 @dataclass(frozen=True, slots=True)

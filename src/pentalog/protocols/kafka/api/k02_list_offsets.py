@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from pentalog.broker.security import Operation
+from pentalog.model.later import Later
 from pentalog.model.types import Edge, Horizon, Partition
 from pentalog.protocols.kafka.authorization import find
 from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused, code_of
@@ -76,19 +77,39 @@ def _find(call: Call, topic: str, asked: Any) -> Partition:
 
 def _answer(call: Call, topics: list[dict[str, Any]], found: Sequence[Found]) -> None:
     horizon = Horizon.STABLE if call.field("isolation_level", 0) == 1 else Horizon.DURABLE
-    for answer, at, when in found:
+    located: list[tuple[Found, Later[tuple[int, int]]]] = []
+    for each in found:
         try:
-            offset, answer["timestamp"] = _locate(call, at, when, horizon)
+            located.append((each, _locate(call, each.at, each.when, horizon)))
+        except REFUSALS as refusal:
+            each.answer["error_code"] = code_of(refusal)
+    searches = [later for _, later in located]
+    call.when_all(searches, lambda kept: _finish(kept, topics, located, horizon))
+
+
+def _finish(
+    call: Call,
+    topics: list[dict[str, Any]],
+    located: Sequence[tuple[Found, Later[tuple[int, int]]]],
+    horizon: Horizon,
+) -> None:
+    log = call.context.broker.log
+    for (answer, at, when), later in located:
+        try:
+            offset, timestamp = later.value
+            searched = when != _LATEST and when not in _BEFORE_END
+            if searched and offset >= log.marks(at).at(horizon):
+                offset, timestamp = _NOWHERE  # what the reader may not see yet has no time either
         except REFUSALS as refusal:
             answer["error_code"] = code_of(refusal)
             continue
-        answer["offset"] = offset
+        answer["offset"], answer["timestamp"] = offset, timestamp
         if offset >= 0:
             answer["leader_epoch"] = 0
     call.answer({"topics": topics})
 
 
-def _locate(call: Call, at: Partition, when: int, horizon: Horizon) -> tuple[int, int]:
+def _locate(call: Call, at: Partition, when: int, horizon: Horizon) -> Later[tuple[int, int]]:
     version_min = _VERSION_MIN.get(when, 1)
     if call.version < version_min:
         raise Refused(
@@ -98,14 +119,12 @@ def _locate(call: Call, at: Partition, when: int, horizon: Horizon) -> tuple[int
     log = call.context.broker.log
     marks = log.marks(at)
     if when == _LATEST:
-        return marks.at(horizon), -1
+        return Later.now((marks.at(horizon), -1))
     if when in (_EARLIEST, _EARLIEST_LOCAL):
-        return marks.start, -1
+        return Later.now((marks.start, -1))
     if when in (_LATEST_TIERED, _EARLIEST_PENDING):
-        return _NOWHERE
-    offset, timestamp = log.locate(at, Edge.NEWEST_TIMESTAMP if when == _NEWEST_TIMESTAMP else when)
-    # What the reader may not see yet has no time either.
-    return (offset, timestamp) if offset < marks.at(horizon) else _NOWHERE
+        return Later.now(_NOWHERE)
+    return log.locate(at, Edge.NEWEST_TIMESTAMP if when == _NEWEST_TIMESTAMP else when)
 
 
 API: Final = Api(2, "ListOffsets", 1, 11, serve)
