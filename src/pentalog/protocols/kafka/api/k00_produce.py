@@ -27,6 +27,7 @@ from pentalog.model.types import Ack, Appended, Identity, Partition
 from pentalog.protocols.kafka import records
 from pentalog.protocols.kafka.authorization import demand, find
 from pentalog.protocols.kafka.codec import uvarint
+from pentalog.protocols.kafka.entities import Budget
 from pentalog.protocols.kafka.errors import REFUSALS, Denied, ErrorCode, Refused, code_of
 from pentalog.protocols.kafka.frames import Walk
 from pentalog.protocols.kafka.messages import Api, Call, Line
@@ -155,13 +156,14 @@ def decode(version: int, body: memoryview) -> Produce:
     acks = walk.int16()
     walk.int32()  # the timeout bounds waiting for replicas, of which there are none
     topics: list[tuple[bytes, list[Part]]] = []
-    for _ in range(walk.size(flexible=flexible, wide=True)):
+    budget = Budget()
+    for _ in range(budget.counted(walk.size(flexible=flexible, wide=True))):
         if version >= _BY_ID:
             name = bytes(walk.take(16))
         else:
             name = bytes(walk.take(walk.size(flexible=flexible, wide=False)))
         parts: list[Part] = []
-        for _ in range(walk.size(flexible=flexible, wide=True)):
+        for _ in range(budget.counted(walk.size(flexible=flexible, wide=True))):
             index = walk.int32()
             length = walk.size(flexible=flexible, wide=True)
             parts.append(Part(index, walk.take(length) if length >= 0 else None))

@@ -7,14 +7,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from pentalog.broker.security import Operation
 from pentalog.model.types import Edge, Horizon, Partition
+from pentalog.protocols.kafka.administration import ends_of
 from pentalog.protocols.kafka.authorization import find
 from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused, code_of
-from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.protocols.kafka.messages import Api, Call, Steps
 
 _LATEST: Final = -1
 _EARLIEST: Final = -2
@@ -31,14 +33,21 @@ _VERSION_MIN: Final = {
 _BEFORE_END: Final = frozenset({_EARLIEST, _EARLIEST_LOCAL, _LATEST_TIERED, _EARLIEST_PENDING})
 """Questions whose answer new records do not change."""
 _NOWHERE: Final = (-1, -1)
+_LOCATE_COST: Final = 8
+"""Of finding a time: an index, and maybe a batch, is read."""
 
 
-def serve(call: Call) -> None:
+def serve(call: Call) -> Steps[None]:
+    named = Counter(
+        (topic.name, asked.partition_index)
+        for topic in call.body.topics
+        for asked in topic.partitions
+    )
     topics: list[dict[str, Any]] = []
     found: list[Found] = []
     for topic in call.body.topics:
-        answers = []
-        for asked in topic.partitions:
+
+        def begin(asked: Any, topic: str = topic.name) -> dict[str, Any]:
             answer = {
                 "partition_index": asked.partition_index,
                 "error_code": 0,
@@ -46,16 +55,20 @@ def serve(call: Call) -> None:
                 "offset": -1,
                 "leader_epoch": -1,
             }
-            answers.append(answer)
             try:
-                found.append(Found(answer, _find(call, topic.name, asked), asked.timestamp))
+                if named[topic, asked.partition_index] > 1:
+                    raise Refused(ErrorCode.invalid_request, "a partition is named twice")
+                found.append(Found(answer, _find(call, topic, asked), asked.timestamp))
             except REFUSALS as refusal:
                 answer["error_code"] = code_of(refusal)
+            return answer
+
+        answers = yield from call.each(topic.partitions, begin)
         topics.append({"name": topic.name, "partitions": answers})
     # Records acknowledged before this request count, and where they end must not be taken back.
-    asked_for_end = {each.at for each in found if each.when not in _BEFORE_END}
-    ends = call.context.broker.log.ends(asked_for_end)
-    call.when_all([ends], lambda kept: _answer(kept, topics, found))
+    asked_for_end = [each.at for each in found if each.when not in _BEFORE_END]
+    yield from ends_of(call, asked_for_end)
+    yield from _answer(call, topics, found)
 
 
 class Found(NamedTuple):
@@ -74,18 +87,22 @@ def _find(call: Call, topic: str, asked: Any) -> Partition:
     return at
 
 
-def _answer(call: Call, topics: list[dict[str, Any]], found: Sequence[Found]) -> None:
+def _answer(call: Call, topics: list[dict[str, Any]], found: Sequence[Found]) -> Steps[None]:
     horizon = Horizon.STABLE if call.field("isolation_level", 0) == 1 else Horizon.DURABLE
-    for answer, at, when in found:
+
+    def locate(one: Found) -> None:
+        answer, at, when = one
         try:
             offset, answer["timestamp"] = _locate(call, at, when, horizon)
         except REFUSALS as refusal:
             answer["error_code"] = code_of(refusal)
-            continue
+            return
         answer["offset"] = offset
         if offset >= 0:
             answer["leader_epoch"] = 0
-    call.answer({"topics": topics})
+
+    yield from call.each(found, locate, cost=_LOCATE_COST)
+    yield from call.reply({"topics": topics})
 
 
 def _locate(call: Call, at: Partition, when: int, horizon: Horizon) -> tuple[int, int]:
