@@ -28,6 +28,7 @@ KERNELS = (
     "blipmq_answers",
     "rows",
     "documents",
+    "walks",
 )
 
 
@@ -56,7 +57,7 @@ def kernels() -> list[Extension]:
                 f"pentalog.kernels.compiled.{name}",
                 [f"{FOLDER}/{name}.pyx"],
                 include_dirs=[FOLDER],
-                depends=[f"{FOLDER}/crc32c.h", f"{FOLDER}/wire.h"],
+                depends=[f"{FOLDER}/crc32c.h", f"{FOLDER}/walk.h", f"{FOLDER}/wire.h"],
                 extra_compile_args=[] if os.name == "nt" else ["-O3"],
             )
             for name in KERNELS

@@ -63,7 +63,7 @@ def cases() -> Iterator[Case]:
     decode = _calling("decode_records", payload, 0, len(payload), RECORDS, 0, 1_700_000_000_000, -1)
     yield Case("decode records", "records", decode, RECORDS, size)
     check = _calling("check_records", payload, 0, len(payload), RECORDS)
-    yield Case("check records", "records", check, RECORDS, size)
+    yield Case("check records", "walks", check, RECORDS, size)
     yield _split_case()
 
 

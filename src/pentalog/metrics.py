@@ -79,6 +79,8 @@ class Metrics(Traffic):
     syncs: int = 0
     journal_bytes: int = 0
     damaged_batches: int = 0
+    unreadable_batches: int = 0
+    """Skipped by a reader: their sums are right, but their records are malformed."""
     segments_deleted: int = 0
     segments_deleted_bytes: int = 0
     segments_deleted_unread: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid5
@@ -65,6 +66,14 @@ class LogBench:
         data = batch.build(records, timestamp_ms=now, **options)
         return self.log.append(at, memoryview(data))
 
+    def plant(self, data: bytearray, *, at: Partition = AT) -> Appended:
+        """Store a batch that nobody may send, as a broker did that did not look inside."""
+        header = kernels.batch_header(data, 0)
+        sound = batch.build([Record(b"")] * header.records, timestamp_ms=header.max_timestamp)
+        facts = kernels.check_batches(sound, 0, len(sound))
+        partition = self.store.get(at)
+        return partition.append(memoryview(data), facts, partition.settings)
+
     def settled(self, *values: bytes, at: Partition = AT, **options: Any) -> Appended:
         """Append and wait until it is durable; raises if it cannot become so."""
         appended = self.append(*values, at=at, **options)
@@ -120,3 +129,14 @@ def bytes_of(pieces: Any, files: Files | None = None) -> bytes:
         else:
             out += piece
     return bytes(out)
+
+
+def crooked(
+    records: list[Record], spoil: Callable[[bytearray], None], *, codec: int = 0
+) -> bytearray:
+    """A batch whose sum is right and whose records are not: `spoil` changes their bytes."""
+    whole = batch.build(records, timestamp_ms=5)
+    header = kernels.batch_header(whole, 0)
+    payload = whole[batch.HEADER_BYTES :]
+    spoil(payload)
+    return batch.rebuild(header, payload, count=len(records), codec=codec)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from pentalog import kernels
-from pentalog.broker.opening import open_slice
-from pentalog.broker.port import Opened, Waiting
+from pentalog.broker.opening import INLINE_BYTES_MAX, OPENED_AT_ONCE_MAX, Openings, find_in_batch
+from pentalog.broker.port import Admitted, Opened, Waiting
 from pentalog.kernels import Facts
+from pentalog.log.admission import OverBudget, check_size, must_open, open_batches
 from pentalog.log.partition import PartitionLog
 from pentalog.log.segment import Cold
 from pentalog.log.store import Store
@@ -18,6 +19,7 @@ from pentalog.metrics import Metrics
 from pentalog.model.errors import BrokerError, InvalidTopic, PartitionNotFound, StorageFailed
 from pentalog.model.internal import INTERNAL
 from pentalog.model.later import Later
+from pentalog.model.settings import LogSettings
 from pentalog.model.types import (
     Ack,
     Appended,
@@ -49,6 +51,7 @@ class LocalLog:
         self._store = store
         self._runtime = runtime
         self._metrics = metrics
+        self._openings = Openings(runtime, metrics)
         self._waits: set[LocalWait] = set()
         self._stopping = False
 
@@ -60,13 +63,42 @@ class LocalLog:
         *,
         parted: bool = False,
         given: bool = False,
+        opened: LogSettings | None = None,
     ) -> Appended:
         partition = self._store.get(at)
         if at.topic in INTERNAL:
-            raise InvalidTopic(f"{at.topic} is the broker's own: write to another topic")
+            raise _own(at)
         if facts is None:
             facts = kernels.check_batches(batches, 0, len(batches))
-        return partition.append(batches, facts)
+        return partition.append(batches, facts, opened)
+
+    def admission(
+        self, at: Partition, batches: memoryview, facts: Facts
+    ) -> Later[Admitted] | None:
+        partition = self._store.get(at)
+        settings = partition.settings
+        now_ms = self._runtime.now_ms()
+        if not must_open(facts, settings, now_ms):
+            return None
+        if at.topic in INTERNAL:
+            raise _own(at)
+        check_size(facts, settings, partition.name)
+
+        def opened(data: memoryview, budget_bytes: int) -> Admitted:
+            found = open_batches(
+                data,
+                facts,
+                settings,
+                now_ms=now_ms,
+                at=partition.name,
+                budget_bytes=budget_bytes,
+            )
+            return Admitted(*found, settings)
+
+        try:
+            return Later.now(opened(batches, INLINE_BYTES_MAX))
+        except OverBudget:
+            return self._openings.offload(partial(opened, memoryview(bytearray(batches))))
 
     def settle(self, appended: Appended, ack: Ack) -> Later[Appended]:
         partition = self._store.get(appended.at)
@@ -115,24 +147,34 @@ class LocalLog:
     def open(
         self, at: Partition, offset: Offset, *, bytes_max: int, horizon: Horizon
     ) -> Later[Opened]:
+        bytes_max = min(bytes_max, OPENED_AT_ONCE_MAX)
         read = self.read(at, offset, bytes_max=bytes_max, horizon=horizon)
         if read.ready:
-            return Later.now(self._open_slice(at, bytes_max, read.value))
+            return self._open_slice(at, offset, bytes_max, read.value)
         later: Later[Opened] = Later()
-        read.then(partial(self._open_read, later, at, bytes_max))
+        read.then(partial(self._open_read, later, at, offset, bytes_max))
         return later
 
     def _open_read(
-        self, later: Later[Opened], at: Partition, bytes_max: int, read: Later[Slice]
+        self,
+        later: Later[Opened],
+        at: Partition,
+        offset: Offset,
+        bytes_max: int,
+        read: Later[Slice],
     ) -> None:
         try:
-            later.fill(self._open_slice(at, bytes_max, read.value))
+            self._open_slice(at, offset, bytes_max, read.value).then(partial(_pass_on, later))
         except BrokerError as refusal:
             later.refuse(refusal)
 
-    def _open_slice(self, at: Partition, bytes_max: int, found: Slice) -> Opened:
+    def _open_slice(
+        self, at: Partition, offset: Offset, bytes_max: int, found: Slice
+    ) -> Later[Opened]:
         try:
-            return open_slice(found, bytes_max=bytes_max, read_piece=self._read_piece)
+            return self._openings.open(
+                at, offset, found, bytes_max=bytes_max, read_piece=self._read_piece
+            )
         except OSError as error:
             raise _unreadable(self._store.get(at), error) from error
 
@@ -247,12 +289,53 @@ class LocalLog:
     def marks(self, at: Partition) -> Marks:
         return self._store.get(at).marks
 
-    def locate(self, at: Partition, when: Edge | int) -> tuple[Offset, int]:
+    def locate(self, at: Partition, when: Edge | int) -> Later[tuple[Offset, int]]:
         partition = self._store.get(at)
+        edge = partition.reading.edge(when)
+        if edge is not None:
+            return Later.now((edge, -1))
+        later: Later[tuple[Offset, int]] = Later()
+        self._search(later, partition, partition.reading.candidates(when))
+        return later
+
+    def _search(
+        self,
+        later: Later[tuple[Offset, int]],
+        partition: PartitionLog,
+        candidates: Iterator[tuple[bytes, int]],
+    ) -> None:
+        """Look for a time in one batch after another, until one has it."""
         try:
-            return partition.reading.locate(when)
+            for data, timestamp in candidates:
+                work = partial(find_in_batch, data, timestamp, partition.start_offset)
+                search = self._openings.run(work)
+                if not search.ready:
+                    search.then(partial(self._searched, later, partition, candidates))
+                    return
+                if search.value[0] >= 0:
+                    later.fill(_durable(partition, search.value))
+                    return
         except OSError as error:
-            raise _unreadable(partition, error) from error
+            later.refuse(_unreadable(partition, error))
+            return
+        later.fill((-1, -1))
+
+    def _searched(
+        self,
+        later: Later[tuple[Offset, int]],
+        partition: PartitionLog,
+        candidates: Iterator[tuple[bytes, int]],
+        search: Later[tuple[Offset, int]],
+    ) -> None:
+        try:
+            found = search.value
+        except BrokerError as refusal:
+            later.refuse(refusal)
+            return
+        if found[0] >= 0:
+            later.fill(_durable(partition, found))
+        else:
+            self._search(later, partition, candidates)
 
     def size_bytes(self, at: Partition) -> int:
         return self._store.get(at).size_bytes
@@ -380,6 +463,22 @@ def _durable_ends(found: Mapping[PartitionLog, Offset]) -> Mapping[Partition, Of
         for partition, end in found.items()
         if not partition.deleted
     }
+
+
+def _pass_on(later: Later[Opened], opened: Later[Opened]) -> None:
+    try:
+        later.fill(opened.value)
+    except BrokerError as refusal:
+        later.refuse(refusal)
+
+
+def _durable(partition: PartitionLog, found: tuple[Offset, int]) -> tuple[Offset, int]:
+    """A record that a search has found, unless a power cut could still take it."""
+    return found if found[0] < partition.durable.offset else (-1, -1)
+
+
+def _own(at: Partition) -> InvalidTopic:
+    return InvalidTopic(f"{at.topic} is the broker's own: write to another topic")
 
 
 def _ahead(partition: PartitionLog, offset: Offset, horizon: Horizon) -> bool:

@@ -70,6 +70,7 @@ class Log(Protocol):
         *,
         parted: bool = False,
         given: bool = False,
+        opened: LogSettings | None = None,
     ) -> Appended:
         """Take whole batches in the log's own format, all or none; ordered, never waits.
 
@@ -82,6 +83,17 @@ class Log(Protocol):
         `RecordTooLarge`.  `parted` lets it take them one after the other: others' records may
         come between them, and if one is refused, those before it are there.  `given`: whoever
         calls lets go of the buffer that is behind all of `batches`, and the engine may keep it.
+        `opened`: what `admission` gave back with these batches.
+        """
+
+    def admission(
+        self, at: Partition, batches: memoryview, facts: Facts
+    ) -> Later[Admitted] | None:
+        """Open batches whose records must be looked at, and check each; None if none must be.
+
+        The log does so itself in `append`, however long it takes; whoever may have to do with
+        large batches asks here first, waits, and appends what comes back.  Refused as `append`
+        would be.  `batches` is not needed any more when this returns.
         """
 
     def settle(self, appended: Appended, ack: Ack) -> Later[Appended]:
@@ -108,9 +120,10 @@ class Log(Protocol):
     ) -> Later[Opened]:
         """Like `read`, for protocols that look inside batches.
 
-        The first batch comes whole; the others only while they fit into `bytes_max` opened.  If
-        all of it must stay hidden, nothing comes, but `next_offset` has moved.  A batch that
-        cannot be opened is refused with `BatchCorrupt` once it is the first.
+        The first batch comes whole, or if it was compressed as much of it as fits into
+        `bytes_max` opened, at least one record; the others only while they fit.  If all of it
+        must stay hidden, nothing comes, but `next_offset` has moved.  A batch that cannot be
+        read is skipped, counted and logged.
         """
 
     def wait(
@@ -137,7 +150,7 @@ class Log(Protocol):
 
     def marks(self, at: Partition) -> Marks: ...
 
-    def locate(self, at: Partition, when: Edge | int) -> tuple[Offset, int]:
+    def locate(self, at: Partition, when: Edge | int) -> Later[tuple[Offset, int]]:
         """Offset and timestamp of an edge, or of the first record at or after `when` ms.
 
         (-1, -1) if there is no such record.
@@ -154,6 +167,15 @@ class Log(Protocol):
 
     def segments(self, at: Partition) -> int:
         """How many there are, the one that is written to included."""
+
+
+class Admitted(NamedTuple):
+    """Batches whose records were checked, as they are to be written."""
+
+    batches: memoryview
+    facts: Facts
+    settings: LogSettings
+    """Under which they were checked: another check is due if these have changed."""
 
 
 class Opened(NamedTuple):

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, NoReturn, TypeAlias
 
 from pentalog import kernels
-from pentalog.broker.opening import open_slice
-from pentalog.broker.port import Opened, Waiting
+from pentalog.broker.opening import OPENED_AT_ONCE_MAX, Openings
+from pentalog.broker.port import Admitted, Opened, Waiting
 from pentalog.cluster import fetch
 from pentalog.cluster.aborts import aborted_in
 from pentalog.cluster.bounds import Bounds
@@ -33,6 +33,7 @@ from pentalog.model.errors import (
 )
 from pentalog.model.kio_schemas import ErrorCode
 from pentalog.model.later import Later
+from pentalog.model.settings import LogSettings
 from pentalog.model.types import (
     Ack,
     Appended,
@@ -82,6 +83,7 @@ class ClusterLog:
         self._writing = writing
         self._runtime = runtime
         self._metrics = metrics
+        self._openings = Openings(runtime, metrics)
         self._ahead = Ahead()
         self.sizes = Sizes(fleet, topics)
         self._recent = Recent(bounds, runtime)
@@ -104,6 +106,7 @@ class ClusterLog:
         *,
         parted: bool = False,
         given: bool = False,
+        opened: LogSettings | None = None,
     ) -> Appended:
         self._topics.leader(at)
         self._topics.check_writable(at.topic)
@@ -134,6 +137,12 @@ class ClusterLog:
         self._metrics.appended_records += facts.records
         self._metrics.appended_bytes += len(batches)
         return sent
+
+    def admission(
+        self, at: Partition, batches: memoryview, facts: Facts
+    ) -> Later[Admitted] | None:
+        """None: the cluster checks records itself."""
+        return None
 
     def _send(self, at: Partition, data: bytearray, facts: Facts) -> Sending:
         own = facts.producer_id < 0
@@ -264,14 +273,21 @@ class ClusterLog:
         if horizon is Horizon.STABLE and not self._ahead.holds(at, offset):
             found = self._recent.find(at, offset, bytes_max)
             if found is not None:
-                return _opened(found, bytes_max)
+                bytes_max = min(bytes_max, OPENED_AT_ONCE_MAX)
+                return self._openings.open(
+                    at, offset, found, bytes_max=bytes_max, read_piece=_no_files
+                )
         return begin(self._open(at, offset, bytes_max, horizon))
 
     def _open(
         self, at: Partition, offset: Offset, bytes_max: int, horizon: Horizon
     ) -> Steps[Opened]:
         found = yield self.read(at, offset, bytes_max=bytes_max, horizon=horizon)
-        return open_slice(found, bytes_max=bytes_max, read_piece=_no_files)
+        bytes_max = min(bytes_max, OPENED_AT_ONCE_MAX)
+        opened = yield self._openings.open(
+            at, offset, found, bytes_max=bytes_max, read_piece=_no_files
+        )
+        return opened
 
     def wait(
         self,
@@ -322,13 +338,13 @@ class ClusterLog:
     def marks(self, at: Partition) -> Marks:
         return self._bounds.marks(at)
 
-    def locate(self, at: Partition, when: Edge | int) -> tuple[Offset, int]:
+    def locate(self, at: Partition, when: Edge | int) -> Later[tuple[Offset, int]]:
         marks = self._bounds.marks(at)
         edges = {Edge.START: marks.start, Edge.STABLE: marks.stable, Edge.END: marks.end}
         edges[Edge.DURABLE] = marks.durable
         if isinstance(when, Edge) and when in edges:
-            return edges[when], -1
-        return self._bounds.located(at, when)
+            return Later.now((edges[when], -1))
+        return Later.now(self._bounds.located(at, when))
 
     def size_bytes(self, at: Partition) -> int:
         return self.sizes.of(at)
@@ -378,15 +394,6 @@ class Ahead:
         """Topics have changed: the same name may be another one."""
         self._kept.clear()
         self._bytes = 0
-
-
-def _opened(found: Slice, bytes_max: int) -> Later[Opened]:
-    try:
-        return Later.now(open_slice(found, bytes_max=bytes_max, read_piece=_no_files))
-    except BrokerError as refusal:
-        later: Later[Opened] = Later()
-        later.refuse(refusal)
-        return later
 
 
 def _each(batches: memoryview, facts: Facts) -> Iterator[tuple[memoryview, Facts]]:

@@ -69,7 +69,6 @@ from pentalog.kernels.pure.joining import join_batches
 from pentalog.kernels.pure.leases import acknowledge, settled_prefix
 from pentalog.kernels.pure.produce import produce_replies, split_produce
 from pentalog.kernels.pure.records import (
-    check_records,
     decode_records,
     encode_records,
     keep_newest,
@@ -79,6 +78,14 @@ from pentalog.kernels.pure.records import (
 from pentalog.kernels.pure.rows import encode_rows, place_rows
 from pentalog.kernels.pure.rustlog import rustlog_batches, rustlog_flaw, rustlog_run
 from pentalog.kernels.pure.rustlog_answers import rustlog_acks, rustlog_fetched
+from pentalog.kernels.pure.walks import (
+    check_records,
+    cut_records,
+    find_time,
+    readable_batches,
+    refused_records,
+    stamp_newest_time,
+)
 from pentalog.kernels.row_facts import Cells, EncodedRows, HeaderCells, Producing
 from pentalog.kernels.rustlog_facts import RustlogFetched, RustlogRun
 
@@ -131,12 +138,14 @@ __all__ = [
     "crc32c",
     "cursus_batches",
     "cursus_page",
+    "cut_records",
     "decode_columns",
     "decode_records",
     "deliver_blipmq",
     "encode_records",
     "encode_rows",
     "find_batch",
+    "find_time",
     "fit_batches",
     "fluvio_end",
     "fluvio_to_log",
@@ -150,7 +159,9 @@ __all__ = [
     "place_rows",
     "produce_replies",
     "read_cursus",
+    "readable_batches",
     "refuse_blipmq",
+    "refused_records",
     "rustlog_acks",
     "rustlog_batches",
     "rustlog_fetched",
@@ -163,6 +174,7 @@ __all__ = [
     "split_produce",
     "stamp",
     "stamp_append_time",
+    "stamp_newest_time",
 ]
 
 FUNCTIONS: Final[dict[str, tuple[str, ...]]] = {
@@ -183,7 +195,6 @@ FUNCTIONS: Final[dict[str, tuple[str, ...]]] = {
     "cursus_pages": ("cursus_page",),
     "columns": ("decode_columns",),
     "records": (
-        "check_records",
         "decode_records",
         "encode_records",
         "keep_newest",
@@ -200,6 +211,14 @@ FUNCTIONS: Final[dict[str, tuple[str, ...]]] = {
     "blipmq": ("split_blipmq",),
     "blipmq_answers": ("deliver_blipmq", "refuse_blipmq"),
     "documents": ("parse_documents",),
+    "walks": (
+        "check_records",
+        "cut_records",
+        "find_time",
+        "readable_batches",
+        "refused_records",
+        "stamp_newest_time",
+    ),
 }
 """The functions of each kernel module; both twins have them all."""
 

@@ -64,6 +64,7 @@ class Facts(NamedTuple):
     batch_bytes_max: int
     """Size of the largest batch, its 12 bytes of framing included."""
     timestamp_max: int
+    """Of the newest record; of compressed batches what their headers say."""
     attributes_any: int
     """All attribute words, or-ed."""
     codecs: int
@@ -75,6 +76,8 @@ class Facts(NamedTuple):
     """Producer fields of the run; -1 if it has none.  Valid only if `chained`."""
     chained: bool
     """All batches are of one producer and life, and each sequence follows the one before."""
+    restamp: bool = False
+    """The header of some uncompressed batch has another newest timestamp than its records."""
 
 
 class Scan(NamedTuple):

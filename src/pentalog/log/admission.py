@@ -1,17 +1,20 @@
-"""What a topic's settings let into its log.
+"""What a topic lets into its log.
 
-Batches pass untouched and unopened unless a setting makes that impossible: keys must be looked
-at in a compacted topic, records recompressed where the topic names a codec, old timestamps
-searched for where there is a limit to their age.
+Uncompressed batches pass as they came: the kernel that checks their sums has walked their
+records.  Compressed batches are opened, so that nothing is acknowledged that nobody can read;
+so are those whose keys, times or compression the topic has rules for.  Opening is work that a
+small request can make large, so it is bounded, and `open_batches` may run on any thread.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from pentalog import kernels
-from pentalog.kernels import Facts
+from pentalog.kernels import BatchHeader, Buffer, Facts
 from pentalog.model import batch as batches_of
+from pentalog.model import compression
 from pentalog.model.compression import CODECS, GZIP, LZ4
 from pentalog.model.errors import (
     BatchCorrupt,
@@ -24,10 +27,18 @@ from pentalog.model.errors import (
 from pentalog.model.settings import LogSettings, TimestampType
 
 OPENED_BYTES_MAX: Final = 256 << 20
-"""A batch that unpacks to more than this is refused, whatever its compressed size."""
+"""A batch on disk that unpacks to more than this cannot be read; none has been let in."""
 
+UNLIMITED: Final = 1 << 62
+"""A budget for `open_batches` that only the limits of each batch bound."""
+
+_RECOMPRESSION_COST: Final = 8
+"""Compressing a byte takes about this many times as long as decompressing it."""
+_NAMED_MAX: Final = 1000
+"""Records that one refusal names."""
 _NO_LIMIT: Final = (1 << 63) - 1
 _CONTROL: Final = 0x20
+_UNCOMPRESSED: Final = 1
 _GZIP_CHOOSES: Final = -1
 _LZ4_QUICKEST: Final = 9
 
@@ -36,77 +47,199 @@ _FLAWS: Final[dict[int, tuple[type[BrokerError], str]]] = {
     kernels.FLAW_LENGTH: (BatchCorrupt, "has a batch length no batch can have"),
     kernels.FLAW_MAGIC: (UnsupportedFormat, "is not in record batch format 2"),
     kernels.FLAW_CHECKSUM: (BatchCorrupt, "does not match its checksum"),
-    kernels.FLAW_COUNT: (BatchCorrupt, "has a record count that cannot be right"),
+    kernels.FLAW_COUNT: (InvalidRecord, "has another number of records than its header says"),
     kernels.FLAW_CODEC: (UnsupportedFormat, "names an unknown compression codec"),
+    kernels.FLAW_RECORD: (InvalidRecord, "has a record that cannot be read"),
 }
 
 
+class OverBudget(Exception):
+    """The batches hold more than the caller wants to open here."""
+
+
 def admit(
-    batches: memoryview, facts: Facts, settings: LogSettings, *, now_ms: int, at: str
+    batches: memoryview,
+    facts: Facts,
+    settings: LogSettings,
+    *,
+    now_ms: int,
+    at: str,
+    opened: bool = False,
 ) -> tuple[memoryview, Facts]:
-    """The batches as they are to be written; raises if the topic does not take them."""
+    """The batches as they are to be written; raises if the topic does not accept them.
+
+    `opened`: they come from `open_batches` under these settings.
+    """
     if facts.flaw:
         kind, text = _FLAWS.get(facts.flaw, (BatchCorrupt, "cannot be read"))
         raise kind(f"data for {at} {text} (at byte {facts.flaw_position})")
     if facts.attributes_any & _CONTROL:
         # The broker's own: a refused marker would leave its transaction open for good.
         return batches, facts
+    if not opened:
+        check_size(facts, settings, at)
+        if must_open(facts, settings, now_ms):
+            batches, facts = open_batches(batches, facts, settings, now_ms=now_ms, at=at)
+    if settings.timestamp_type is TimestampType.APPEND:
+        kernels.stamp_append_time(batches, 0, len(batches), now_ms)
+        facts = facts._replace(timestamp_max=now_ms)
+    elif facts.restamp:
+        kernels.stamp_newest_time(batches, 0, len(batches))
+    return batches, facts
+
+
+def check_size(facts: Facts, settings: LogSettings, at: str) -> None:
+    """Refuse batches over the topic's limit before anything is opened."""
     if facts.batch_bytes_max > settings.message_bytes_max:
         raise RecordTooLarge(
             f"batch of {facts.batch_bytes_max} bytes for {at}; "
             f"max.message.bytes accepts {settings.message_bytes_max}"
         )
-    if settings.timestamp_type is TimestampType.CREATE:
-        newest = now_ms + settings.timestamp_after_ms_max
-        if facts.timestamp_max > newest:
-            raise InvalidTimestamp(
-                f"timestamp {facts.timestamp_max} for {at} is in the future; "
-                f"accepted up to {newest} (message.timestamp.after.max.ms)"
-            )
-    if _must_open(facts, settings):
-        batches, facts = _open(batches, settings, now_ms=now_ms, at=at)
-    if settings.timestamp_type is TimestampType.APPEND:
-        kernels.stamp_append_time(batches, 0, len(batches), now_ms)
-        facts = facts._replace(timestamp_max=now_ms)
-    return batches, facts
 
 
-def _must_open(facts: Facts, settings: LogSettings) -> bool:
-    if settings.cleanup_compact:
+def must_open(facts: Facts, settings: LogSettings, now_ms: int) -> bool:
+    """Do sound batches hold what only opening them shows, or break a rule it must name?"""
+    if facts.flaw or facts.attributes_any & _CONTROL:
+        return False
+    if facts.codecs != _UNCOMPRESSED or settings.cleanup_compact:
         return True
-    if settings.compression != "producer" and facts.codecs != 1 << CODECS.index(
-        settings.compression
-    ):
+    if settings.compression != "producer" and settings.compression != CODECS[compression.NONE]:
         return True
-    return (
+    return settings.timestamp_type is TimestampType.CREATE and (
         settings.timestamp_before_ms_max != _NO_LIMIT
-        and settings.timestamp_type is TimestampType.CREATE
+        or facts.timestamp_max > now_ms + settings.timestamp_after_ms_max
     )
 
 
-def _open(
-    batches: memoryview, settings: LogSettings, *, now_ms: int, at: str
+def open_batches(
+    batches: memoryview,
+    facts: Facts,
+    settings: LogSettings,
+    *,
+    now_ms: int,
+    at: str,
+    budget_bytes: int = UNLIMITED,
 ) -> tuple[memoryview, Facts]:
-    kept = bytearray()
+    """Open sound batches and check every record; raises what the topic refuses them for.
+
+    They come back as they were, or recompressed where the topic names a codec.  Raises
+    `OverBudget` before more than `budget_bytes` were opened.
+    """
+    kept: list[Buffer] = []
+    changed = False
     position = 0
     while position < len(batches):
-        payload, header = batches_of.payload_of(batches, position, bytes_max=OPENED_BYTES_MAX)
-        flaw, null_keys, _, _ = kernels.check_records(payload, 0, len(payload), header.records)
-        if flaw:
-            raise BatchCorrupt(f"records for {at} cannot be read")
-        if null_keys and settings.cleanup_compact:
-            raise InvalidRecord(f"{null_keys} records without a key for {at}, which is compacted")
-        _check_age(payload, header, settings, now_ms=now_ms, at=at)
-        codec = header.attributes & 7
+        header = kernels.batch_header(batches, position)
+        whole = batches[position : position + header.size]
+        payload, budget_bytes = _payload(whole, header, at, budget_bytes)
+        newest = _check_records(payload, header, settings, now_ms=now_ms, at=at)
+        codec = header.attributes & batches_of.CODEC_MASK
         wanted = codec if settings.compression == "producer" else CODECS.index(settings.compression)
-        if wanted == codec:
-            kept += batches[position : position + header.size]
-        else:
-            kept += batches_of.rebuild(
-                header, payload, count=header.records, codec=wanted, level=_level(wanted, settings)
+        timestamp = None if header.attributes & batches_of.APPEND_TIME else newest
+        if wanted != codec:
+            budget_bytes -= _RECOMPRESSION_COST * len(payload)
+            if budget_bytes < 0:
+                raise OverBudget
+            level = _level(wanted, settings)
+            count = header.records
+            kept.append(
+                batches_of.rebuild(
+                    header, payload, count=count, codec=wanted, level=level, max_timestamp=timestamp
+                )
             )
+            changed = True
+        elif timestamp is not None and timestamp != header.max_timestamp:
+            kept.append(batches_of.restamped(whole, timestamp))
+            changed = True
+        else:
+            kept.append(whole)
         position += header.size
-    return memoryview(kept), kernels.check_batches(kept, 0, len(kept))
+    if not changed:
+        return batches, facts
+    made = bytearray().join(kept)
+    return memoryview(made), kernels.check_batches(made, 0, len(made))
+
+
+def _payload(
+    whole: memoryview, header: BatchHeader, at: str, budget_bytes: int
+) -> tuple[Buffer, int]:
+    """(records of the batch, uncompressed; what is left of the budget)."""
+    bytes_max = compression.opened_bytes_max(header.size)
+    try:
+        payload, _ = batches_of.payload_of(whole, 0, bytes_max=min(bytes_max, budget_bytes))
+    except RecordTooLarge as refusal:
+        if budget_bytes < bytes_max:
+            raise OverBudget from refusal
+        raise RecordTooLarge(
+            f"a compressed batch of {header.size} bytes for {at} holds more than {bytes_max} "
+            "bytes; send smaller batches"
+        ) from refusal
+    except BatchCorrupt as refusal:
+        raise InvalidRecord(f"a batch for {at} cannot be decompressed") from refusal
+    budget_bytes -= len(payload)
+    if budget_bytes < 0:
+        raise OverBudget
+    return payload, budget_bytes
+
+
+def _check_records(
+    payload: Buffer, header: BatchHeader, settings: LogSettings, *, now_ms: int, at: str
+) -> int:
+    """Walk the records; returns the time of the newest, or raises what they are refused for."""
+    flaw, null_keys, earliest, latest = kernels.check_records(
+        payload, 0, len(payload), header.records
+    )
+    if flaw:
+        kind, text = _FLAWS[flaw]
+        raise kind(f"data for {at} {text}")
+    low, high = -_NO_LIMIT, _NO_LIMIT
+    if settings.timestamp_type is TimestampType.CREATE:
+        high = min(_NO_LIMIT, now_ms + settings.timestamp_after_ms_max)
+        if settings.timestamp_before_ms_max != _NO_LIMIT:
+            low = now_ms - settings.timestamp_before_ms_max
+    base = header.base_timestamp
+    if header.attributes & batches_of.APPEND_TIME:
+        earliest = latest = 0
+        base = header.max_timestamp
+    keyed = bool(null_keys) and settings.cleanup_compact
+    if keyed or base + earliest < low or base + latest > high:
+        refused = kernels.refused_records(
+            payload,
+            0,
+            len(payload),
+            header.records,
+            base_timestamp=base,
+            timestamp_min=low,
+            timestamp_max=high,
+            keyed=keyed,
+            most=_NAMED_MAX,
+        )
+        if refused:
+            raise _refusal(refused, low, high, at)
+    return max(-1, base + latest)
+
+
+def _refusal(refused: Sequence[tuple[int, int]], low: int, high: int, at: str) -> BrokerError:
+    """Names the records at fault, as Kafka does."""
+    named: list[tuple[int, str]] = []
+    late = 0
+    for index, timestamp in refused:
+        if timestamp != -1 and not low <= timestamp <= high:
+            late += 1
+            named.append((index, f"timestamp {timestamp} is outside {low}..{high}"))
+        else:
+            named.append((index, "no key: a compacted topic accepts records with a key only"))
+    if late:
+        return InvalidTimestamp(
+            f"{late} records for {at} with timestamps outside {low}..{high}, which "
+            "message.timestamp.before.max.ms and message.timestamp.after.max.ms accept; "
+            f"the first is {refused[0][1]}",
+            records=named,
+        )
+    return InvalidRecord(
+        f"{len(named)} records without a key for {at}, which is compacted; give each a key",
+        records=named,
+    )
 
 
 def _level(codec: int, settings: LogSettings) -> int | None:
@@ -117,28 +250,3 @@ def _level(codec: int, settings: LogSettings) -> int | None:
         # other levels at their word.
         return None if settings.lz4_level == _LZ4_QUICKEST else settings.lz4_level
     return settings.zstd_level
-
-
-def _check_age(
-    payload: kernels.Buffer,
-    header: kernels.BatchHeader,
-    settings: LogSettings,
-    *,
-    now_ms: int,
-    at: str,
-) -> None:
-    if (
-        settings.timestamp_before_ms_max == _NO_LIMIT
-        or settings.timestamp_type is TimestampType.APPEND
-    ):
-        return
-    records = kernels.decode_records(
-        payload, 0, len(payload), header.records, 0, header.base_timestamp, -1
-    )
-    oldest = min(record[1] for record in records)
-    accepted = now_ms - settings.timestamp_before_ms_max
-    if oldest < accepted:
-        raise InvalidTimestamp(
-            f"timestamp {oldest} for {at} is too old; accepted from {accepted} on "
-            f"(message.timestamp.before.max.ms)"
-        )

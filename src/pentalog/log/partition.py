@@ -260,25 +260,23 @@ class PartitionLog:
 
     # Appending
 
-    def append(self, batches: memoryview, facts: Facts) -> Appended:
+    def append(
+        self, batches: memoryview, facts: Facts, opened: LogSettings | None = None
+    ) -> Appended:
         if self.failed:
             raise StorageFailed(self.failed)
         now_ms = self.runtime.now_ms()
         settings = self.settings
-        batches, facts = admit(batches, facts, settings, now_ms=now_ms, at=self.name)
+        batches, facts = admit(
+            batches, facts, settings, now_ms=now_ms, at=self.name, opened=opened is settings
+        )
         stamped_ms = now_ms if settings.timestamp_type is TimestampType.APPEND else -1
         if facts.producer_id >= 0 or not facts.chained:
             written = self._admit_producer(facts)
             if written is not None:
                 self.metrics.duplicate_batches += 1
-                return Appended(
-                    self.at,
-                    written.base_offset,
-                    written.last_offset + 1,
-                    stamped_ms,
-                    self.start_offset,
-                    True,
-                )
+                base, behind = written.base_offset, written.last_offset + 1
+                return Appended(self.at, base, behind, stamped_ms, self.start_offset, True)
         try:
             self._roll_if_due(len(batches), facts)
             active = self.segments[-1]

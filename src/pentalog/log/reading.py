@@ -6,13 +6,12 @@ not in memory are never waited for here; `Cold` says what to bring in.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from pentalog.log.admission import OPENED_BYTES_MAX
 from pentalog.log.inspection import damage_at, damage_from
 from pentalog.log.segment import Cold, Point, Segment
 from pentalog.log.times import find_time, find_time_after
-from pentalog.model import batch as batches_of
 from pentalog.model.errors import OffsetOutOfRange
 from pentalog.model.types import Edge, FilePiece, Horizon, Slice
 
@@ -163,36 +162,35 @@ class Reading:
         )
         return first.size - position + between + limit.position
 
-    def locate(self, when: Edge | int) -> tuple[int, int]:
-        """Offset and timestamp; (-1, -1) if no record is that new.  May wait for the disk."""
+    def edge(self, when: Edge | int) -> int | None:
+        """The offset of an edge; None if records must be searched for."""
         if when is Edge.START:
-            return self._log.start_offset, -1
+            return self._log.start_offset
         if when is Edge.END:
-            return self._log.end_offset, -1
+            return self._log.end_offset
         if when is Edge.DURABLE:
-            return self._log.durable.offset, -1
+            return self._log.durable.offset
         if when is Edge.STABLE:
-            return self._log.stable_offset, -1
+            return self._log.stable_offset
+        return None
+
+    def candidates(self, when: Edge | int) -> Iterator[tuple[bytes, int]]:
+        """Batches that may hold the first record from a time on, each with that time.
+
+        In order; the caller stops at the first that has one.  May wait for the disk.
+        """
         if isinstance(when, Edge):
             newest = max(self._log.segments, key=lambda segment: segment.newest_timestamp)
-            if newest.newest_timestamp < 0:
-                return -1, -1
-            return self._locate_in(newest, newest.newest_timestamp)
-        for segment in self._log.segments:
+            if newest.newest_timestamp >= 0:
+                yield from self._candidates_in(newest, newest.newest_timestamp)
+            return
+        for segment in list(self._log.segments):
             if segment.newest_timestamp >= when:
-                found = self._locate_in(segment, when)
-                if found[0] >= 0:
-                    return found
-        return -1, -1
+                yield from self._candidates_in(segment, when)
 
-    def _locate_in(self, segment: Segment, timestamp: int) -> tuple[int, int]:
+    def _candidates_in(self, segment: Segment, timestamp: int) -> Iterator[tuple[bytes, int]]:
         found = find_time(segment, timestamp)
         while found is not None:
             data = segment.read_batch(found.position, patient=True)
-            for offset, record in batches_of.records_of(data, 0, bytes_max=OPENED_BYTES_MAX):
-                if record.timestamp_ms >= timestamp and offset >= self._log.start_offset:
-                    if offset >= self._log.durable.offset:
-                        return -1, -1
-                    return offset, record.timestamp_ms
+            yield data, timestamp
             found = find_time_after(segment, found.position + len(data), timestamp)
-        return -1, -1

@@ -38,6 +38,7 @@ DOORS: Final = ("kafka", "fluvio", "cursus", "rustlog", "blipmq")
 _FRAMING_BYTES: Final = 12
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _CRC: Final = struct.Struct(">I")
+_TIMESTAMP: Final = struct.Struct(">q")
 _MARKER_KEY: Final = struct.Struct(">hh")
 _MARKER_VALUE: Final = struct.Struct(">hi")
 _MARKERS: Final[dict[int, Literal["abort", "commit"]]] = {0: "abort", 1: "commit"}
@@ -127,6 +128,14 @@ def rebuild(
     return batch
 
 
+def restamped(whole: memoryview, max_timestamp: int) -> bytearray:
+    """A copy of one batch, whose header names another newest timestamp."""
+    batch = bytearray(whole)
+    _TIMESTAMP.pack_into(batch, 35, max_timestamp)
+    _CRC.pack_into(batch, 17, crc32c(memoryview(batch)[21:]))
+    return batch
+
+
 def payload_of(data: Buffer, position: int, *, bytes_max: int) -> tuple[Buffer, BatchHeader]:
     """(records uncompressed, header) of the batch at `position`."""
     view = memoryview(data)
@@ -135,7 +144,7 @@ def payload_of(data: Buffer, position: int, *, bytes_max: int) -> tuple[Buffer, 
     codec = header.attributes & CODEC_MASK
     if codec == compression.NONE:
         return body, header
-    return compression.decompress(codec, body, bytes_max=bytes_max), header
+    return compression.decompressed(codec, body, bytes_max=bytes_max), header
 
 
 def records_of(data: Buffer, position: int, *, bytes_max: int) -> list[tuple[Offset, Record]]:

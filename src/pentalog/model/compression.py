@@ -20,6 +20,9 @@ CODECS: Final = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 
+_OPENED_BYTES_MAX: Final = 64 << 20
+_OPENED_BYTES_FREE: Final = 8 << 20
+_OPENED_RATIO_MAX: Final = 128
 _LEVELS: Final = {GZIP: 6, LZ4: 1, ZSTD: 3}
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_START: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
@@ -34,6 +37,15 @@ _OPEN: Final[dict[int, Callable[[memoryview, bytearray], int]]] = {
     LZ4: cramjam.lz4.decompress_into,
     ZSTD: cramjam.zstd.decompress_into,
 }
+
+
+def opened_bytes_max(size: int) -> int:
+    """What `size` compressed bytes of a client may hold: 8 MiB or 128 times as much, up to 64 MiB.
+
+    A producer that sends batches of Kafka's largest default size stays within that whatever its
+    records are; a few bytes that unpack to hundreds of megabytes do not.
+    """
+    return min(_OPENED_BYTES_MAX, max(_OPENED_BYTES_FREE, _OPENED_RATIO_MAX * size))
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
@@ -57,11 +69,16 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
 
 def decompress(codec: int, data: Buffer, *, bytes_max: int) -> bytes:
     """What `data` holds; refused as soon as it is more than `bytes_max`."""
+    return bytes(decompressed(codec, data, bytes_max=bytes_max))
+
+
+def decompressed(codec: int, data: Buffer, *, bytes_max: int) -> memoryview:
+    """The same without a copy of what was unpacked."""
     view = memoryview(data)
     if codec == NONE:
         if len(view) > bytes_max:
             raise RecordTooLarge(_too_large(bytes_max))
-        return bytes(view)
+        return view
     if codec == SNAPPY:
         return _open_snappy(view, bytes_max)
     if codec not in _OPEN:
@@ -69,7 +86,7 @@ def decompress(codec: int, data: Buffer, *, bytes_max: int) -> bytes:
     return _open_growing(codec, view, bytes_max)
 
 
-def _open_growing(codec: int, data: memoryview, bytes_max: int) -> bytes:
+def _open_growing(codec: int, data: memoryview, bytes_max: int) -> memoryview:
     """Try with some room first: most batches are small, and the limit is not."""
     room = min(max(_ROOM_BYTES_MIN, 4 * len(data)), bytes_max)
     while True:
@@ -83,7 +100,7 @@ def _open_growing(codec: int, data: memoryview, bytes_max: int) -> bytes:
                 raise RecordTooLarge(_too_large(bytes_max)) from error
             room = min(4 * room, bytes_max)
         else:
-            return bytes(memoryview(out)[:size])
+            return memoryview(out)[:size]
 
 
 def _compress_snappy(data: memoryview) -> bytes:
@@ -95,9 +112,9 @@ def _compress_snappy(data: memoryview) -> bytes:
     return bytes(out)
 
 
-def _open_snappy(data: memoryview, bytes_max: int) -> bytes:
+def _open_snappy(data: memoryview, bytes_max: int) -> memoryview:
     if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
-        return _open_snappy_block(data, bytes_max, bytes_max=bytes_max)
+        return memoryview(_open_snappy_block(data, bytes_max, bytes_max=bytes_max))
     position = len(_XERIAL_START)
     if position > len(data):
         raise BatchCorrupt(_corrupt(SNAPPY))
@@ -112,7 +129,7 @@ def _open_snappy(data: memoryview, bytes_max: int) -> bytes:
         block = data[position : position + size]
         out += _open_snappy_block(block, bytes_max - len(out), bytes_max=bytes_max)
         position += size
-    return bytes(out)
+    return memoryview(out)
 
 
 def _open_snappy_block(block: memoryview, room: int, *, bytes_max: int) -> bytes:

@@ -7,6 +7,8 @@ where there is one, the next step.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class BrokerError(Exception):
     """The core refuses.  Never raised for our own mistakes: those are assertions."""
@@ -45,11 +47,19 @@ class RecordTooLarge(BrokerError): ...
 class BatchCorrupt(BrokerError): ...
 
 
-class InvalidRecord(BrokerError):
+class RecordsRefused(BrokerError):
+    """Some records of a batch are at fault; `records` names them by index, each with a reason."""
+
+    def __init__(self, text: str, *, records: Sequence[tuple[int, str]] = ()) -> None:
+        super().__init__(text)
+        self.records = records
+
+
+class InvalidRecord(RecordsRefused):
     """The bytes are whole but the topic's rules refuse them (no key in a compacted topic, ...)."""
 
 
-class InvalidTimestamp(BrokerError): ...
+class InvalidTimestamp(RecordsRefused): ...
 
 
 class UnsupportedFormat(BrokerError):

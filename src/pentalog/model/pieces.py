@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, Protocol
 
 from pentalog.kernels import Buffer, attributes_in, batch_header, crc32c
 from pentalog.model import batch, compression
-from pentalog.model.errors import BatchCorrupt
+from pentalog.model.errors import BrokerError
 from pentalog.model.types import Offset
 
 OPENED_BYTES_MAX: Final = 256 << 20
@@ -95,7 +95,7 @@ def opened(data: memoryview) -> Buffer:
             continue
         try:
             payload, _ = batch.payload_of(whole, 0, bytes_max=OPENED_BYTES_MAX)
-        except BatchCorrupt:
+        except BrokerError:
             out += whole  # the decoder names it: a batch it cannot open is as good as lost
             continue
         out += batch.rebuild(header, payload, count=header.records, codec=compression.NONE)

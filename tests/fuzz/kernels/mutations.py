@@ -188,6 +188,100 @@ def try_batches(chance: random.Random) -> None:
         assert copies[0] == copies[1]
 
 
+def a_number(chance: random.Random, number: int) -> bytes:
+    """A varint, now and then longer than it need be or wider than its field."""
+    if chance.random() < 0.03:
+        number = chance.choice(NUMBERS)
+    out = bytearray(uvarint(((number << 1) ^ (number >> 63)) & ((1 << 64) - 1)))
+    for _ in range(chance.choice((0,) * 30 + (1, 4, 9))):
+        out[-1] |= 0x80
+        out.append(0)
+    return bytes(out)
+
+
+def a_field(chance: random.Random, content: bytes | None) -> bytes:
+    if content is None:
+        return a_number(chance, chance.choice((-1, -1, -1, -2)))
+    return a_number(chance, len(content)) + content
+
+
+def a_crooked_payload(chance: random.Random, count: int) -> bytearray:
+    """Records whose every number may be wrong while all the others are right."""
+    payload = bytearray()
+    for index in range(count):
+        body = bytearray(b"\0")
+        body += a_number(chance, chance.choice((0, 1, -1, 500, -(1 << 40))))
+        body += a_number(chance, index)
+        body += a_field(chance, chance.choice((None, b"", b"key")))
+        body += a_field(chance, chance.choice((None, b"", bytes(70))))
+        headers = chance.choice((0, 0, 1, 2))
+        body += a_number(chance, headers)
+        for _ in range(headers):
+            body += a_field(chance, chance.choice((b"", b"name", b"name", None)))
+            body += a_field(chance, chance.choice((None, b"", b"content")))
+        payload += a_number(chance, len(body) + chance.choice((0,) * 40 + (1, -1))) + body
+    return payload
+
+
+def try_walks(chance: random.Random) -> None:
+    pure, compiled = twins("walks")
+    count = chance.randrange(1, 8)
+    payload = a_crooked_payload(chance, count)
+    if chance.random() < 0.2:
+        payload = damaged(chance, payload)
+    claimed = chance.choice((count,) * 8 + (count - 1, count + 1, 0, -1, (1 << 31) - 1))
+    data = exact(payload)
+    start = chance.choice((0,) * 8 + (chance.randrange(len(data) + 1),))
+    base = chance.choice((0, 1_000, (1 << 63) - 2, -1))
+    low, high = sorted((chance.choice((0, 1_000, -(1 << 63))), chance.choice((999, (1 << 63) - 1))))
+    delta = chance.choice((0, 1, 5, 1 << 40, -1))
+    bytes_max = chance.choice((0, 10, 100, 1 << 40))
+    times = {"timestamp_min": low, "timestamp_max": high, "base_timestamp": base}
+    calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+        ("check_records", (), {}),
+        ("check_records", (chance.choice((count - 1, 0, 1 << 31)),), {}),
+        ("cut_records", (), {"delta_min": delta, "bytes_max": bytes_max}),
+        ("refused_records", (), {"keyed": chance.random() < 0.5, "most": 3, **times}),
+        (
+            "find_time",
+            (),
+            {
+                "base_offset": abs(base),
+                "base_timestamp": base,
+                "offset_min": abs(base) + delta if base < 1 << 60 else 0,
+                "timestamp_min": low,
+            },
+        ),
+    ]
+    for name, more, options in calls:
+        left = outcome(getattr(pure, name), data, start, len(data), claimed, *more, **options)
+        right = outcome(getattr(compiled, name), data, start, len(data), claimed, *more, **options)
+        assert left == right, (name, data, claimed, more, options, left, right)
+    flaw = pure.check_records(data, 0, len(data), count)[0]
+    try_walks_in_batch(chance, payload, count, flaw)
+
+
+def try_walks_in_batch(
+    chance: random.Random, payload: bytearray, count: int, record_flaw: int
+) -> None:
+    """A batch with a true sum is sound exactly if its records are."""
+    pure, compiled = twins("walks")
+    batch = bytearray(61) + payload
+    fields = (0, len(batch) - 12, 0, 2, 0, chance.choice((0, 8)), count - 1, 1_000, 1_000)
+    struct.pack_into(">qiibIhiqqqhii", batch, 0, *fields, -1, -1, -1, count)
+    resum(batch)
+    for module in twins("batch"):
+        flaw = module.check_batches(batch, 0, len(batch)).flaw
+        assert bool(flaw) == bool(record_flaw), (batch, flaw, record_flaw)
+    run = exact(batch + a_batch(chance))
+    left, right = (module.readable_batches(run, 0, len(run)) for module in (pure, compiled))
+    assert left == right, (run, left, right)
+    copies = run[:], run[:]
+    for module, copy in zip((pure, compiled), copies, strict=True):
+        module.stamp_newest_time(copy, 0, len(batch))
+    assert copies[0] == copies[1], run
+
+
 def try_records(chance: random.Random) -> None:
     count = chance.randrange(6)
     data = exact(damaged(chance, a_payload(chance, count)))
@@ -199,7 +293,6 @@ def try_records(chance: random.Random) -> None:
     newest = {b"k": 1_003, b"": 0}
     maps = dict(newest), dict(newest)
     for name, more, options in (
-        ("check_records", (), {}),
         ("decode_records", (base, base, chance.choice((-1, 5))), {}),
         ("keep_newest", (base, base, newest), {"drop_tombstones": chance.random() < 0.5}),
         ("shift_tombstones", (chance.choice((0, -base, 1 << 40)),), {}),
@@ -431,7 +524,16 @@ def try_fluvio(chance: random.Random) -> None:
 
 def run(count: int, seed: int) -> None:
     """`count` attempts; the one that fails is repeated by its seed and number alone."""
-    tries = (try_batches, try_records, try_frames, try_cursus, try_rustlog, try_blipmq, try_fluvio)
+    tries = (
+        try_batches,
+        try_records,
+        try_walks,
+        try_frames,
+        try_cursus,
+        try_rustlog,
+        try_blipmq,
+        try_fluvio,
+    )
     for number in range(count):
         chance = random.Random(f"{seed}/{number}")
         try:

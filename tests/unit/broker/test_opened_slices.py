@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
-import pytest
+import logging
 
-from pentalog.broker.opening import open_slice
+import pytest
+from tests.support.runtimes import SteppedRuntime
+
+from pentalog.broker.opening import Openings
+from pentalog.broker.port import Opened
 from pentalog.kernels import stamp
-from pentalog.model import batch
-from pentalog.model.errors import BrokerError
-from pentalog.model.types import Aborted, FilePiece, Marks, Record, Slice
+from pentalog.metrics import Metrics
+from pentalog.model import batch, compression
+from pentalog.model.types import Aborted, FilePiece, Marks, Partition, Record, Slice
 
 MARKS = Marks(0, 100, 100, 100)
+AT = Partition("events", 0)
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.runtime = SteppedRuntime()
+        self.metrics = Metrics()
+        self.openings = Openings(self.runtime, self.metrics)
+
+    def open(self, found: Slice, *, bytes_max: int, offset: int = 0) -> Opened:
+        later = self.openings.open(AT, offset, found, bytes_max=bytes_max, read_piece=no_file)
+        self.runtime.step()
+        return later.value
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
 
 
 def stored(offset: int, *values: bytes, codec: int = 0, producer_id: int = -1) -> bytearray:
@@ -55,30 +77,30 @@ def values_of(data: bytes | bytearray | memoryview) -> list[tuple[int, bytes | N
     return found
 
 
-def test_plain_batches_come_as_they_lie() -> None:
+def test_plain_batches_come_as_they_lie(bench: Bench) -> None:
     plain = stored(5, b"a", b"b") + stored(7, b"c")
-    opened = open_slice(slice_of(plain, next_offset=8), bytes_max=10, read_piece=no_file)
+    opened = bench.open(slice_of(plain, next_offset=8), bytes_max=10)
     assert bytes(opened.batches) == bytes(plain)
     assert opened.next_offset == 8
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
-def test_compressed_batches_come_open(codec: int) -> None:
+def test_compressed_batches_come_open(bench: Bench, codec: int) -> None:
     found = slice_of(stored(5, b"a" * 99, b"b", codec=codec), stored(7, b"c"), next_offset=8)
-    opened = open_slice(found, bytes_max=1 << 20, read_piece=no_file)
+    opened = bench.open(found, bytes_max=1 << 20)
     assert values_of(opened.batches) == [(5, b"a" * 99), (6, b"b"), (7, b"c")]
     assert opened.next_offset == 8
 
 
-def test_what_opens_larger_than_asked_ends_the_slice() -> None:
+def test_what_opens_larger_than_asked_ends_the_slice(bench: Bench) -> None:
     large = b"a" * 5000
     found = slice_of(stored(5, large, codec=1), stored(6, large, codec=1), next_offset=7)
-    opened = open_slice(found, bytes_max=6000, read_piece=no_file)
+    opened = bench.open(found, bytes_max=6000)
     assert values_of(opened.batches) == [(5, large)]
     assert opened.next_offset == 6
 
 
-def test_aborted_and_control_batches_stay_hidden() -> None:
+def test_aborted_and_control_batches_stay_hidden(bench: Bench) -> None:
     found = slice_of(
         stored(0, b"seen", producer_id=1),
         stored(1, b"aborted", producer_id=2),
@@ -89,25 +111,64 @@ def test_aborted_and_control_batches_stay_hidden() -> None:
         next_offset=6,
         aborted=(Aborted(2, 1),),
     )
-    opened = open_slice(found, bytes_max=1 << 20, read_piece=no_file)
+    opened = bench.open(found, bytes_max=1 << 20)
     assert values_of(opened.batches) == [(0, b"seen"), (3, b"again")]
     assert opened.next_offset == 6
 
 
-def test_a_slice_of_hidden_batches_moves_on_with_nothing() -> None:
-    opened = open_slice(
-        slice_of(marker(4, 2, commit=True), next_offset=5), bytes_max=9, read_piece=no_file
-    )
+def test_a_slice_of_hidden_batches_moves_on_with_nothing(bench: Bench) -> None:
+    opened = bench.open(slice_of(marker(4, 2, commit=True), next_offset=5), bytes_max=9)
     assert bytes(opened.batches) == b""
     assert opened.next_offset == 5
 
 
-def test_a_batch_that_cannot_be_opened_is_refused_when_it_is_the_first() -> None:
+def test_a_batch_that_cannot_be_opened_is_skipped(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     broken = stored(6, b"b" * 500, codec=1)
     broken[batch.HEADER_BYTES + 12 : batch.HEADER_BYTES + 20] = bytes(8)
-    found = slice_of(stored(5, b"a"), broken, next_offset=7)
-    opened = open_slice(found, bytes_max=1 << 20, read_piece=no_file)
-    assert values_of(opened.batches) == [(5, b"a")]
-    assert opened.next_offset == 6
-    with pytest.raises(BrokerError):
-        open_slice(slice_of(broken, next_offset=7), bytes_max=1 << 20, read_piece=no_file)
+    malformed = stored(7, b"x", b"y")
+    malformed[batch.HEADER_BYTES] = 0x7E
+    found = slice_of(stored(5, b"a"), broken, malformed, stored(9, b"c"), next_offset=10)
+    with caplog.at_level(logging.ERROR, logger="pentalog.log"):
+        opened = bench.open(found, bytes_max=1 << 20)
+    assert values_of(opened.batches) == [(5, b"a"), (9, b"c")]
+    assert opened.next_offset == 10
+    assert bench.metrics.unreadable_batches == 2
+    assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
+        "offsets 6..6 cannot be read and are skipped: the batch says it is compressed with gzip, "
+        "but cannot be decompressed"
+    ], "what follows within a minute is counted only"
+    nothing = bench.open(slice_of(broken, next_offset=7), bytes_max=1 << 20)
+    assert (bytes(nothing.batches), nothing.next_offset) == (b"", 7)
+    assert bench.metrics.unreadable_batches == 3
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_a_large_batch_comes_in_parts_and_from_a_lane(bench: Bench, codec: int) -> None:
+    values = [b"%06d" % number + bytes(1000) for number in range(1000)]
+    found = slice_of(stored(50, *values, codec=codec), next_offset=1050)
+    offset, seen, parts = 50, [], 0
+    while offset < 1050:
+        later = bench.openings.open(AT, offset, found, bytes_max=100_000, read_piece=no_file)
+        assert not later.ready, "a megabyte is not opened on the loop"
+        bench.runtime.step()
+        part = later.value
+        assert len(part.batches) <= 100_000 + batch.HEADER_BYTES
+        seen += values_of(part.batches)
+        assert part.next_offset > offset
+        offset = part.next_offset
+        parts += 1
+    assert seen == [(50 + number, value) for number, value in enumerate(values)]
+    assert parts == 11
+    one = bench.open(found, bytes_max=1, offset=777)
+    assert values_of(one.batches) == [(777, values[727])], "at least one record, from the offset on"
+
+
+def test_much_that_unpacks_to_more_than_a_batch_may_hold_is_skipped(bench: Bench) -> None:
+    bomb = stored(3, b"a", codec=4)
+    bomb[batch.HEADER_BYTES :] = compression.compress(4, bytes(300 << 20))
+    bomb[8:12] = (len(bomb) - 12).to_bytes(4, "big")
+    opened = bench.open(slice_of(bomb, stored(4, b"b"), next_offset=5), bytes_max=1 << 20)
+    assert values_of(opened.batches) == [(4, b"b")]
+    assert opened.next_offset == 5

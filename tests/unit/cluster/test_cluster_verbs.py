@@ -133,9 +133,9 @@ def test_offsets_by_time(world: ClusterWorld) -> None:
     ]
     for when, offset in wanted:
         world.until(knowledge.located(AT, when))
-        assert log.locate(AT, when)[0] == offset
+        assert log.locate(AT, when).value[0] == offset
     world.until(knowledge.partitions("events"))
-    assert log.locate(AT, Edge.END) == (3, -1)
+    assert log.locate(AT, Edge.END).value == (3, -1)
 
 
 def test_a_wait_ends_with_what_is_written(world: ClusterWorld) -> None:

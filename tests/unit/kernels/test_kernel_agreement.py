@@ -93,7 +93,6 @@ def test_records_agree(data: bytes, count: int, base: int) -> None:
     whole = (data, 0, len(data), count)
     newest = {b"k0": 3, b"k1": 1 << 40}
     calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
-        ("check_records", (), {}),
         ("decode_records", (base, base, -1), {}),
         ("keep_newest", (base, base, newest), {"drop_tombstones": True}),
         ("shift_tombstones", (base,), {}),

@@ -95,7 +95,7 @@ def test_append_time_replaces_all(twin: SimpleNamespace) -> None:
 def test_no_records(twin: SimpleNamespace) -> None:
     assert twin.encode_records([]) == (bytearray(), -1, -1)
     assert twin.decode_records(b"", 0, 0, 0, 0, 0, -1) == []
-    assert twin.check_records(b"", 0, 0, 0) == (FLAW_NONE, 0, 0, -1)
+    assert twin.check_records(b"", 0, 0, 0) == (FLAW_NONE, 0, 0, 0)
 
 
 def test_header_names_of_any_bytes_survive(twin: SimpleNamespace) -> None:
@@ -180,12 +180,12 @@ def test_malformed_records(twin: SimpleNamespace, record: bytes) -> None:
 def test_check_counts_keys_and_times(twin: SimpleNamespace) -> None:
     payload, _, _ = twin.encode_records(RECORDS)
     checked = twin.check_records(payload, 0, len(payload), 4)
-    assert checked == (FLAW_NONE, 1, (1 << 45) - 1_000, 3)
+    assert checked == (FLAW_NONE, 1, -100, (1 << 45) - 1_000)
     falling, _, _ = twin.encode_records([(9, None, None, []), (5, None, None, [])])
-    assert twin.check_records(falling, 0, len(falling), 2) == (FLAW_NONE, 2, 0, 0)
+    assert twin.check_records(falling, 0, len(falling), 2) == (FLAW_NONE, 2, -4, 0)
     assert twin.check_records(payload, 0, len(payload), -1)[0] == FLAW_COUNT
     client = batch(20)
-    assert twin.check_records(client, 61, len(client), 20) == (FLAW_NONE, 0, 19, 19)
+    assert twin.check_records(client, 61, len(client), 20) == (FLAW_NONE, 0, 0, 19)
 
 
 def compacted(twin: SimpleNamespace, newest: dict[bytes, int], **options: bool) -> list[Any]:

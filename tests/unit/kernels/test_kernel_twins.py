@@ -58,6 +58,9 @@ def test_ranges_outside_the_buffer_are_our_mistake(
         lambda: twin.newest_keys(data, start, end, 0, 0, {}),
         lambda: twin.keep_newest(data, start, end, 0, 0, 0, {}, drop_tombstones=False),
         lambda: twin.shift_tombstones(data, start, end, 0, 0),
+        lambda: twin.readable_batches(data, start, end),
+        lambda: twin.stamp_newest_time(data, start, end),
+        lambda: twin.cut_records(data, start, end, 0, delta_min=0, bytes_max=0),
         lambda: twin.split_produce(data, start, end, frame_bytes_max=10),
     ]
     for call in calls:

@@ -215,7 +215,7 @@ def test_indexes_of_the_new_segment_are_those_a_rebuild_would_make(tmp_path: Pat
     again = LogBench(tmp_path)
     assert len(again.partition(**settings).segments[0].index) > 5
     assert {suffix: new.path(suffix).read_bytes() for suffix in suffixes} == written
-    assert again.log.locate(AT, now - 100) == (500, now - 100)
+    assert again.log.locate(AT, now - 100).value == (500, now - 100)
 
 
 def test_a_reader_in_the_middle_of_a_slice_keeps_what_it_began(tmp_path: Path) -> None:
@@ -401,7 +401,7 @@ def test_a_batch_that_cannot_be_opened_stays_and_outdates_nothing(tmp_path: Path
     odd = batch.build([Record(b"odd", b"k"), Record(b"odd", b"k")], timestamp_ms=1)
     odd[-11] = 0x7E  # the second record claims more bytes than there are
     struct.pack_into(">I", odd, 17, kernels.crc32c(memoryview(odd)[21:]))
-    bench.log.append(AT, memoryview(odd))
+    bench.plant(odd)
     partition = bench.partition(**COMPACTED)
     bench.append(b"x", b"y", keys=[b"z", b"z"])
     partition.roll()

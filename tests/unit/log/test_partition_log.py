@@ -117,15 +117,15 @@ def test_timestamps_are_located(tmp_path: Path) -> None:
         bench.append(b"x" * 50, timestamp_ms=now + number * 10)
     bench.runtime.advance(1000)
     locate = bench.log.locate
-    assert locate(AT, now + 555) == (56, now + 560)
-    assert locate(AT, now) == (0, now)
-    assert locate(AT, now - 5) == (0, now)
-    assert locate(AT, now + 10_000) == (-1, -1)
-    assert locate(AT, Edge.NEWEST_TIMESTAMP) == (199, now + 1990)
-    assert locate(AT, Edge.START) == (0, -1)
-    assert locate(AT, Edge.END) == (200, -1)
+    assert locate(AT, now + 555).value == (56, now + 560)
+    assert locate(AT, now).value == (0, now)
+    assert locate(AT, now - 5).value == (0, now)
+    assert locate(AT, now + 10_000).value == (-1, -1)
+    assert locate(AT, Edge.NEWEST_TIMESTAMP).value == (199, now + 1990)
+    assert locate(AT, Edge.START).value == (0, -1)
+    assert locate(AT, Edge.END).value == (200, -1)
     bench.store.close()
-    assert LogBench(tmp_path).log.locate(AT, now + 555) == (56, now + 560)
+    assert LogBench(tmp_path).log.locate(AT, now + 555).value == (56, now + 560)
 
 
 def test_idempotent_producers_are_heard_once(tmp_path: Path) -> None:

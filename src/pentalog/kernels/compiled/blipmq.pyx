@@ -108,6 +108,7 @@ cdef object _close_batch(bytearray batch, const Pending* pending, int64_t timest
     run.producer_id = run.sequence_first = run.sequence_last = -1
     run.producer_epoch = -1
     run.chained = True
+    run.restamp = False
     return facts_of(_make, Facts, &run)
 
 

@@ -2,7 +2,16 @@
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t
 
-from pentalog.kernels.compiled.wire cimport crc32c_of, i16_at, i32_at, i64_at, u32_at
+from pentalog.kernels.compiled.wire cimport (
+    add_i64,
+    crc32c_of,
+    i16_at,
+    i32_at,
+    i64_at,
+    u32_at,
+    walk_records,
+    walked,
+)
 
 cdef enum:
     NO_FLAW = 0
@@ -23,6 +32,8 @@ cdef enum:
     RECORD_BYTES_MIN = 7
     CODEC_MAX = 4
     I32_MAX = 2147483647
+    APPEND_TIME = 0x08
+    PRODUCED = -1
 
 cdef struct Run:
     int flaw
@@ -39,6 +50,7 @@ cdef struct Run:
     int64_t sequence_first
     int64_t sequence_last
     bint chained
+    bint restamp
 
 
 cdef inline int64_t sequence_after(int64_t sequence, int64_t count) noexcept nogil:
@@ -63,9 +75,16 @@ cdef inline bint sum_is_right(const unsigned char* at, Py_ssize_t size) noexcept
     return crc32c_of(at + 21, size - 21, 0) == u32_at(at + 17)
 
 
-cdef inline int append_flaw(const unsigned char* at, Py_ssize_t size) noexcept nogil:
-    cdef int codec
+cdef inline int append_flaw(
+    const unsigned char* at, Py_ssize_t size, int64_t* timestamp
+) noexcept nogil:
+    """The flaw of a batch as a producer sends it; `timestamp` becomes that of its newest record.
+
+    What is compressed is not opened: its newest timestamp is what the header says.
+    """
+    cdef int codec, flaw
     cdef int64_t records
+    cdef walked found
     if not sum_is_right(at, size):
         return CHECKSUM
     codec = at[22] & 7
@@ -74,15 +93,22 @@ cdef inline int append_flaw(const unsigned char* at, Py_ssize_t size) noexcept n
     records = i32_at(at + 57)
     if records <= 0 or records != <int64_t>i32_at(at + 23) + 1:
         return COUNT
-    if codec == 0 and records > (size - HEADER_BYTES) // RECORD_BYTES_MIN:
+    timestamp[0] = i64_at(at + 35)
+    if codec:
+        return NO_FLAW
+    if records > (size - HEADER_BYTES) // RECORD_BYTES_MIN:
         return COUNT
-    return NO_FLAW
+    flaw = walk_records(at + HEADER_BYTES, at + size, records, PRODUCED, &found)
+    if flaw == NO_FLAW and not at[22] & APPEND_TIME:
+        timestamp[0] = max(<int64_t>-1, add_i64(i64_at(at + 27), found.delta_max))
+    return flaw
 
 
-cdef inline void note(Run* run, const unsigned char* at, Py_ssize_t size) noexcept nogil:
-    """Add one sound batch to the facts of its run."""
+cdef inline void note(
+    Run* run, const unsigned char* at, Py_ssize_t size, int64_t timestamp
+) noexcept nogil:
+    """Add one sound batch, whose newest record is of `timestamp`, to the facts of its run."""
     cdef int64_t delta = i32_at(at + 23)
-    cdef int64_t timestamp = i64_at(at + 35)
     cdef int64_t producer = i64_at(at + 43)
     cdef int64_t sequence = -1
     cdef int64_t last = -1
@@ -107,6 +133,7 @@ cdef inline void note(Run* run, const unsigned char* at, Py_ssize_t size) noexce
     run.records += i32_at(at + 57)
     run.batch_bytes_max = max(run.batch_bytes_max, <int64_t>size)
     run.timestamp_max = max(run.timestamp_max, timestamp)
+    run.restamp |= timestamp != i64_at(at + 35)
     run.attributes_any |= (at[21] << 8) | at[22]
     run.codecs |= 1 << (at[22] & 7)
 
@@ -116,6 +143,7 @@ cdef inline void check_run(
 ) noexcept nogil:
     """As `check_batches`."""
     cdef Py_ssize_t size
+    cdef int64_t timestamp
     run.flaw = SHORT if start == end else NO_FLAW
     run.position = start
     run.batches = run.offsets = run.records = run.batch_bytes_max = 0
@@ -123,15 +151,16 @@ cdef inline void check_run(
     run.timestamp_max = run.producer_id = run.sequence_first = run.sequence_last = -1
     run.producer_epoch = -1
     run.chained = True
+    run.restamp = False
     while run.position < end:
         run.flaw = frame_flaw(data + run.position, end - run.position)
         if run.flaw:
             return
         size = <Py_ssize_t>i32_at(data + run.position + 8) + FRAMING_BYTES
-        run.flaw = append_flaw(data + run.position, size)
+        run.flaw = append_flaw(data + run.position, size, &timestamp)
         if run.flaw:
             return
-        note(run, data + run.position, size)
+        note(run, data + run.position, size, timestamp)
         run.position += size
 
 
@@ -152,4 +181,5 @@ cdef inline object facts_of(object make, object kind, const Run* run):
         run.sequence_first,
         run.sequence_last,
         <bint>run.chained,
+        <bint>run.restamp,
     ))

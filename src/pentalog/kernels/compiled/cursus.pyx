@@ -425,6 +425,7 @@ cdef void _start_run(Run* run) noexcept nogil:
     run.timestamp_max = run.producer_id = run.sequence_first = run.sequence_last = -1
     run.producer_epoch = -1
     run.chained = True
+    run.restamp = False
 
 
 def cursus_batches(
@@ -474,7 +475,7 @@ def cursus_batches(
                 to = <unsigned char*>PyByteArray_AS_STRING(out) + batch_start
                 _finish(to, used - batch_start, records, attributes, timestamp_ms,
                         producer_id, producer_epoch, base_sequence)
-                note(&run, to, used - batch_start)
+                note(&run, to, used - batch_start, timestamp_ms)
                 if producer_id >= 0:
                     base_sequence = sequence_after(base_sequence, records)
                 records = 0
@@ -490,7 +491,7 @@ def cursus_batches(
         to = <unsigned char*>PyByteArray_AS_STRING(out) + batch_start
         _finish(to, used - batch_start, records, attributes, timestamp_ms,
                 producer_id, producer_epoch, base_sequence)
-        note(&run, to, used - batch_start)
+        note(&run, to, used - batch_start, timestamp_ms)
         run.position = used
         PyByteArray_Resize(out, used)
     finally:

@@ -207,6 +207,7 @@ cdef inline void _join(unsigned char* data, Pending* pending, const Request* req
     run.attributes_any |= facts.attributes_any
     run.codecs |= facts.codecs
     run.sequence_last = facts.sequence_last
+    run.restamp |= facts.restamp
 
 
 cdef int _note_request(Pending* pending, const Request* request) except -1:

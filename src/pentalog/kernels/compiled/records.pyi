@@ -13,9 +13,6 @@ def decode_records(
     base_timestamp: int,
     append_timestamp: int,
 ) -> list[Decoded]: ...
-def check_records(
-    payload: Buffer, start: int, end: int, count: int
-) -> tuple[int, int, int, int]: ...
 def newest_keys(
     payload: Buffer, start: int, end: int, count: int, base_offset: int, newest: dict[bytes, int]
 ) -> None: ...

@@ -12,7 +12,6 @@ from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy
 
-from pentalog.kernels.compiled.checks cimport COUNT, NO_FLAW, RECORD
 from pentalog.kernels.compiled.wire cimport (
     add_i64,
     put_varint,
@@ -23,7 +22,6 @@ from pentalog.kernels.compiled.wire cimport (
 
 from pentalog.kernels.facts import Malformed
 
-cdef Py_ssize_t UNLOCK_BYTES = 1 << 20
 cdef Py_ssize_t ROOM_BYTES_MIN = 1024
 
 ctypedef const unsigned char* Bytes
@@ -88,22 +86,6 @@ cdef inline Bytes _take_headers_count(Parts* parts) noexcept nogil:
     if at == NULL or parts.headers < 0 or parts.headers > parts.end - at:
         return NULL
     return at
-
-
-cdef bint _headers_are_sound(Parts* parts) noexcept nogil:
-    cdef Chunk name, value
-    cdef int64_t index
-    cdef Bytes at = _take_headers_count(parts)
-    if at == NULL:
-        return False
-    for index in range(parts.headers):
-        at = _take_chunk(at, parts.end, &name)
-        if at == NULL or name.null:
-            return False
-        at = _take_chunk(at, parts.end, &value)
-        if at == NULL:
-            return False
-    return at == parts.end
 
 
 cdef inline object _bytes_of(const Chunk* chunk):
@@ -275,56 +257,6 @@ def decode_records(
     finally:
         PyBuffer_Release(&view)
     return records
-
-
-cdef struct Checked:
-    int flaw
-    int64_t null_keys
-    int64_t delta_max
-    int64_t delta_max_index
-
-
-cdef void _check(Bytes at, Bytes end, Py_ssize_t count, Checked* checked) noexcept nogil:
-    cdef Parts parts
-    cdef Py_ssize_t index
-    checked.flaw = RECORD
-    checked.null_keys = checked.delta_max = 0
-    checked.delta_max_index = -1
-    for index in range(count):
-        if (
-            not _take_record(at, end, &parts)
-            or parts.offset_delta != index
-            or not _headers_are_sound(&parts)
-        ):
-            return
-        checked.null_keys += parts.key.null
-        if index == 0 or parts.timestamp_delta > checked.delta_max:
-            checked.delta_max = parts.timestamp_delta
-            checked.delta_max_index = index
-        at = parts.end
-    checked.flaw = NO_FLAW if at == end else COUNT
-
-
-def check_records(payload, Py_ssize_t start, Py_ssize_t end, Py_ssize_t count):
-    """(flaw, null keys, largest timestamp delta, index of the first record that has it)."""
-    cdef Py_buffer view
-    cdef Checked checked
-    cdef Bytes at
-    _lend(payload, &view, start, end)
-    try:
-        if count < 0:
-            return COUNT, 0, 0, -1
-        at = <Bytes>view.buf
-        if end - start > UNLOCK_BYTES:
-            with nogil:
-                _check(at + start, at + end, count, &checked)
-        else:
-            _check(at + start, at + end, count, &checked)
-    finally:
-        PyBuffer_Release(&view)
-    if checked.flaw:
-        return checked.flaw, 0, 0, -1
-    return NO_FLAW, checked.null_keys, checked.delta_max, checked.delta_max_index
 
 
 def newest_keys(

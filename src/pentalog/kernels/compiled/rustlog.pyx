@@ -165,6 +165,7 @@ cdef class _Packer:
             -1,
             -1,
             True,
+            False,
         ))
 
 

@@ -21,3 +21,21 @@ cdef extern from "wire.h" nogil:
     unsigned char* put_varint(unsigned char* at, int64_t number)
     const unsigned char* take_varint(
         const unsigned char* at, const unsigned char* end, int64_t* number)
+
+cdef extern from "walk.h" nogil:
+    struct stepped:
+        int64_t timestamp_delta
+        int32_t offset_delta
+        bint key_null
+    struct walked:
+        int64_t null_keys
+        int64_t delta_min
+        int64_t delta_max
+    const unsigned char* step_record(
+        const unsigned char* at, const unsigned char* end, stepped* record)
+    int walk_records(
+        const unsigned char* at,
+        const unsigned char* end,
+        int64_t count,
+        int64_t offset_last,
+        walked* found)

@@ -44,6 +44,8 @@ from pentalog.kernels.facts import (
     Scan,
 )
 from pentalog.kernels.pure.crc32c import crc32c
+from pentalog.kernels.pure.varints import i64
+from pentalog.kernels.pure.walks import PRODUCED, check_walk
 
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _HEADER_BYTES: Final = _HEADER.size
@@ -106,16 +108,27 @@ def batch_header(data: Buffer, position: int) -> BatchHeader:
     return _header(_view(data, position, position + _HEADER_BYTES), position)
 
 
-def _append_flaw(view: memoryview, position: int, header: BatchHeader) -> int:
+def _append_flaw(view: memoryview, position: int, header: BatchHeader) -> tuple[int, int]:
+    """(flaw, timestamp of the newest record) of a batch as a producer sends it.
+
+    What is compressed is not opened: its newest timestamp is what the header says.
+    """
+    codec, timestamp = header.attributes & 7, header.max_timestamp
     if not _sum_is_right(view, position, header.size):
-        return FLAW_CHECKSUM
-    codec = header.attributes & 7
+        return FLAW_CHECKSUM, timestamp
     if codec > _CODEC_MAX:
-        return FLAW_CODEC
+        return FLAW_CODEC, timestamp
     if header.records <= 0 or header.records != header.last_offset_delta + 1:
-        return FLAW_COUNT
-    room = (header.size - _HEADER_BYTES) // _RECORD_BYTES_MIN
-    return FLAW_COUNT if codec == 0 and header.records > room else FLAW_NONE
+        return FLAW_COUNT, timestamp
+    if codec:
+        return FLAW_NONE, timestamp
+    if header.records > (header.size - _HEADER_BYTES) // _RECORD_BYTES_MIN:
+        return FLAW_COUNT, timestamp
+    start, end = position + _HEADER_BYTES, position + header.size
+    flaw, _, _, newest = check_walk(view, start, end, header.records, PRODUCED)
+    if not flaw and not header.attributes & _APPEND_TIME:
+        timestamp = max(-1, i64(header.base_timestamp + newest))
+    return flaw, timestamp
 
 
 def check_batches(data: Buffer, start: int, end: int) -> Facts:
@@ -128,13 +141,13 @@ def check_batches(data: Buffer, start: int, end: int) -> Facts:
     flaw = FLAW_SHORT if start == end else FLAW_NONE
     batches = offsets = records = size_max = attributes_any = codecs = 0
     timestamp_max = producer_id = producer_epoch = sequence_first = sequence_last = -1
-    chained = True
+    chained, restamp = True, False
     while position < end:
         flaw = _frame_flaw(view, position, end)
         if flaw:
             break
         header = _header(view, position)
-        flaw = _append_flaw(view, position, header)
+        flaw, timestamp = _append_flaw(view, position, header)
         if flaw:
             break
         producer, epoch, sequence = header.producer_id, header.producer_epoch, header.base_sequence
@@ -153,7 +166,8 @@ def check_batches(data: Buffer, start: int, end: int) -> Facts:
         offsets += header.last_offset_delta + 1
         records += header.records
         size_max = max(size_max, header.size)
-        timestamp_max = max(timestamp_max, header.max_timestamp)
+        timestamp_max = max(timestamp_max, timestamp)
+        restamp |= timestamp != header.max_timestamp
         attributes_any |= header.attributes & 0xFFFF
         codecs |= 1 << (header.attributes & 7)
         position += header.size
@@ -172,6 +186,7 @@ def check_batches(data: Buffer, start: int, end: int) -> Facts:
         sequence_first,
         sequence_last,
         chained,
+        restamp,
     )
 
 

@@ -160,6 +160,7 @@ def _joined(run: Facts, facts: Facts, end: int) -> Facts:
         run.sequence_first,
         facts.sequence_last,
         True,
+        run.restamp or facts.restamp,
     )
 
 

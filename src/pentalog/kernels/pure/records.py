@@ -1,4 +1,4 @@
-"""Records inside the uncompressed payload of a batch: write, read, check, compact.
+"""Records inside the uncompressed payload of a batch: write, read, compact.
 
 A record is: length, attributes (one byte), timestamp delta, offset delta, key length, key,
 value length, value, number of headers; per header key length, key, value length, value.
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
-from pentalog.kernels.facts import FLAW_COUNT, FLAW_NONE, FLAW_RECORD, Buffer, Malformed
+from pentalog.kernels.facts import Buffer, Malformed
 from pentalog.kernels.pure.varints import i64, put_varint, read_varint
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
@@ -138,35 +138,6 @@ def decode_records(
     if position != end:
         raise Malformed(_MALFORMED.format(position))
     return records
-
-
-def check_records(payload: Buffer, start: int, end: int, count: int) -> tuple[int, int, int, int]:
-    """(flaw, null keys, largest timestamp delta, index of the first record that has it).
-
-    Offset deltas must count from 0, as a producer sends them.
-    """
-    view = _range(payload, start, end)
-    if count < 0:
-        return FLAW_COUNT, 0, 0, -1
-    position = start
-    null_keys, delta_max, delta_max_index = 0, 0, -1
-    try:
-        for index in range(count):
-            timestamp_delta, offset_delta, position, record_end = _body(view, position, end)
-            if offset_delta != index:
-                return FLAW_RECORD, 0, 0, -1
-            key_start, _, position = _chunk(view, position, record_end)
-            _, _, position = _chunk(view, position, record_end)
-            _headers(view, position, record_end)
-            null_keys += key_start < 0
-            if index == 0 or timestamp_delta > delta_max:
-                delta_max, delta_max_index = timestamp_delta, index
-            position = record_end
-    except Malformed:
-        return FLAW_RECORD, 0, 0, -1
-    if position != end:
-        return FLAW_COUNT, 0, 0, -1
-    return FLAW_NONE, null_keys, delta_max, delta_max_index
 
 
 def newest_keys(

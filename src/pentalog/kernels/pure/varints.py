@@ -9,6 +9,9 @@ from pentalog.kernels.facts import Malformed
 _U64: Final = (1 << 64) - 1
 _I64_MIN: Final = -(1 << 63)
 _BITS_MAX: Final = 63
+_I32_BYTES_MAX: Final = 5
+_I32_MIN: Final = -(1 << 31)
+_I32_MAX: Final = (1 << 31) - 1
 
 
 def i64(number: int) -> int:
@@ -43,3 +46,11 @@ def put_varint(out: bytearray, number: int) -> None:
 def varint_bytes(number: int) -> int:
     """How many bytes it takes."""
     return max(1, -(-((number << 1 ^ number >> 63) & _U64).bit_length() // 7))
+
+
+def read_i32(view: memoryview, position: int, end: int) -> tuple[int, int]:
+    """(number of 32 bits, position behind it), refused as Kafka's readers do beyond five bytes."""
+    number, behind = read_varint(view, position, end)
+    if behind - position > _I32_BYTES_MAX or not _I32_MIN <= number <= _I32_MAX:
+        raise Malformed(f"the records of the batch are malformed at byte {position}")
+    return number, behind

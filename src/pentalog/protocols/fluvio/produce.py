@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from pentalog import kernels
-from pentalog.broker.port import Broker, Topic
+from pentalog.broker.port import Admitted, Broker, Topic
 from pentalog.broker.transformation import Chain, Section, Transformed
-from pentalog.kernels import Malformed
+from pentalog.kernels import Facts, Malformed
+from pentalog.model import compression
 from pentalog.model.errors import (
+    BatchCorrupt,
     BrokerError,
     PartitionNotFound,
     RecordTooLarge,
     TopicNotFound,
 )
 from pentalog.model.later import Later
+from pentalog.model.settings import LogSettings
 from pentalog.model.types import Ack, Appended, Partition
 from pentalog.protocols.fluvio import errors, messages, records, rights, transforms
 from pentalog.protocols.fluvio.codec import Writer
@@ -25,8 +29,14 @@ from pentalog.protocols.fluvio.messages import Produce
 from pentalog.protocols.fluvio.session import Answer, Call
 from pentalog.runtime import Timer
 
-OPENED_BYTES_MAX: Final = 64 << 20
-"""What one compressed batch may hold."""
+_INLINE_BYTES_MAX: Final = 32 << 10
+"""Opened, translated and compressed again where it is received; more is done on a lane."""
+_LANE: Final = "translate"
+
+Translate: TypeAlias = Callable[[memoryview, int], list[bytearray]]
+"""The log's batches of what lies in a buffer, within so many bytes once opened."""
+
+_log: Final = logging.getLogger(__name__)
 
 
 class Entry:
@@ -75,7 +85,7 @@ class Writing:
     def __init__(self, call: Call, wish: Produce, size_bytes: int) -> None:
         self.call = call
         self.wish = wish
-        self._size_bytes = size_bytes
+        self.size_bytes = size_bytes
         self.entries: list[list[Entry]] = []
         self.waiting = 0
         self._answer: Answer | None = None
@@ -94,22 +104,55 @@ class Writing:
         if self._answer is not None and not self.waiting:
             self._finish()
 
-    def append(self, entry: Entry, batches: Sequence[bytearray]) -> None:
+    def append(self, entry: Entry, batches: Sequence[bytearray]) -> Later[Admitted] | None:
         """Put the batches of an entry into the log; answered when they are safe enough.
 
-        An engine that takes one batch at a time may put others' records between them.
+        Returns what the log waits for before it takes them, if it does.  An engine that takes
+        one batch at a time may put others' records between them.
         """
         log = self.call.context.broker.log
-        ack = Ack.DURABLE if self.wish.committed else Ack.WRITTEN
         if len(batches) > 1 and self.call.context.broker.knowledge.current:
             batches = [bytearray(b"").join(batches)]
         elif len(batches) > 1:
             _check_sizes(_topic_of(self.call.context.broker, entry.at), batches)
+        if len(batches) == 1:
+            view = memoryview(batches[0])
+            facts = kernels.check_batches(view, 0, len(view))
+            admission = log.admission(entry.at, view, facts)
+            if admission is None:
+                self._write(entry, [(view, facts, None)])
+            elif admission.ready:
+                self._write(entry, [admission.value])
+            else:
+                if not entry.pending:
+                    self.wait(entry)
+                admission.then(partial(self._admitted, entry))
+                return admission
+            return None
+        self._write(entry, [(memoryview(built), None, None) for built in batches])
+        return None
+
+    def _admitted(self, entry: Entry, later: Later[Admitted]) -> None:
+        if not entry.pending:
+            return
+        try:
+            self._write(entry, [later.value])
+        except BrokerError as refusal:
+            entry.refuse(refusal)
+            self.arrived(entry)
+
+    def _write(
+        self,
+        entry: Entry,
+        batches: Sequence[tuple[memoryview, Facts | None, LogSettings | None]],
+    ) -> None:
+        log = self.call.context.broker.log
+        ack = Ack.DURABLE if self.wish.committed else Ack.WRITTEN
         entry.left = len(batches)
         first = 0
-        for number, built in enumerate(batches):
+        for number, (built, facts, opened) in enumerate(batches):
             try:
-                appended = log.append(entry.at, memoryview(built), given=True)
+                appended = log.append(entry.at, built, facts, given=True, opened=opened)
             except BrokerError as refusal:
                 if not number:
                     raise
@@ -172,7 +215,7 @@ class Writing:
             for entry in entries:
                 self._write_entry(body, entry)
         if body.version >= 1:
-            body.i32(self.call.context.usage.write_delay_ms(self._size_bytes))
+            body.i32(self.call.context.usage.write_delay_ms(self.size_bytes))
         return body
 
     def _write_entry(self, body: Writer, entry: Entry) -> None:
@@ -196,13 +239,105 @@ def serve(call: Call) -> None:
         Transforming(writing).start()
         writing.conclude()
         return
-    for topic in wish.topics:
-        entries = [
-            _take(writing, Partition(topic.name, part.index), part.batches)
-            for part in topic.partitions
-        ]
-        writing.entries.append(entries)
+    Taking(writing).start()
     writing.conclude()
+
+
+class Taking:
+    """The entries of a request, translated and appended in order.
+
+    What takes long is done on a lane; later requests of the connection wait meanwhile.
+    """
+
+    def __init__(self, writing: Writing) -> None:
+        self._writing = writing
+        self._data = writing.call.reader.data
+        self._left: list[tuple[Entry, list[tuple[int, int]]]] = []
+        self._let_go: Callable[[], None] | None = None
+
+    def start(self) -> None:
+        for topic in self._writing.wish.topics:
+            entries = []
+            for part in topic.partitions:
+                entry = Entry(Partition(topic.name, part.index))
+                entries.append(entry)
+                self._left.append((entry, part.batches))
+            self._writing.entries.append(entries)
+        self._left.reverse()
+        self._serve()
+
+    def _serve(self) -> None:
+        while self._left:
+            entry, batches = self._left[-1]
+            try:
+                rights.check(self._writing.call, rights.SPU, entry.at.topic)
+                translate = self._translation(entry.at, batches)
+                bytes_max = compression.opened_bytes_max(sum(end - at for at, end in batches))
+                try:
+                    translated = translate(self._data, min(_INLINE_BYTES_MAX, bytes_max))
+                except RecordTooLarge:
+                    self._offload(partial(translate, bytes_max=bytes_max))
+                    return
+                self._append(entry, translated)
+            except BrokerError as refusal:
+                entry.refuse(refusal)
+                self._writing.arrived(entry)
+            self._left.pop()
+        if self._let_go is not None:
+            self._let_go()
+
+    def _translation(self, at: Partition, batches: list[tuple[int, int]]) -> Translate:
+        broker = self._writing.call.context.broker
+        topic = _topic_of(broker, at)
+
+        def translate(data: memoryview, bytes_max: int) -> list[bytearray]:
+            return records.to_log(
+                data,
+                batches,
+                bytes_max=bytes_max,
+                compression_type=topic.settings.compression,
+                joined_bytes_max=_joined_bytes_max(broker, topic),
+            )
+
+        return translate
+
+    def _offload(self, translate: Callable[[memoryview], list[bytearray]]) -> None:
+        """Translate elsewhere, from a copy: the receive buffer is not kept."""
+        call = self._writing.call
+        if self._let_go is None:
+            self._let_go = call.session.replies.hold()
+            self._data = memoryview(bytearray(self._data))
+            for entry, _ in self._left:
+                self._writing.wait(entry)
+        work = partial(translate, self._data)
+        call.context.runtime.offload(_LANE, work, self._translated)
+
+    def _translated(
+        self, translated: list[bytearray] | None, error: BaseException | None
+    ) -> None:
+        entry, _ = self._left.pop()
+        try:
+            if isinstance(error, BrokerError):
+                raise error
+            if translated is None:
+                _log.error("a batch for %s could not be translated", entry.at, exc_info=error)
+                raise BatchCorrupt("the batch could not be opened")
+            waited = self._append(entry, translated) if entry.pending else None
+        except BrokerError as refusal:
+            entry.refuse(refusal)
+            self._writing.arrived(entry)
+            waited = None
+        if waited is None:
+            self._serve()
+        else:
+            waited.then(lambda _: self._serve())
+
+    def _append(self, entry: Entry, translated: list[bytearray]) -> Later[Admitted] | None:
+        if translated:
+            return self._writing.append(entry, translated)
+        self._writing.call.context.broker.log.marks(entry.at)
+        self._writing.arrived(entry)
+        return None
 
 
 class Transforming:
@@ -213,7 +348,7 @@ class Transforming:
         self._call = writing.call
         self._left: list[tuple[Entry, list[tuple[Section, bytes]]]] = []
         self._chain: Chain | None = None
-        self._bytes_left = OPENED_BYTES_MAX
+        self._bytes_left = compression.opened_bytes_max(writing.size_bytes)
 
     def start(self) -> None:
         for topic in self._writing.wish.topics:
@@ -307,34 +442,6 @@ class Transforming:
             entry.error = errors.other(f"the SmartModule gave back what cannot be kept: {flaw}")
         self._writing.arrived(entry)
         self._next()
-
-
-def _take(writing: Writing, at: Partition, batches: list[tuple[int, int]]) -> Entry:
-    entry = Entry(at)
-    broker = writing.call.context.broker
-    try:
-        rights.check(writing.call, rights.SPU, at.topic)
-        translated = _translate(broker, writing.call, at, batches)
-        if translated:
-            writing.append(entry, translated)
-        else:
-            broker.log.marks(at)
-    except BrokerError as refusal:
-        entry.refuse(refusal)
-    return entry
-
-
-def _translate(
-    broker: Broker, call: Call, at: Partition, batches: list[tuple[int, int]]
-) -> list[bytearray]:
-    topic = _topic_of(broker, at)
-    return records.to_log(
-        call.reader.data,
-        batches,
-        bytes_max=OPENED_BYTES_MAX,
-        compression_type=topic.settings.compression,
-        joined_bytes_max=_joined_bytes_max(broker, topic),
-    )
 
 
 def _joined(broker: Broker, at: Partition, batches: list[bytearray]) -> list[bytearray]:

@@ -46,7 +46,7 @@ def to_log(
 ) -> list[bytearray]:
     """The log's batches, one for each of Fluvio's that has records.
 
-    With `joined_bytes_max` they are joined as long as they take no more than that, uncompressed.
+    Refused once what was compressed holds more than `bytes_max` in all.  With `joined_bytes_max` they are joined as long as they take no more than that, uncompressed.
     """
     found: list[bytearray] = []
     waiting = Waiting(bytearray(), compression.NONE)
@@ -54,6 +54,8 @@ def to_log(
         theirs, codec = _open_batch(
             data, start, end, bytes_max=bytes_max, compression_type=compression_type
         )
+        if codec != compression.NONE:
+            bytes_max -= theirs.end - theirs.start
         built = _translate(data, start, theirs, bare_allowed=codec == compression.NONE)
         held = len(waiting.batches)
         # The first one is not copied: mostly it is the only one.
@@ -127,7 +129,7 @@ def _open_batch(
         headers = _schema_headers(_CRC.unpack_from(data, position - _CRC.size)[0])
     if codec == compression.NONE:
         return Theirs(data, position, end, headers), codec
-    opened = open_section(codec, data[position:end], bytes_max=bytes_max)
+    opened = open_section(codec, data[position:end], bytes_max=max(1, bytes_max))
     return Theirs(opened, 0, len(opened), headers), codec
 
 

@@ -12,7 +12,7 @@ from pentalog.broker.transformation import Chain, Failure, Link, Section
 from pentalog.kernels import Buffer
 from pentalog.model.errors import BrokerError, SmartModuleInvalid, SmartModuleNotFound
 from pentalog.model.later import Later, all_of
-from pentalog.model.types import Partition
+from pentalog.model.types import Edge, Offset, Partition
 from pentalog.protocols.fluvio import errors, records
 from pentalog.protocols.fluvio.codec import Writer
 from pentalog.protocols.fluvio.errors import WireError
@@ -111,14 +111,18 @@ def looked_back(
     start = 0
 
     def look(later: Later[None]) -> None:
-        nonlocal start
         try:
             _ = later.value
+            log.locate(at, Edge.START if since_ms is None else since_ms).then(located)
+        except BrokerError as refusal:
+            looked.refuse(refusal)
+
+    def located(later: Later[tuple[Offset, int]]) -> None:
+        nonlocal start
+        try:
+            offset, _ = later.value
             marks = log.marks(at)
-            start = max(marks.start, marks.end - wanted)
-            if since_ms is not None:
-                offset, _ = log.locate(at, since_ms)
-                start = max(start, marks.end if offset < 0 else offset)
+            start = max(marks.start, marks.end - wanted, marks.end if offset < 0 else offset)
             horizon = records.horizon_of(context.broker, committed=False)
             log.open(at, start, bytes_max=LOOKBACK_BYTES_MAX, horizon=horizon).then(opened)
         except BrokerError as refusal:

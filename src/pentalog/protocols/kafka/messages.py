@@ -82,6 +82,9 @@ class Line(Protocol):
     def hang_up(self) -> None:
         """Close after what was sent before this."""
 
+    def hold(self) -> Callable[[], None]:
+        """Serve no further request of the connection until the function returned is called."""
+
     @property
     def waits(self) -> set[Waiting]:
         """Waits to be given up when the connection goes; whoever adds one takes it out."""
@@ -228,6 +231,9 @@ class SteppedLine:
     def hang_up(self) -> None:
         self._line.hang_up()
 
+    def hold(self) -> Callable[[], None]:
+        return self._line.hold()
+
 
 class KeptLine:
     """A line for one answer, whose place is kept already."""
@@ -250,6 +256,9 @@ class KeptLine:
 
     def hang_up(self) -> None:
         self._line.hang_up()
+
+    def hold(self) -> Callable[[], None]:
+        return self._line.hold()
 
 
 @dataclass(frozen=True, slots=True)

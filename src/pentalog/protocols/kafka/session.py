@@ -68,6 +68,8 @@ class KafkaSession:
         self._queue: list[Piece] = []
         self._queue_bytes = 0
         self._ended = False
+        self._holds = 0
+        """Requests under way that those after them must wait for."""
         # What was already split but not served, positions counted from the next read's start:
         # runs are moved together in the buffer, so it cannot be split a second time.
         self._left: Frames | None = None
@@ -154,6 +156,18 @@ class KafkaSession:
         self._ended = True
         self._replies.hang_up()
 
+    def hold(self) -> Callable[[], None]:
+        """Keep later requests waiting, for one whose batches are opened elsewhere."""
+        self._flush()
+        self._holds += 1
+        release = self._replies.hold()
+
+        def let_go() -> None:
+            self._holds -= 1
+            release()
+
+        return let_go
+
     def _flush(self) -> None:
         if self._queue:
             queue, self._queue, self._queue_bytes = self._queue, [], 0
@@ -169,9 +183,9 @@ class KafkaSession:
                 if self._serving.busy:
                     return self._keep(split, number, item.start)
                 line: Line = self
+                if (metered or self._holds) and self._replies.full:
+                    return self._keep(split, number, item.start)
                 if metered:
-                    if self._replies.full:
-                        return self._keep(split, number, item.start)
                     line = self._metered(item)
                 context.metrics.requests += len(item.requests) >> 3
                 if not k00_produce.serve_run(

@@ -7,6 +7,7 @@ not read from for as long.  A fetch over its quota is answered without records.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import fields
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
@@ -130,6 +131,9 @@ class ThrottledLine:
 
     def hang_up(self) -> None:
         self.line.hang_up()
+
+    def hold(self) -> Callable[[], None]:
+        return self.line.hold()
 
     def marked(self, pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
         """The same answer with the time in it; what others may hold too is copied first."""

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from pentalog.broker.security import Operation
+from pentalog.model.later import Later
 from pentalog.model.types import Edge, Horizon, Partition
 from pentalog.protocols.kafka.administration import ends_of
 from pentalog.protocols.kafka.authorization import find
@@ -89,23 +90,37 @@ def _find(call: Call, topic: str, asked: Any) -> Partition:
 
 def _answer(call: Call, topics: list[dict[str, Any]], found: Sequence[Found]) -> Steps[None]:
     horizon = Horizon.STABLE if call.field("isolation_level", 0) == 1 else Horizon.DURABLE
+    located: list[tuple[Found, Later[tuple[int, int]]]] = []
 
     def locate(one: Found) -> None:
-        answer, at, when = one
         try:
-            offset, answer["timestamp"] = _locate(call, at, when, horizon)
+            located.append((one, _locate(call, one.at, one.when, horizon)))
+        except REFUSALS as refusal:
+            one.answer["error_code"] = code_of(refusal)
+
+    def finish(one: tuple[Found, Later[tuple[int, int]]]) -> None:
+        (answer, at, when), later = one
+        try:
+            offset, timestamp = later.value
+            searched = when != _LATEST and when not in _BEFORE_END
+            if searched and offset >= call.context.broker.log.marks(at).at(horizon):
+                offset, timestamp = _NOWHERE  # what the reader may not see yet has no time either
         except REFUSALS as refusal:
             answer["error_code"] = code_of(refusal)
             return
-        answer["offset"] = offset
+        answer["offset"], answer["timestamp"] = offset, timestamp
         if offset >= 0:
             answer["leader_epoch"] = 0
 
     yield from call.each(found, locate, cost=_LOCATE_COST)
+    for _, later in located:
+        if not later.ready:
+            yield later
+    yield from call.each(located, finish)
     yield from call.reply({"topics": topics})
 
 
-def _locate(call: Call, at: Partition, when: int, horizon: Horizon) -> tuple[int, int]:
+def _locate(call: Call, at: Partition, when: int, horizon: Horizon) -> Later[tuple[int, int]]:
     version_min = _VERSION_MIN.get(when, 1)
     if call.version < version_min:
         raise Refused(
@@ -115,14 +130,12 @@ def _locate(call: Call, at: Partition, when: int, horizon: Horizon) -> tuple[int
     log = call.context.broker.log
     marks = log.marks(at)
     if when == _LATEST:
-        return marks.at(horizon), -1
+        return Later.now((marks.at(horizon), -1))
     if when in (_EARLIEST, _EARLIEST_LOCAL):
-        return marks.start, -1
+        return Later.now((marks.start, -1))
     if when in (_LATEST_TIERED, _EARLIEST_PENDING):
-        return _NOWHERE
-    offset, timestamp = log.locate(at, Edge.NEWEST_TIMESTAMP if when == _NEWEST_TIMESTAMP else when)
-    # What the reader may not see yet has no time either.
-    return (offset, timestamp) if offset < marks.at(horizon) else _NOWHERE
+        return Later.now(_NOWHERE)
+    return log.locate(at, Edge.NEWEST_TIMESTAMP if when == _NEWEST_TIMESTAMP else when)
 
 
 API: Final = Api(2, "ListOffsets", 1, 11, serve)
