@@ -7,6 +7,7 @@ its connection is served on.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
@@ -20,19 +21,71 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger(__name__)
 
 
+LARGE_BYTES: Final = 64 << 10
+"""A request of more bytes may take megabytes as objects: only some are served at a time."""
+LARGE_MAX: Final = 16
+
+
+class Gate:
+    """Bounds how many large requests are in memory as objects, of all connections together.
+
+    The others wait in the buffers that they were received in, in the order they came.
+    """
+
+    __slots__ = ("_free", "_waiting")
+
+    def __init__(self, places: int = LARGE_MAX) -> None:
+        self._free = places
+        self._waiting: dict[object, Callable[[], None]] = {}
+
+    def enter(self) -> bool:
+        """Take a place, if one is free and nobody waits for it; `leave` gives it back."""
+        if not self._free or self._waiting:
+            return False
+        self._free -= 1
+        return True
+
+    def wait(self, admitted: Callable[[], None]) -> Callable[[], None]:
+        """Call `admitted` once with a place taken; returns a function that stops the waiting."""
+        key = object()
+        self._waiting[key] = admitted
+        return lambda: self._waiting.pop(key, None) and None
+
+    def leave(self) -> None:
+        self._free += 1
+        if self._waiting:
+            self._free -= 1
+            self._waiting.pop(next(iter(self._waiting)))()
+
+
 class Serving:
     """The requests of one connection that are served in steps."""
 
-    __slots__ = ("_jobs", "_release", "_replies", "_running", "context", "failed", "worked")
+    __slots__ = (
+        "_gate",
+        "_inside",
+        "_jobs",
+        "_release",
+        "_replies",
+        "_running",
+        "_stop_waiting",
+        "context",
+        "failed",
+        "worked",
+    )
 
     def __init__(
         self,
         context: Context,
         replies: Replies,
+        gate: Gate,
         failed: Callable[[Call, Exception], None],
         worked: Callable[[float], None],
     ) -> None:
         """`failed` gets what a request raised, `worked` the seconds spent in later turns."""
+        self._gate = gate
+        self._inside = False
+        self._stop_waiting: Callable[[], None] | None = None
         self.context = context
         self.failed = failed
         self.worked = worked
@@ -45,6 +98,29 @@ class Serving:
     def busy(self) -> bool:
         """Later requests must wait."""
         return self._running > 0
+
+    def admit(self, size_bytes: int) -> bool:
+        """May a request be served now?  If not, the connection is held until it may."""
+        if size_bytes <= LARGE_BYTES or self._inside:
+            return True
+        if self._gate.enter():
+            self._inside = True
+            return True
+        release = self._replies.hold()
+
+        def admitted() -> None:
+            self._inside = True
+            self._stop_waiting = None
+            release()
+
+        self._stop_waiting = self._gate.wait(admitted)
+        return False
+
+    def served(self) -> None:
+        """The request that was admitted is done, or goes on in later turns."""
+        if self._inside and not self._running:
+            self._inside = False
+            self._gate.leave()
 
     def run(self, call: Call, steps: Steps[None], *, finishes: bool) -> None:
         """Serve one request by its steps, as much as fits now and the rest in later turns."""
@@ -61,6 +137,10 @@ class Serving:
         for job in [job for job in self._jobs if not job.finishes]:
             job.abandon()
             self._jobs.discard(job)
+        if self._stop_waiting is not None:
+            self._stop_waiting()
+            self._stop_waiting = None
+        self.served()
 
     def began(self) -> None:
         self._running += 1
@@ -72,6 +152,7 @@ class Serving:
 
     def paused(self) -> None:
         self._running -= 1
+        self.served()
         if not self._running and self._release is not None:
             release, self._release = self._release, None
             release()
@@ -123,7 +204,8 @@ class _Job:
         if self._abandon is not None:
             self._abandon()
             self._serving.paused()
-        self._steps.close()
+        with contextlib.suppress(ValueError):  # it runs: `_until_wait` ends it after this step
+            self._steps.close()
 
     def _go_on(self, _: Later[Any]) -> None:
         """What the steps waited for has arrived."""
@@ -158,6 +240,9 @@ class _Job:
         monotonic = self._serving.context.runtime.monotonic
         start_s = monotonic()
         for wanted in self._steps:
+            if self._abandoned:
+                self._steps.close()
+                return
             if wanted is not None and not wanted.ready:
                 self._wanted = wanted
                 break

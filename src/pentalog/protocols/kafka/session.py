@@ -64,7 +64,9 @@ class KafkaSession:
         self._door = door_of(context.broker)
         self._quotas = context.broker.quotas
         self._allowance = Allowance(context, replies)
-        self._serving = Serving(context, replies, self._failed, self._worked)
+        self._serving = Serving(
+            context, replies, self._door.large_requests, self._failed, self._worked
+        )
         self._queue: list[Piece] = []
         self._queue_bytes = 0
         self._ended = False
@@ -193,10 +195,15 @@ class KafkaSession:
                 ):
                     self._violation("a Produce without acks was refused")
             else:
-                if self._replies.full or self._serving.busy:
+                if (
+                    self._replies.full
+                    or self._serving.busy
+                    or not self._serving.admit(item[1] - item[0])
+                ):
                     return self._keep(split, number, item[0] - 4)
                 context.metrics.requests += 1
                 self._serve_frame(data, *item)
+                self._serving.served()
                 if self._login is not None and number + 1 < len(split.items):
                     self._violation("requests behind the beginning of a login")
             if self._ended:

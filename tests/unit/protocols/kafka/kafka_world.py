@@ -72,6 +72,7 @@ class MemoryLog:
         facts: Facts | None = None,
         *,
         parted: bool = False,
+        opened: object = None,
     ) -> Appended:
         assert not batches.readonly
         facts = facts or kernels.check_batches(batches, 0, len(batches))
@@ -86,6 +87,9 @@ class MemoryLog:
         self.end[at] = base + facts.offsets
         self.appends.append((at, facts.batches))
         return Appended(at, base, self.end[at], -1, 0)
+
+    def admission(self, at: Partition, batches: memoryview, facts: Facts) -> None:
+        return None  # nothing must be opened elsewhere
 
     def settle(self, appended: Appended, ack: Ack) -> Later[Appended]:
         if ack is not Ack.DURABLE or self.held is None:
@@ -147,7 +151,10 @@ class MemoryLog:
         end = self.end.get(at, 0)
         return Marks(0, end, end, end)
 
-    def locate(self, at: Partition, when: Edge | int) -> tuple[int, int]:
+    def locate(self, at: Partition, when: Edge | int) -> Later[tuple[int, int]]:
+        return Later.now(self._located(at, when))
+
+    def _located(self, at: Partition, when: Edge | int) -> tuple[int, int]:
         best = (-1, -1)
         for data in self.batches.get(at, ()):
             for offset, record in batch.records_of(data, 0, bytes_max=1 << 20):

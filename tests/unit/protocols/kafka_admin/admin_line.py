@@ -21,7 +21,7 @@ from pentalog.protocols.kafka import codec
 from pentalog.protocols.kafka.api import APIS
 from pentalog.protocols.kafka.door import Door
 from pentalog.protocols.kafka.messages import Call
-from pentalog.protocols.kafka.serving import Serving
+from pentalog.protocols.kafka.serving import Gate, Serving
 from pentalog.session import Address, Context
 
 
@@ -106,7 +106,7 @@ class AdminLine:
         call = Call(key, version, 7, "test", body, context, self._door, self)
         steps = APIS[key].serve(call)
         if steps is not None:
-            serving = Serving(context, cast("Any", self), self._failed, float)
+            serving = Serving(context, cast("Any", self), Gate(), self._failed, float)
             serving.run(call, steps, finishes=False)
         self.runtime.run()
         (answer,) = self.answers
