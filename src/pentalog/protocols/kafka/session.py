@@ -263,7 +263,7 @@ class KafkaSession:
                 call.line = ThrottledLine(self, key, version, call.throttle_ms)
         try:
             self._serve_body(api, call, data[position:end])
-        except (BrokerError, Undecodable) as refusal:
+        except (BrokerError, Undecodable, AnswerTooLarge) as refusal:
             self._failed(call, refusal)
 
     def _serve_body(self, api: Api, call: Call, body: memoryview) -> None:
