@@ -36,10 +36,22 @@ def longest(process: int, file: Path) -> dict[str, float]:
         time.sleep(0.01)
 
 
+def ruler_ms() -> float:
+    """CPU time of a fixed piece of Python on this machine, the best of three."""
+    best = float("inf")
+    for _ in range(3):
+        start_s = time.thread_time()
+        sum({str(number): (number, b"x" * 16) for number in range(5_000)}[str(7)][0:1])
+        best = min(best, (time.thread_time() - start_s) * 1e3)
+    return best
+
+
 class Stopwatch:
     def __init__(self) -> None:
         self.cpu_ms = 0.0
         self.wall_ms = 0.0
+        self.skip = False
+        """The turn under way does not count: the stopwatch was read in it."""
 
     def watch(self, loop: Any) -> None:
         cpu_s, at_s = time.thread_time(), time.monotonic()
@@ -47,8 +59,10 @@ class Stopwatch:
         def turn() -> None:
             nonlocal cpu_s, at_s
             now_cpu_s, now_s = time.thread_time(), time.monotonic()
-            self.cpu_ms = max(self.cpu_ms, (now_cpu_s - cpu_s) * 1e3)
-            self.wall_ms = max(self.wall_ms, (now_s - at_s) * 1e3)
+            if not self.skip:
+                self.cpu_ms = max(self.cpu_ms, (now_cpu_s - cpu_s) * 1e3)
+                self.wall_ms = max(self.wall_ms, (now_s - at_s) * 1e3)
+            self.skip = False
             cpu_s, at_s = now_cpu_s, now_s
             loop.call_soon(turn)
 
@@ -63,8 +77,9 @@ def main() -> None:
     stopwatch = Stopwatch()
 
     def write() -> None:
-        text = json.dumps({"cpu_ms": stopwatch.cpu_ms, "wall_ms": stopwatch.wall_ms})
-        Path(os.environ[FILE_VARIABLE]).write_text(text)
+        shown = {"cpu_ms": stopwatch.cpu_ms, "wall_ms": stopwatch.wall_ms, "ruler_ms": ruler_ms()}
+        Path(os.environ[FILE_VARIABLE]).write_text(json.dumps(shown))
+        stopwatch.skip = True
 
     def begin() -> None:
         stopwatch.cpu_ms = stopwatch.wall_ms = 0.0

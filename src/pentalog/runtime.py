@@ -1,4 +1,4 @@
-"""Port for time and threads: what the broker needs of the world besides files; and turns.
+"""Port for time and threads: what the broker needs of the world besides files; turns, slices.
 
 The server implements it on an event loop; tests and the simulator with virtual time.
 All callbacks run on the one thread that owns the broker's state.
@@ -7,10 +7,15 @@ All callbacks run on the one thread that owns the broker's state.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol, TypeVar
 
 T = TypeVar("T")
+
+TURN_BUDGET_S: Final = 0.004
+"""Work of one kind (reads, slices of long requests) in one turn of the loop."""
+_QUANTA_PER_TURN: Final = 4
+"""Long jobs that share one turn's budget."""
 
 
 class Timer(Protocol):
@@ -102,3 +107,138 @@ class Turns:
         finally:
             if waiting or self._left == 0:
                 self._schedule()
+
+
+class _Job:
+    """One iterator that is run to its end, or None once it is abandoned."""
+
+    __slots__ = ("done", "running", "steps")
+
+    def __init__(self, steps: Iterator[None], done: Callable[[Exception | None], None]) -> None:
+        self.steps: Iterator[None] | None = steps
+        self.done = done
+        self.running = False
+
+    def abandon(self) -> None:
+        steps, self.steps = self.steps, None
+        # A running generator cannot be closed; the loop that runs it does so after this step.
+        if steps is not None and not self.running:
+            _close(steps)
+
+
+class Slices:
+    """Runs long work a few milliseconds per turn of the loop, all clients together, round robin.
+
+    A job that has not run yet alternates with those that have: a short request does not wait
+    until every long one has had its share.
+    """
+
+    __slots__ = (
+        "_budget_s",
+        "_cut",
+        "_fresh",
+        "_left_s",
+        "_prefer_fresh",
+        "_runtime",
+        "_scheduled",
+        "_started",
+    )
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        budget_s: float = TURN_BUDGET_S,
+        *,
+        cut: Callable[[], bool] | None = None,
+    ) -> None:
+        """`cut` ends a turn after a step: for simulators, whose clock stops within a turn."""
+        self._runtime = runtime
+        self._budget_s = budget_s
+        self._cut = cut
+        self._left_s = budget_s
+        self._fresh: deque[_Job] = deque()
+        self._started: deque[_Job] = deque()
+        self._prefer_fresh = True
+        self._scheduled = False
+
+    @property
+    def waiting(self) -> int:
+        """Jobs that are not done."""
+        return len(self._fresh) + len(self._started)
+
+    def run(
+        self, steps: Iterator[None], done: Callable[[Exception | None], None]
+    ) -> Callable[[], None]:
+        """Do as much of `steps` now as fits in this turn's budget and continue in later turns.
+
+        Each `next` does a bounded piece (well under a millisecond).  `done` gets None when the
+        iterator ends, or the exception it raised; it may be called before `run` returns.  Returns
+        a function that abandons the rest (closes the iterator; `done` is then never called).
+        """
+        job = _Job(steps, done)
+        if self._left_s > 0 and not self._fresh:
+            self._advance(job)
+        else:
+            self._fresh.append(job)
+            self._schedule()
+        return job.abandon
+
+    def _advance(self, job: _Job) -> None:
+        """Run one job for its share of this turn."""
+        steps = job.steps
+        if steps is None:
+            return
+        monotonic, cut = self._runtime.monotonic, self._cut
+        start_s = now_s = monotonic()
+        share_s = self._budget_s / _QUANTA_PER_TURN if self.waiting else self._left_s
+        end_s = start_s + min(share_s, self._left_s)
+        ended, error = False, None
+        job.running = True
+        try:
+            while job.steps is not None and now_s <= end_s:
+                next(steps)
+                now_s = monotonic()
+                if cut is not None and cut():
+                    self._left_s = 0.0
+                    break
+        except StopIteration:
+            ended = True
+        except Exception as raised:
+            ended, error = True, raised
+        finally:
+            job.running = False
+            self._left_s -= monotonic() - start_s
+            if self._left_s <= 0:
+                self._schedule()
+        if job.steps is None:
+            _close(steps)
+        elif ended:
+            job.steps = None
+            job.done(error)
+        else:
+            self._started.append(job)
+            self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._runtime.soon(self._next)
+
+    def _next(self) -> None:
+        self._scheduled = False
+        self._left_s = self._budget_s
+        fresh, started = self._fresh, self._started
+        try:
+            while self._left_s > 0 and (fresh or started):
+                chosen = fresh if fresh and (self._prefer_fresh or not started) else started
+                self._prefer_fresh = chosen is started
+                self._advance(chosen.popleft())
+        finally:
+            if fresh or started or self._left_s <= 0:
+                self._schedule()
+
+
+def _close(steps: Iterator[None]) -> None:
+    close = getattr(steps, "close", None)
+    if close is not None:
+        close()

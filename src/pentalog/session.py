@@ -14,6 +14,7 @@ from pentalog.metrics import Metrics, Traffic
 from pentalog.model.errors import BrokerError
 from pentalog.model.types import Piece
 from pentalog.observation import Inspector, Observation, Peer
+from pentalog.runtime import Slices
 
 if TYPE_CHECKING:
     from pentalog.broker.port import Broker
@@ -150,6 +151,12 @@ class Context:
     """Who the peer is, and what it may do."""
     usage: Usage = field(default_factory=Unmetered)
     """How much it may use, where that is counted around its protocol and not by it."""
+    slices: Slices = None  # type: ignore[assignment]  # set below if not given
+    """Runs requests that take long, together with those of all other connections."""
+
+    def __post_init__(self) -> None:
+        if self.slices is None:
+            object.__setattr__(self, "slices", Slices(self.runtime))
 
 
 @dataclass(frozen=True, slots=True)

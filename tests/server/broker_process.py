@@ -8,6 +8,7 @@ import socket
 import struct
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -33,10 +34,18 @@ def pentalog(
 class BrokerProcess:
     """Started and ready when the block is entered, killed when it is left."""
 
-    def __init__(self, data: Path, *arguments: str, listen: str = "127.0.0.1:0") -> None:
+    def __init__(
+        self,
+        data: Path,
+        *arguments: str,
+        listen: str = "127.0.0.1:0",
+        command: Sequence[str] = _COMMAND,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """`command` is what stands before the arguments of `pentalog`."""
         self._process = subprocess.Popen(
-            [*_COMMAND, "start", "--data", str(data), "--listen", f"kafka={listen}", *arguments],
-            env=_ENVIRONMENT,
+            [*command, "start", "--data", str(data), "--listen", f"kafka={listen}", *arguments],
+            env=_ENVIRONMENT | dict(environment or {}),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

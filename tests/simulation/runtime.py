@@ -16,7 +16,11 @@ from typing import Any, Final
 
 from tests.simulation.files import Crash
 
+from pentalog.runtime import Slices
+
 _WALL_MS: Final = 1_700_000_000_000
+_CUT_SHARE: Final = 0.3
+"""Steps of sliced work after which the turn ends: time does not pass within one."""
 
 
 class VirtualTimer:
@@ -157,6 +161,10 @@ class VirtualRuntime:
         delay_ms = self.random.choice((1, 20, 300)) if self.random.random() < self._slow else 0
         entry = _Work(work, done, self.clock.elapsed_ms + delay_ms)
         self._lanes.setdefault(lane, deque()).append(entry)
+
+    def slices(self) -> Slices:
+        """Return slices whose turns end where the seed says."""
+        return Slices(self, cut=lambda: self.random.random() < _CUT_SHARE)
 
     # Driving it
 

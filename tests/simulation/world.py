@@ -363,6 +363,7 @@ class World:
             self.clock, self.random, slow=settings.slow, pauses=settings.pauses
         )
         self.runtime.gate = self._step_gate
+        self.slices = self.runtime.slices()
         self.files = SimulatedFiles(self.disk, self.random, self._gate, self.clock.monotonic)
         self.files.faults.cold = settings.cold
         self.config = Config(
@@ -408,6 +409,7 @@ class World:
             advertised=lambda _: Address("sim", 9092),
             access=Access(self.broker.rules, host="127.0.0.1"),
             totals=self.metrics,
+            slices=self.slices,
         )
         connection = Connection(ENDPOINTS[door], context, self.runtime.soon)
         self.connections.append(connection)

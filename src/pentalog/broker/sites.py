@@ -130,7 +130,8 @@ class Sites:
                 # The deletion is queued still: it reaches the disk when that takes writes again.
                 self._runtime.after(RETRY_MS, lambda: self._remove_settled(name, doomed))
             else:
-                self._remove_some(name, doomed)
+                # Many topics deleted by one request settle together.
+                self._turns.do(lambda: self._remove_some(name, doomed))
 
         self._settle().then(settled)
 

@@ -21,7 +21,7 @@ from pentalog.broker.security import ANONYMOUS, Access, Attempts, Audit, Princip
 from pentalog.config import Config, Listen
 from pentalog.metrics import Metrics, Traffic
 from pentalog.observation import Peer
-from pentalog.runtime import Runtime, Turns
+from pentalog.runtime import Runtime, Slices, Turns
 from pentalog.server.buffer import BUSY_BYTES, IDLE_BYTES, KEPT_BYTES, ReceiveBuffer
 from pentalog.server.limits import Limits
 from pentalog.server.observation import LocalObservation
@@ -71,6 +71,7 @@ class Door:
     turns: Turns
     costly_turns: Turns
     """Shorter ones, for costly requests: whoever asks for little need not wait behind them."""
+    slices: Slices
     observation: LocalObservation
 
 
@@ -237,6 +238,7 @@ class Connection(asyncio.BufferedProtocol):
             totals=door.metrics,
             known=self.known,
             observation=door.observation,
+            slices=door.slices,
         )
         try:
             self._session = door.endpoint.open(context, self._outbox)

@@ -16,7 +16,7 @@ from pentalog.broker.port import Broker
 from pentalog.broker.security import UNAUDITED, Audit
 from pentalog.config import Config, Listen
 from pentalog.metrics import Metrics
-from pentalog.runtime import Runtime, Turns
+from pentalog.runtime import Runtime, Slices, Turns
 from pentalog.server.certificates import Certificates
 from pentalog.server.connection import COSTLY_PER_TURN, SERVED_PER_TURN, Connection, Door
 from pentalog.server.limits import Limits
@@ -61,6 +61,7 @@ class Listeners:
         self._connections: set[Connection] = set()
         self._turns = Turns(runtime, SERVED_PER_TURN)
         self._costly_turns = Turns(runtime, COSTLY_PER_TURN)
+        self._slices = Slices(runtime)
         self._addresses: dict[str, Address] = {}
         self.observation = LocalObservation(runtime, metrics, config.data, self._connections)
         self._servers: list[asyncio.AbstractServer] = []
@@ -175,6 +176,7 @@ class Listeners:
             connections=self._connections,
             turns=self._turns,
             costly_turns=self._costly_turns,
+            slices=self._slices,
             observation=self.observation,
         )
 

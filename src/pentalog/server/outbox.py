@@ -129,7 +129,7 @@ class Outbox:
         self._closed = False
         self._ending = False
         self._gave_up = False
-        self._held = False
+        self._held = 0
         self._muted: asyncio.TimerHandle | None = None
         self._patient: deque[Callable[[], None]] = deque()
         self._scheduled = False
@@ -138,7 +138,7 @@ class Outbox:
     def full(self) -> bool:
         return (
             self._muted is not None
-            or self._held
+            or self._held > 0
             or self._memory_bytes > self._memory_bytes_max
             or self._places >= self._places_max
             or self._file_bytes > _FILE_BYTES_MAX
@@ -223,8 +223,8 @@ class Outbox:
         self._muted = self._loop.call_at(until, self._unmute)
 
     def hold(self) -> Callable[[], None]:
-        assert not self._held, "held already"
-        self._held = True
+        # A login and a long request may hold at the same time.
+        self._held += 1
         return self._let_go
 
     def when_room(self, run: Callable[[], None]) -> None:
@@ -295,7 +295,7 @@ class Outbox:
         self._tell_room()
 
     def _let_go(self) -> None:
-        self._held = False
+        self._held -= 1
         if not self._closed:
             self._schedule()
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from itertools import compress
 from typing import Any, Final
 
 from pentalog.broker.security import ANY, Kind, Operation, Principal, Rule
 from pentalog.protocols.kafka.authorization import WIRE_OPERATIONS
 from pentalog.protocols.kafka.errors import ErrorCode, Refused
-from pentalog.protocols.kafka.messages import Call
+from pentalog.protocols.kafka.messages import Call, Steps
 
 _ANY: Final = 1
 _ALL: Final = 2
@@ -71,8 +72,8 @@ def rule_of(creation: Any) -> Rule:
     )
 
 
-def matching(rules: Collection[Rule], wanted: Any) -> list[Rule]:
-    """The rules that a filter is about; raises `Refused` if it says nothing we know."""
+def matching(call: Call, rules: Collection[Rule], wanted: Any) -> Steps[list[Rule]]:
+    """Find the rules that a filter is about; raises `Refused` if it says nothing we know."""
     if wanted.resource_type_filter != _ANY and wanted.resource_type_filter not in _KINDS_BY_CODE:
         raise _invalid(f"resource type {wanted.resource_type_filter}; give 1 (any) to 7")
     pattern = getattr(wanted, "pattern_type_filter", _LITERAL)
@@ -82,10 +83,10 @@ def matching(rules: Collection[Rule], wanted: Any) -> list[Rule]:
         raise _invalid(f"operation {wanted.operation}; give 1 (any) to 15")
     if wanted.permission_type not in (_ANY, _DENY, _ALLOW):
         raise _invalid(f"permission type {wanted.permission_type}; give 1 (any) to 3")
-    return sorted(
-        (rule for rule in rules if _is_about(rule, wanted, pattern)),
-        key=lambda rule: (rule.kind.value, rule.name, rule.prefixed, str(rule)),
-    )
+    every = list(rules)
+    about = yield from call.each(every, lambda rule: _is_about(rule, wanted, pattern))
+    found = compress(every, about)
+    return sorted(found, key=lambda rule: (rule.kind.value, rule.name, rule.prefixed, str(rule)))
 
 
 def _is_about(rule: Rule, wanted: Any, pattern: int) -> bool:

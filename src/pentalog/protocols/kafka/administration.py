@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from pentalog.model.errors import BrokerError
-from pentalog.model.later import Later
+from pentalog.model.types import Offset, Partition
 from pentalog.protocols.kafka.codec import Fields
 from pentalog.protocols.kafka.errors import code_of
-from pentalog.protocols.kafka.messages import Call
+from pentalog.protocols.kafka.messages import Call, Steps
 
 OPERATIONS_NOT_ASKED: Final = -(1 << 31)
+_ENDS_AT_ONCE: Final = 64
 _TEXT_CHARACTERS_MAX: Final = 8_000
 """A refusal may name what has a long name; a text has 32,767 bytes at most."""
 
@@ -29,35 +30,36 @@ def repeated(names: Iterable[object]) -> set[object]:
     return {name for name, count in Counter(names).items() if count > 1}
 
 
+def ends_of(call: Call, partitions: Sequence[Partition]) -> Steps[dict[Partition, Offset]]:
+    """Return where partitions end, once all that was acknowledged before is on the disk."""
+    log = call.context.broker.log
+    laters = []
+    for start in range(0, len(partitions), _ENDS_AT_ONCE):
+        laters.append(log.ends(set(partitions[start : start + _ENDS_AT_ONCE])))
+        yield None
+    ends: dict[Partition, Offset] = {}
+    for later in laters:
+        yield later
+        ends.update(later.value)
+    return ends
+
+
 def answer_settled(
     call: Call, fields: Fields, results: Sequence[dict[str, Any]], *, changed: bool
-) -> None:
+) -> Steps[None]:
     """Answer when the changes are on the disk.
 
     If they cannot be written, every one of `results` (the parts of `fields` that carry an error)
     that had gone well says so instead.
     """
-    if not changed:
-        call.answer(fields)
-        return
-    settled = call.context.broker.topics.settle()
-    if settled.ready:
-        _finish(settled, fields, results, call.answer)
-        return
-    place = call.place()
-    settled.then(lambda later: _finish(later, fields, results, place.answer))
-
-
-def _finish(
-    settled: Later[None],
-    fields: Fields,
-    results: Sequence[dict[str, Any]],
-    answer: Callable[[Fields], None],
-) -> None:
-    try:
-        _ = settled.value
-    except BrokerError as refusal:
-        for result in results:
-            if result["error_code"] == 0:
-                result.update(error_fields(refusal))
-    answer(fields)
+    if changed:
+        settled = call.context.broker.topics.settle()
+        yield settled
+        try:
+            settled.check()
+        except BrokerError as refusal:
+            told = error_fields(refusal)
+            yield from call.each(
+                results, lambda result: None if result["error_code"] else result.update(told)
+            )
+    yield from call.reply(fields)

@@ -7,22 +7,41 @@ answers are written by hand elsewhere, and the rest must not cost an object per 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any, Final, TypeAlias, get_args, get_origin
+from typing import Any, Final, NamedTuple, TypeAlias, get_args, get_origin
 from uuid import UUID
 
 from pentalog.model.kio_schemas import load_response_schema
-from pentalog.protocols.kafka.entities import NUMBERS, decode, unwrapped
+from pentalog.protocols.kafka.entities import NUMBERS, decode, decode_steps, unwrapped
 
-__all__ = ["Fields", "decode", "encode", "milliseconds", "uvarint"]
+__all__ = [
+    "AnswerTooLarge",
+    "Fields",
+    "Made",
+    "decode",
+    "decode_steps",
+    "encode",
+    "encode_steps",
+    "milliseconds",
+    "refusal",
+    "uvarint",
+]
 
 Fields: TypeAlias = Mapping[str, Any]
 """A response as plain nested dicts: kio's field names, milliseconds for times, ints for codes."""
 
 Write: TypeAlias = Callable[[bytearray, Any], None]
+WriteSteps: TypeAlias = Callable[[bytearray, Any], Generator[None, None, None]]
+
+ANSWER_BYTES_MAX: Final = 64 << 20
+"""Largest answer that is put together in memory; those with records are not."""
+_BYTES_PER_STEP: Final = 2048
+"""Written before other clients are served: about 0.2 ms."""
+_ELEMENTS_AT_ONCE: Final = 64
+"""An array that is not longer, of elements without arrays, is written in one go."""
 
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _EPOCH: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
@@ -31,15 +50,93 @@ _ID_NONE: Final = bytes(16)
 _ZERO_KINDS: Final = frozenset({"timedelta_i32", "error_code"})
 
 
+class AnswerTooLarge(Exception):
+    """An answer would not fit in memory: the client asked for too much at once."""
+
+
+class Made:
+    """A list for an answer whose elements are made when they are written, one at a time.
+
+    So that a long answer is never in memory as objects, and making it is divided into steps as
+    writing it is.
+    """
+
+    __slots__ = ("_items", "_make", "at_once")
+
+    def __init__(
+        self, items: Sequence[Any], make: Callable[[Any], Any], *, at_once: int = _ELEMENTS_AT_ONCE
+    ) -> None:
+        """`make` turns an item into an element; `at_once` of them take less than 0.5 ms."""
+        self._items = items
+        self._make = make
+        self.at_once = at_once
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self._make, self._items)
+
+
+class Writer(NamedTuple):
+    """The two ways to write one thing: in one go, and where it has arrays also in steps."""
+
+    write: Write
+    steps: WriteSteps | None = None
+
+
 def encode(key: int, version: int, correlation_id: int, answer: Fields) -> bytearray:
     """The whole frame of an answer, length in front."""
     out = bytearray(8)
-    flexible_header, write = _response(key, version)
+    flexible_header, writer = _response(key, version)
     if flexible_header:
         out.append(0)
-    write(out, answer)
+    writer.write(out, answer)
     struct.pack_into(">ii", out, 0, len(out) - 4, correlation_id)
     return out
+
+
+def encode_steps(
+    key: int, version: int, correlation_id: int, answer: Fields
+) -> Generator[None, None, bytearray]:
+    """Write an answer in steps; returns the whole frame."""
+    out = bytearray(8)
+    flexible_header, writer = _response(key, version)
+    if flexible_header:
+        out.append(0)
+    if writer.steps is None:
+        writer.write(out, answer)
+    else:
+        yield from writer.steps(out, answer)
+    struct.pack_into(">ii", out, 0, len(out) - 4, correlation_id)
+    return out
+
+
+def refusal(key: int, version: int, error: int, text: str) -> Fields | None:
+    """Return an answer that says nothing but an error; None if this answer has no place for it."""
+    schema: Any = load_response_schema(key, version)
+    answer: dict[str, Any] = {}
+    for field in fields(schema):
+        if field.name == "error_code":
+            answer[field.name] = error
+        elif field.name == "error_message":
+            answer[field.name] = text
+        elif field.default is MISSING:
+            answer[field.name] = _nothing(field)
+    return answer if "error_code" in answer else None
+
+
+def _nothing(field: Field[Any]) -> Any:
+    optional, kind = unwrapped(field.type)
+    if get_origin(kind) is tuple:
+        return ()
+    if optional:
+        return None
+    if is_dataclass(kind):
+        return {inner.name: _nothing(inner) for inner in fields(kind)}
+    return {"string": "", "bytes": b"", "records": b"", "uuid": None}.get(
+        field.metadata["kafka_type"], 0
+    )
 
 
 def uvarint(value: int) -> bytes:
@@ -59,35 +156,52 @@ def milliseconds(value: timedelta) -> int:
 
 
 @lru_cache(maxsize=1024)
-def _response(key: int, version: int) -> tuple[bool, Write]:
+def _response(key: int, version: int) -> tuple[bool, Writer]:
     schema: Any = load_response_schema(key, version)
     return schema.__header_schema__.__flexible__, _entity(schema)
 
 
-def _entity(schema: Any) -> Write:
-    """A function that writes a dict as this entity: its fields in order, then the tagged ones."""
-    plain: list[tuple[str, Any, Write]] = []
+def _entity(schema: Any) -> Writer:
+    """Return what writes a dict as this entity: its fields in order, then the tagged ones."""
+    plain: list[tuple[str, Any, Writer]] = []
     tagged: list[tuple[int, str, Any, Write]] = []
     flexible: bool = schema.__flexible__
     for field in fields(schema):
         tag = field.metadata.get("tag")
-        write = _field(field, flexible=flexible, tagged=tag is not None)
+        writer = _field(field, flexible=flexible, tagged=tag is not None)
         if tag is None:
-            plain.append((field.name, _default(field), write))
+            plain.append((field.name, _default(field), writer))
         else:
-            tagged.append((tag, field.name, field.default, write))
+            tagged.append((tag, field.name, field.default, writer.write))
     tagged.sort(key=lambda entry: entry[0])
+    writes = [(name, default, writer.write) for name, default, writer in plain]
+
+    def missing(name: str) -> KeyError:
+        return KeyError(f"{schema.__name__} {schema.__version__} needs {name}")
 
     def write_entity(out: bytearray, value: Fields) -> None:
-        for name, default, write in plain:
+        for name, default, write in writes:
             given = value.get(name, default)
             if given is MISSING:
-                raise KeyError(f"{schema.__name__} {schema.__version__} needs {name}")
+                raise missing(name)
             write(out, given)
         if flexible:
             _write_tagged(out, value, tagged)
 
-    return write_entity
+    def entity_steps(out: bytearray, value: Fields) -> Generator[None, None, None]:
+        for name, default, writer in plain:
+            given = value.get(name, default)
+            if given is MISSING:
+                raise missing(name)
+            if writer.steps is None:
+                writer.write(out, given)
+            else:
+                yield from writer.steps(out, given)
+        if flexible:
+            _write_tagged(out, value, tagged)
+
+    has_arrays = any(writer.steps is not None for _, _, writer in plain)
+    return Writer(write_entity, entity_steps if has_arrays else None)
 
 
 def _write_tagged(out: bytearray, value: Fields, tagged: list[tuple[int, str, Any, Write]]) -> None:
@@ -113,28 +227,54 @@ def _default(field: Field[Any]) -> Any:
     return 0 if field.metadata.get("kafka_type") in _ZERO_KINDS else MISSING
 
 
-def _field(field: Field[Any], *, flexible: bool, tagged: bool) -> Write:
+def _field(field: Field[Any], *, flexible: bool, tagged: bool) -> Writer:
     optional, kind = unwrapped(field.type)
     optional = optional and not tagged
     if get_origin(kind) is tuple:
         (element, _) = get_args(kind)
-        write = _entity(element) if is_dataclass(element) else _primitive(field, flexible, False)
-        return _array(write, flexible=flexible)
+        if is_dataclass(element):
+            return _array(_entity(element), flexible=flexible)
+        return _array(Writer(_primitive(field, flexible, False)), flexible=flexible)
     if is_dataclass(kind):
-        return _nullable_entity(_entity(kind)) if optional else _entity(kind)
-    return _primitive(field, flexible, optional)
+        entity = _entity(kind)
+        return Writer(_nullable_entity(entity.write)) if optional else entity
+    return Writer(_primitive(field, flexible, optional))
 
 
-def _array(write: Write, *, flexible: bool) -> Write:
-    def write_array(out: bytearray, values: Any) -> None:
+def _array(element: Writer, *, flexible: bool) -> Writer:
+    write, element_steps = element
+
+    def write_count(out: bytearray, values: Any) -> None:
         if values is None:
             out += b"\0" if flexible else b"\xff\xff\xff\xff"
-            return
-        out += uvarint(len(values) + 1) if flexible else len(values).to_bytes(4, "big")
-        for value in values:
+        else:
+            out += uvarint(len(values) + 1) if flexible else len(values).to_bytes(4, "big")
+
+    def write_array(out: bytearray, values: Any) -> None:
+        write_count(out, values)
+        for value in values or ():
             write(out, value)
 
-    return write_array
+    def array_steps(out: bytearray, values: Any) -> Generator[None, None, None]:
+        at_once = values.at_once if isinstance(values, Made) else _ELEMENTS_AT_ONCE
+        if element_steps is None and len(values or ()) <= at_once:
+            write_array(out, values)
+            return
+        write_count(out, values)
+        number, written = 0, len(out)
+        for value in values or ():
+            if element_steps is None:
+                write(out, value)
+            else:
+                yield from element_steps(out, value)
+            number += 1
+            if number >= at_once or len(out) - written >= _BYTES_PER_STEP:
+                if len(out) > ANSWER_BYTES_MAX:
+                    raise AnswerTooLarge(f"an answer of more than {ANSWER_BYTES_MAX >> 20} MiB")
+                number, written = 0, len(out)
+                yield
+
+    return Writer(write_array, array_steps)
 
 
 def _nullable_entity(write: Write) -> Write:

@@ -20,20 +20,21 @@ metadata           string or null
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from pentalog.protocols.kafka.codec import uvarint
 from pentalog.protocols.kafka.entities import (
+    ELEMENTS_PER_STEP,
+    Budget,
     Undecodable,
     read_long_duration,
     read_uvarint,
     skip_tagged,
 )
 
-BODY_BYTES_MAX: Final = 4 << 20
 _FLEXIBLE: Final = 8
 _BY_ID: Final = 10
 _NUMBER: Final = struct.Struct(">i")
@@ -44,6 +45,8 @@ _FLEXIBLE_RESULT: Final = struct.Struct(">ihx")
 _KEPT_FOR_EVER: Final = timedelta(milliseconds=-1)
 _PARTITION_2: Final = struct.Struct(">iq")
 _PARTITION_6: Final = struct.Struct(">iqi")
+_RESULTS_PER_STEP: Final = 256
+_BYTES_PER_STEP: Final = 4096
 
 
 class CommitPartition(NamedTuple):
@@ -68,21 +71,23 @@ class CommitRequest(NamedTuple):
     topics: list[CommitTopic]
 
 
-def decode(version: int, body: memoryview) -> CommitRequest:
-    """Read a whole request; keeps no view of it."""
-    if len(body) > BODY_BYTES_MAX:
-        raise Undecodable(f"OffsetCommit of {len(body)} bytes; at most {BODY_BYTES_MAX} are taken")
+def decode_steps(version: int, data: bytes, budget: Budget) -> Generator[None, None, CommitRequest]:
+    """Read a request some partitions at a time."""
     try:
-        return _decode(version, bytes(body))
+        request = yield from _decode(version, data, budget)
     except (struct.error, UnicodeDecodeError, OverflowError) as flaw:
         raise Undecodable(f"OffsetCommit {version}: {flaw}") from flaw
+    return request
 
 
-def encode(version: int, correlation_id: int, topics: Sequence[Mapping[str, Any]]) -> bytearray:
-    """The whole frame of an answer, length in front; nobody is told to wait."""
+def encode(
+    version: int, correlation_id: int, topics: Sequence[Mapping[str, Any]]
+) -> Generator[None, None, bytearray]:
+    """Write the whole frame of an answer in steps, length in front; nobody is told to wait."""
     flexible = version >= _FLEXIBLE
     out = bytearray(_ANSWER_HEAD.size + (1 if flexible else 0) + (4 if version >= 3 else 0))
     result = _FLEXIBLE_RESULT if flexible else _RESULT
+    written = 0
     out += uvarint(len(topics) + 1) if flexible else _NUMBER.pack(len(topics))
     for topic in topics:
         if version >= _BY_ID:
@@ -93,17 +98,22 @@ def encode(version: int, correlation_id: int, topics: Sequence[Mapping[str, Any]
             out += name
         partitions = topic["partitions"]
         out += uvarint(len(partitions) + 1) if flexible else _NUMBER.pack(len(partitions))
-        for partition in partitions:
+        for number, partition in enumerate(partitions, 1):
             out += result.pack(partition["partition_index"], partition["error_code"])
+            if not number % _RESULTS_PER_STEP:
+                yield
         if flexible:
             out.append(0)
+        if len(out) - written >= _BYTES_PER_STEP:
+            written = len(out)
+            yield
     if flexible:
         out.append(0)
     _ANSWER_HEAD.pack_into(out, 0, len(out) - 4, correlation_id)
     return out
 
 
-def _decode(version: int, data: bytes) -> CommitRequest:
+def _decode(version: int, data: bytes, budget: Budget) -> Generator[None, None, CommitRequest]:
     flexible = version >= _FLEXIBLE
     group, position = _text(data, 0, flexible)
     (generation,) = _NUMBER.unpack_from(data, position)
@@ -113,9 +123,9 @@ def _decode(version: int, data: bytes) -> CommitRequest:
     if version >= 7:
         instance, position = _nullable(data, position, flexible)
     elif version < 5:
-        retention, position = read_long_duration(data, position)
+        retention, position = read_long_duration(data, position, budget)
     topics: list[CommitTopic] = []
-    count, position = _count(data, position, flexible)
+    count, position = _count(data, position, flexible, budget)
     for _ in range(count):
         name, topic_id = "", None
         if version >= _BY_ID:
@@ -126,20 +136,23 @@ def _decode(version: int, data: bytes) -> CommitRequest:
             position += 16
         else:
             name, position = _text(data, position, flexible)
-        partitions, position = _partitions(data, position, version)
+        partitions, position = yield from _partitions(data, position, version, budget)
+        budget.made += 1
         topics.append(CommitTopic(name, topic_id, partitions))
         if flexible:
-            position = skip_tagged(data, position)
+            position = skip_tagged(data, position, budget)
     if flexible:
-        skip_tagged(data, position)
+        skip_tagged(data, position, budget)
     return CommitRequest(group, generation, member, instance, retention, topics)
 
 
-def _partitions(data: bytes, position: int, version: int) -> tuple[list[CommitPartition], int]:
+def _partitions(
+    data: bytes, position: int, version: int, budget: Budget
+) -> Generator[None, None, tuple[list[CommitPartition], int]]:
     flexible = version >= _FLEXIBLE
     found: list[CommitPartition] = []
     epoch = -1
-    count, position = _count(data, position, flexible)
+    count, position = _count(data, position, flexible, budget)
     for _ in range(count):
         if version >= 6:
             index, offset, epoch = _PARTITION_6.unpack_from(data, position)
@@ -149,8 +162,12 @@ def _partitions(data: bytes, position: int, version: int) -> tuple[list[CommitPa
             position += 12
         metadata, position = _nullable(data, position, flexible)
         if flexible:
-            position = skip_tagged(data, position)
+            position = skip_tagged(data, position, budget)
         found.append(CommitPartition(index, offset, epoch, metadata))
+        budget.made += 1
+        if budget.made >= ELEMENTS_PER_STEP:
+            budget.made = 0
+            yield
     return found, position
 
 
@@ -178,7 +195,7 @@ def _nullable(data: bytes, position: int, flexible: bool) -> tuple[str | None, i
     return data[position:end].decode(), end
 
 
-def _count(data: bytes, position: int, flexible: bool) -> tuple[int, int]:
+def _count(data: bytes, position: int, flexible: bool, budget: Budget) -> tuple[int, int]:
     if flexible:
         count, position = read_uvarint(data, position)
         count -= 1
@@ -187,4 +204,5 @@ def _count(data: bytes, position: int, flexible: bool) -> tuple[int, int]:
         position += 4
     if not 0 <= count <= len(data):
         raise Undecodable(f"a list of {count} in {len(data)} bytes")
+    budget.take(count)
     return count, position

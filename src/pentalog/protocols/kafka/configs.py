@@ -16,7 +16,7 @@ from pentalog.broker.security import Kind, Operation
 from pentalog.protocols.kafka.administration import answer_settled, error_fields, repeated
 from pentalog.protocols.kafka.authorization import demand
 from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused
-from pentalog.protocols.kafka.messages import Call
+from pentalog.protocols.kafka.messages import STEP_COST, Call, Steps
 
 
 class Resource(IntEnum):
@@ -166,12 +166,12 @@ def demand_settings(call: Call, resource: Any, operation: Operation) -> None:
         demand(call.access, operation, Kind.CLUSTER)
 
 
-def alter(call: Call, alter_one: Callable[[Call, Any], None]) -> None:
+def alter(call: Call, alter_one: Callable[[Call, Any], None]) -> Steps[None]:
     """Change each resource of a request by `alter_one` and answer when that is on the disk."""
     resources = call.body.resources
     twice = repeated((each.resource_type, each.resource_name) for each in resources)
-    results = []
-    for resource in resources:
+
+    def change(resource: Any) -> dict[str, Any]:
         flaw: Exception | None = None
         try:
             if (resource.resource_type, resource.resource_name) in twice:
@@ -180,14 +180,16 @@ def alter(call: Call, alter_one: Callable[[Call, Any], None]) -> None:
             alter_one(call, resource)
         except REFUSALS as refusal:
             flaw = refusal
-        results.append(
-            {
-                **error_fields(flaw),
-                "resource_type": resource.resource_type,
-                "resource_name": resource.resource_name,
-            }
-        )
-    answer_settled(call, {"responses": results}, results, changed=not call.body.validate_only)
+        return {
+            **error_fields(flaw),
+            "resource_type": resource.resource_type,
+            "resource_name": resource.resource_name,
+        }
+
+    results = yield from call.each(resources, change, cost=STEP_COST)
+    yield from answer_settled(
+        call, {"responses": results}, results, changed=not call.body.validate_only
+    )
 
 
 def unknown_resource(kind: int) -> str:

@@ -8,7 +8,7 @@ from pentalog.broker.credentials import TokenView
 from pentalog.broker.security import ANONYMOUS, Principal
 from pentalog.protocols.kafka.administration import answer_settled
 from pentalog.protocols.kafka.errors import ErrorCode, Refused, code_of
-from pentalog.protocols.kafka.messages import Call
+from pentalog.protocols.kafka.messages import Call, Steps
 
 USER: Final = "User"
 
@@ -48,10 +48,10 @@ def check_good(call: Call, token: TokenView) -> None:
         raise Refused(ErrorCode.delegation_token_expired, "the token is good no more")
 
 
-def answer_expiry(call: Call, expires_ms: int) -> None:
+def answer_expiry(call: Call, expires_ms: int) -> Steps[None]:
     """Tell until when a token is good, once that is on the disk."""
     fields = {"error_code": 0, "error_message": None, "expiry_timestamp": expires_ms}
-    answer_settled(call, fields, [fields], changed=True)
+    return answer_settled(call, fields, [fields], changed=True)
 
 
 def refuse_expiry(call: Call, refusal: Exception) -> None:

@@ -10,6 +10,7 @@ from pentalog.model.errors import NotEnoughReplicas, PartitionNotFound, TopicNot
 from pentalog.model.types import Partition
 from pentalog.protocols.kafka.errors import ErrorCode, Refused
 from pentalog.protocols.kafka.fetch_sessions import FetchSessions
+from pentalog.protocols.kafka.serving import Gate
 
 _ROUTES_MAX: Final = 65_536
 _METADATA_ENTRIES_MAX: Final = 256
@@ -110,6 +111,7 @@ class Door:
         self.routes = Routes(topics)
         self.metadata = Answers(topics)
         self.fetch_sessions = FetchSessions()
+        self.large_requests = Gate()
 
 
 def door_of(broker: Broker) -> Door:

@@ -2,24 +2,33 @@
 
 kio's own reader is not for bytes from strangers: it sets memory aside for whatever an array's
 length claims, and refuses tagged fields it does not know, which the protocol says to skip.
+
+Elements of arrays are counted over the whole request before they are made (`Budget`).  Every reader
+exists twice: `read` decodes in one go, `steps` decodes an array some elements at a time.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import MISSING, Field, fields, is_dataclass
 from datetime import timedelta
 from functools import lru_cache
 from types import NoneType
-from typing import Any, Final, TypeAlias, get_args, get_origin
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, get_args, get_origin
 from uuid import UUID
 
 from pentalog.model.kio_schemas import load_request_schema
 
-Read: TypeAlias = Callable[[bytes, int], tuple[Any, int]]
-"""Data and position to a value and the position behind it."""
+T = TypeVar("T")
 
+ELEMENTS_MAX: Final = 21_000
+"""Elements that the arrays of one request may have in all.
+
+Enough for 10,000 topics with one partition each; memory and work grow with it.
+"""
+ELEMENTS_PER_STEP: Final = 64
+"""Elements decoded before other clients are served: about 0.2 ms."""
 _ID_NONE: Final = bytes(16)
 
 
@@ -27,17 +36,79 @@ class Undecodable(ValueError):
     """The bytes are not a request of the kind they claim to be."""
 
 
-def decode(key: int, version: int, body: memoryview) -> Any:
-    """The request in `body`, as kio's entity for this version; keeps no view of it."""
+class TooManyElements(Undecodable):
+    """The request names more than one request may."""
+
+
+class Budget:
+    """Elements that a request may still have."""
+
+    __slots__ = ("_left", "_most", "made")
+
+    def __init__(self, most: int = ELEMENTS_MAX) -> None:
+        self._left = self._most = most
+        self.made = 0
+        """Elements that were made in this step."""
+
+    def take(self, count: int) -> None:
+        """Count elements before they are made; raise `TooManyElements` if they are too many."""
+        self._left -= count
+        if self._left < 0:
+            raise TooManyElements(
+                f"the request names more than {self._most} elements: name fewer in each request"
+            )
+
+    def counted(self, count: int) -> int:
+        """Count the elements of an array that is about to be read; returns their number."""
+        self.take(max(0, count))
+        return count
+
+
+Read: TypeAlias = Callable[[bytes, int, Budget], tuple[Any, int]]
+"""Data, position and budget to a value and the position behind it."""
+ReadSteps: TypeAlias = Callable[[bytes, int, Budget], Generator[None, None, tuple[Any, int]]]
+
+
+class Reader(NamedTuple):
+    """The two ways to read one thing."""
+
+    read: Read
+    steps: ReadSteps | None = None
+    """Given where the thing has an array in it."""
+
+
+def decode(key: int, version: int, body: memoryview, most: int = ELEMENTS_MAX) -> Any:
+    """Return the request in `body`, as kio's entity for this version; keeps no view of it."""
+    return exhaust(decode_steps(key, version, bytes(body), Budget(most), sliced=False))
+
+
+def decode_steps(
+    key: int, version: int, data: bytes, budget: Budget, *, sliced: bool = True
+) -> Generator[None, None, Any]:
+    """Decode a request in steps; returns the entity."""
+    reader = request_reader(key, version)
     try:
-        entity, _ = request_reader(key, version)(bytes(body), 0)
+        if sliced and reader.steps is not None:
+            entity, _ = yield from reader.steps(data, 0, budget)
+        else:
+            entity, _ = reader.read(data, 0, budget)
     except (struct.error, UnicodeDecodeError, OverflowError) as flaw:
         raise Undecodable(f"request {key} version {version}: {flaw}") from flaw
     return entity
 
 
+def exhaust(steps: Generator[Any, None, T]) -> T:
+    """Run steps to their end at once; returns what they return."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
 @lru_cache(maxsize=1024)
-def request_reader(key: int, version: int) -> Read:
+def request_reader(key: int, version: int) -> Reader:
     return _entity(load_request_schema(key, version))
 
 
@@ -63,11 +134,12 @@ def read_uvarint(data: bytes, position: int) -> tuple[int, int]:
     raise Undecodable("a length of more than 5 bytes")
 
 
-def skip_tagged(data: bytes, position: int) -> int:
+def skip_tagged(data: bytes, position: int, budget: Budget) -> int:
     """Where the tagged fields that begin here end."""
     if position < len(data) and not data[position]:
         return position + 1
     count, position = read_uvarint(data, position)
+    budget.take(count)
     for _ in range(count):
         _, position = read_uvarint(data, position)
         size, position = read_uvarint(data, position)
@@ -77,36 +149,58 @@ def skip_tagged(data: bytes, position: int) -> int:
     return position
 
 
-def _entity(schema: Any) -> Read:
-    plain: list[tuple[str, Read]] = []
+def _entity(schema: Any) -> Reader:
+    plain: list[tuple[str, Reader]] = []
     tagged: dict[int, tuple[str, Read]] = {}
     defaults: dict[str, Any] = {}
     flexible: bool = schema.__flexible__
     for field in fields(schema):
         tag = field.metadata.get("tag")
-        read = _field(field, flexible=flexible)
+        reader = _field(field, flexible=flexible)
         if tag is None:
-            plain.append((field.name, read))
+            plain.append((field.name, reader))
         else:
             assert field.default is not MISSING, f"{field.name} has no default"
-            tagged[tag] = (field.name, read)
+            tagged[tag] = (field.name, reader.read)
             defaults[field.name] = field.default
+    reads = [(name, reader.read) for name, reader in plain]
 
-    def read_entity(data: bytes, position: int) -> tuple[Any, int]:
+    def read_entity(data: bytes, position: int, budget: Budget) -> tuple[Any, int]:
         values = defaults.copy()
-        for name, read in plain:
-            values[name], position = read(data, position)
+        for name, read in reads:
+            values[name], position = read(data, position, budget)
         if flexible:
-            position = _read_tagged(data, position, tagged, values)
+            position = _read_tagged(data, position, budget, tagged, values)
         return schema(**values), position
 
-    return read_entity
+    def entity_steps(
+        data: bytes, position: int, budget: Budget
+    ) -> Generator[None, None, tuple[Any, int]]:
+        values = defaults.copy()
+        for name, reader in plain:
+            if reader.steps is None:
+                values[name], position = reader.read(data, position, budget)
+            else:
+                values[name], position = yield from reader.steps(data, position, budget)
+        if flexible:
+            position = _read_tagged(data, position, budget, tagged, values)
+        return schema(**values), position
+
+    has_arrays = any(reader.steps is not None for _, reader in plain)
+    return Reader(read_entity, entity_steps if has_arrays else None)
 
 
 def _read_tagged(
-    data: bytes, position: int, tagged: dict[int, tuple[str, Read]], values: dict[str, Any]
+    data: bytes,
+    position: int,
+    budget: Budget,
+    tagged: dict[int, tuple[str, Read]],
+    values: dict[str, Any],
 ) -> int:
+    if position < len(data) and not data[position]:
+        return position + 1
     count, position = read_uvarint(data, position)
+    budget.take(count)
     for _ in range(count):
         tag, position = read_uvarint(data, position)
         size, position = read_uvarint(data, position)
@@ -116,49 +210,76 @@ def _read_tagged(
         known = tagged.get(tag)
         if known is not None:
             name, read = known
-            values[name], stopped = read(data, position)
+            values[name], stopped = read(data, position, budget)
             if stopped != end:
                 raise Undecodable(f"{name} takes {stopped - position} bytes but claims {size}")
         position = end
     return position
 
 
-def _field(field: Field[Any], *, flexible: bool) -> Read:
+def _field(field: Field[Any], *, flexible: bool) -> Reader:
     optional, kind = unwrapped(field.type)
     if get_origin(kind) is tuple:
         (element, _) = get_args(kind)
-        read = _entity(element) if is_dataclass(element) else _primitive(field, flexible, False)
-        return _array(field.name, read, flexible, optional)
+        if is_dataclass(element):
+            return _array(field.name, _entity(element), flexible, optional)
+        return _array(field.name, Reader(_primitive(field, flexible, False)), flexible, optional)
     if is_dataclass(kind):
-        return _nullable_entity(_entity(kind)) if optional else _entity(kind)
-    return _primitive(field, flexible, optional)
+        entity = _entity(kind)
+        return Reader(_nullable_entity(entity.read)) if optional else entity
+    return Reader(_primitive(field, flexible, optional))
 
 
-def _array(name: str, read: Read, flexible: bool, optional: bool) -> Read:
+def _array(name: str, element: Reader, flexible: bool, optional: bool) -> Reader:
     read_size = _size(flexible, ">i")
+    read, element_steps = element
 
-    def read_array(data: bytes, position: int) -> tuple[Any, int]:
-        count, position = read_size(data, position)
+    def read_count(data: bytes, position: int, budget: Budget) -> tuple[int, int]:
+        count, position = read_size(data, position, budget)
         # Every element takes a byte at least, so a longer array cannot be there.
         if count > len(data) - position or count < -1:
             raise Undecodable(f"{name} claims {count} elements")
+        if count < 0 and not optional:
+            raise Undecodable(f"{name} cannot be null")
+        budget.take(max(0, count))
+        return count, position
+
+    def read_array(data: bytes, position: int, budget: Budget) -> tuple[Any, int]:
+        count, position = read_count(data, position, budget)
         if count < 0:
-            if not optional:
-                raise Undecodable(f"{name} cannot be null")
             return None, position
         values = []
         for _ in range(count):
-            value, position = read(data, position)
+            value, position = read(data, position, budget)
             values.append(value)
         return tuple(values), position
 
-    return read_array
+    def array_steps(
+        data: bytes, position: int, budget: Budget
+    ) -> Generator[None, None, tuple[Any, int]]:
+        count, position = read_count(data, position, budget)
+        if count < 0:
+            return None, position
+        values = []
+        for _ in range(count):
+            if element_steps is None:
+                value, position = read(data, position, budget)
+            else:
+                value, position = yield from element_steps(data, position, budget)
+            values.append(value)
+            budget.made += 1
+            if budget.made >= ELEMENTS_PER_STEP:
+                budget.made = 0
+                yield
+        return tuple(values), position
+
+    return Reader(read_array, array_steps)
 
 
 def _nullable_entity(read: Read) -> Read:
-    def read_nullable(data: bytes, position: int) -> tuple[Any, int]:
+    def read_nullable(data: bytes, position: int, budget: Budget) -> tuple[Any, int]:
         (marker,) = struct.unpack_from(">b", data, position)
-        return (None, position + 1) if marker < 0 else read(data, position + 1)
+        return (None, position + 1) if marker < 0 else read(data, position + 1, budget)
 
     return read_nullable
 
@@ -176,7 +297,7 @@ def _number(form: str) -> Read:
     shape = struct.Struct(form)
     unpack, size = shape.unpack_from, shape.size
 
-    def read_number(data: bytes, position: int) -> tuple[Any, int]:
+    def read_number(data: bytes, position: int, _: Budget) -> tuple[Any, int]:
         return unpack(data, position)[0], position + size
 
     return read_number
@@ -186,7 +307,7 @@ def _size(flexible: bool, form: str) -> Read:
     if not flexible:
         return _number(form)
 
-    def read_size(data: bytes, position: int) -> tuple[int, int]:
+    def read_size(data: bytes, position: int, _: Budget) -> tuple[int, int]:
         size, position = read_uvarint(data, position)
         return size - 1, position
 
@@ -196,8 +317,8 @@ def _size(flexible: bool, form: str) -> Read:
 def _sized(name: str, text: bool, flexible: bool, optional: bool) -> Read:
     read_size = _size(flexible, ">h" if text else ">i")
 
-    def read_sized(data: bytes, position: int) -> tuple[Any, int]:
-        size, position = read_size(data, position)
+    def read_sized(data: bytes, position: int, budget: Budget) -> tuple[Any, int]:
+        size, position = read_size(data, position, budget)
         end = position + size
         if size < 0:
             if not optional or size < -1:
@@ -211,7 +332,7 @@ def _sized(name: str, text: bool, flexible: bool, optional: bool) -> Read:
     return read_sized
 
 
-def _read_id(data: bytes, position: int) -> tuple[UUID | None, int]:
+def _read_id(data: bytes, position: int, _: Budget) -> tuple[UUID | None, int]:
     end = position + 16
     found = data[position:end]
     if len(found) < 16:
@@ -219,12 +340,12 @@ def _read_id(data: bytes, position: int) -> tuple[UUID | None, int]:
     return (None if found == _ID_NONE else UUID(bytes=found)), end
 
 
-def _read_duration(data: bytes, position: int) -> tuple[timedelta, int]:
+def _read_duration(data: bytes, position: int, _: Budget) -> tuple[timedelta, int]:
     (number,) = struct.unpack_from(">i", data, position)
     return timedelta(milliseconds=number), position + 4
 
 
-def read_long_duration(data: bytes, position: int) -> tuple[timedelta, int]:
+def read_long_duration(data: bytes, position: int, _: Budget) -> tuple[timedelta, int]:
     (number,) = struct.unpack_from(">q", data, position)
     # More than a timedelta can hold means for ever; nobody lives to see the difference.
     bounded = max(-_DURATION_MS_MAX, min(_DURATION_MS_MAX, number))

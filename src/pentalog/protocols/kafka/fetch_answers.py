@@ -15,7 +15,7 @@ tagged fields                           empty
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 
@@ -29,6 +29,7 @@ _HEAD: Final = struct.Struct(">i")
 _ABORTED: Final = struct.Struct(">qq")
 _LEADING: Final = struct.Struct(">ihqqq")
 _LEADING_4: Final = struct.Struct(">ihqq")
+_PARTITIONS_AT_ONCE: Final = 128
 _REPLICA: Final = b"\xff\xff\xff\xff"
 
 
@@ -49,8 +50,8 @@ def frame(
     outcomes: Sequence[Outcome],
     committed: bool,
     throttle_ms: int = 0,
-) -> list[Piece]:
-    """The pieces of a whole response, length in front."""
+) -> Generator[None, None, list[Piece]]:
+    """Write the pieces of a whole response in steps, length in front."""
     pieces: list[Piece] = []
     flexible = version >= _FLEXIBLE
     head = bytearray(_HEAD.pack(correlation_id))
@@ -63,6 +64,7 @@ def frame(
         (topic, list(group)) for topic, group in groupby(outcomes, lambda out: out.cursor.topic)
     ]
     head += _count(len(topics), flexible)
+    written = 0
     for topic, group in topics:
         if version >= _BY_ID:
             head += topic
@@ -72,6 +74,9 @@ def frame(
         head += _count(len(group), flexible)
         for outcome in group:
             head = _partition(pieces, head, version, outcome, committed)
+            written += 1
+            if written % _PARTITIONS_AT_ONCE == 0:
+                yield
         if flexible:
             head += b"\0"
     if flexible:

@@ -25,9 +25,16 @@ tagged fields                       skipped: they are for replicas
 from __future__ import annotations
 
 import struct
+from collections.abc import Generator
 from typing import Final, NamedTuple
 
-from pentalog.protocols.kafka.entities import Undecodable, read_uvarint, skip_tagged
+from pentalog.protocols.kafka.entities import (
+    ELEMENTS_PER_STEP,
+    Budget,
+    Undecodable,
+    read_uvarint,
+    skip_tagged,
+)
 from pentalog.protocols.kafka.fetch_sessions import Cursor
 
 _FLEXIBLE: Final = 12
@@ -54,28 +61,39 @@ class FetchRequest(NamedTuple):
     forgotten: list[tuple[bytes, int]]
 
 
-def decode(version: int, body: memoryview) -> FetchRequest:
-    """Read a whole request; keeps no view of it."""
+def decode_steps(version: int, data: bytes, budget: Budget) -> Generator[None, None, FetchRequest]:
+    """Read a request some partitions at a time."""
     try:
-        return _decode(version, bytes(body))
+        request = yield from _decode(version, data, budget)
     except struct.error as flaw:
         raise Undecodable(f"Fetch {version}: {flaw}") from flaw
+    return request
 
 
-def _decode(version: int, data: bytes) -> FetchRequest:
+def _decode(version: int, data: bytes, budget: Budget) -> Generator[None, None, FetchRequest]:
     head = _HEAD_4 if version < 7 else _HEAD_7 if version < 15 else _HEAD_15
     wait_ms, bytes_min, bytes_max, isolation, *session = head.unpack_from(data, 0)
     session_id, session_epoch = session or (0, -1)
     position = head.size
     cursors: list[Cursor] = []
-    count, position = _count(data, position, version)
+    count, position = _count(data, position, version, budget)
     for _ in range(count):
         topic, position = _topic(data, position, version)
-        partitions, position = _count(data, position, version)
-        position = _partitions(data, position, version, topic, partitions, cursors)
+        left, position = _count(data, position, version, budget)
+        budget.made += 1
+        while left > 0:
+            some = min(left, ELEMENTS_PER_STEP)
+            position = _partitions(data, position, version, topic, some, cursors, budget)
+            left -= some
+            budget.made += some
+            if budget.made >= ELEMENTS_PER_STEP:
+                budget.made = 0
+                yield
+        if version >= _FLEXIBLE:
+            position = skip_tagged(data, position, budget)
     forgotten: list[tuple[bytes, int]] = []
     if version >= 7:
-        position = _forgotten(data, position, version, forgotten)
+        position = yield from _forgotten(data, position, version, forgotten, budget)
     # What follows, the rack and tagged fields, changes nothing here.
     return FetchRequest(
         wait_ms, bytes_min, bytes_max, isolation, session_id, session_epoch, cursors, forgotten
@@ -83,7 +101,13 @@ def _decode(version: int, data: bytes) -> FetchRequest:
 
 
 def _partitions(
-    data: bytes, position: int, version: int, topic: bytes, count: int, cursors: list[Cursor]
+    data: bytes,
+    position: int,
+    version: int,
+    topic: bytes,
+    count: int,
+    cursors: list[Cursor],
+    budget: Budget,
 ) -> int:
     epoch = -1
     if version < 9:
@@ -100,24 +124,30 @@ def _partitions(
         cursors.append(Cursor(topic, index, offset, size, epoch))
         position += shape.size
         if flexible:
-            position = skip_tagged(data, position)
-    return position if not flexible else skip_tagged(data, position)
-
-
-def _forgotten(data: bytes, position: int, version: int, forgotten: list[tuple[bytes, int]]) -> int:
-    count, position = _count(data, position, version)
-    for _ in range(count):
-        topic, position = _topic(data, position, version)
-        indexes, position = _count(data, position, version)
-        for _ in range(indexes):
-            forgotten.append((topic, _COUNT.unpack_from(data, position)[0]))
-            position += _COUNT.size
-        if version >= _FLEXIBLE:
-            position = skip_tagged(data, position)
+            position = skip_tagged(data, position, budget)
     return position
 
 
-def _count(data: bytes, position: int, version: int) -> tuple[int, int]:
+def _forgotten(
+    data: bytes, position: int, version: int, forgotten: list[tuple[bytes, int]], budget: Budget
+) -> Generator[None, None, int]:
+    count, position = _count(data, position, version, budget)
+    for _ in range(count):
+        topic, position = _topic(data, position, version)
+        indexes, position = _count(data, position, version, budget)
+        for _ in range(indexes):
+            forgotten.append((topic, _COUNT.unpack_from(data, position)[0]))
+            position += _COUNT.size
+            budget.made += 1
+            if budget.made >= ELEMENTS_PER_STEP:
+                budget.made = 0
+                yield
+        if version >= _FLEXIBLE:
+            position = skip_tagged(data, position, budget)
+    return position
+
+
+def _count(data: bytes, position: int, version: int, budget: Budget) -> tuple[int, int]:
     if version >= _FLEXIBLE:
         count, position = read_uvarint(data, position)
         count -= 1
@@ -126,6 +156,7 @@ def _count(data: bytes, position: int, version: int) -> tuple[int, int]:
         position += _COUNT.size
     if count < 0:
         raise Undecodable("a list of Fetch cannot be null")
+    budget.take(count)
     return count, position
 
 

@@ -18,6 +18,8 @@ from pentalog.model.kio_schemas import load_request_schema
 from pentalog.protocols.kafka.entities import Undecodable
 
 _START: Final = struct.Struct(">hhih")
+_TAGS_MAX: Final = 100
+"""Tagged fields of one header, or of one entity that is walked."""
 _COSTLY: Final = frozenset({11, 13, 14, 19, 20, 37, 68})
 """Joining, leaving and planning groups; making, growing and deleting topics."""
 
@@ -119,6 +121,9 @@ class Walk:
 
     def tags(self) -> None:
         """Skip tagged fields: none of those a client may send changes what we do."""
-        for _ in range(self.uvarint()):
+        count = self.uvarint()
+        if count > _TAGS_MAX:
+            raise Undecodable(f"{count} tagged fields; at most {_TAGS_MAX} are accepted")
+        for _ in range(count):
             self.uvarint()
             self.take(self.uvarint())

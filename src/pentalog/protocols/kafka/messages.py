@@ -2,15 +2,18 @@
 
 Every module in `api/` defines `API = Api(...)` and a function that takes a `Call`.  A served
 function answers once: by `call.answer`, or later by `call.place()` and `place.answer`.
+One whose work grows with what a request names is a generator (`Steps`): it yields after each
+bounded piece, so that others are served meanwhile (`serving.py`), or yields a `Later` to wait for
+it, and answers by `yield from call.reply(...)`.
 It may raise a `BrokerError` only where the message has no field for an error: the connection is
 then closed, as Kafka does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from pentalog.protocols.kafka import codec
 from pentalog.protocols.kafka.codec import Fields
@@ -22,7 +25,30 @@ if TYPE_CHECKING:
     from pentalog.model.later import Later
     from pentalog.model.types import Piece
     from pentalog.protocols.kafka.door import Door
+    from pentalog.protocols.kafka.entities import Budget
     from pentalog.protocols.kafka.throttling import Allowance
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+Steps: TypeAlias = Generator["Later[Any] | None", None, T]
+"""Work in pieces: None lets others be served, a `Later` is waited for."""
+
+STEP_COST: Final = 64
+"""What `Call.each` does before it lets others be served, in items that take a few microseconds."""
+
+
+COMMITS_AT_ONCE: Final = 100
+"""Offsets that are handed to the broker in one step."""
+
+
+def portions(items: Sequence[S], size: int = COMMITS_AT_ONCE) -> Iterator[Sequence[S]]:
+    """Cut a long list; what is short is given as it is."""
+    if len(items) <= size:
+        yield items
+        return
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +59,15 @@ class Api:
     name: str
     version_min: int
     version_max: int
-    serve: Callable[[Call], None]
+    serve: Callable[[Call], Steps[None] | None]
     advertised_min: int | None = None
     """The lowest version ApiVersions names, where that is not the lowest one served."""
     decode: Callable[[int, memoryview], Any] | None = None
     """Version and body to what `Call.body` shall be, where that is not kio's entity."""
+    decode_steps: Callable[[int, bytes, Budget], Generator[None, None, Any]] | None = None
+    """The same in steps, from a copy of the body."""
+    finishes: bool = False
+    """Steps run to their end although the client has gone: they change what others see."""
 
 
 class Line(Protocol):
@@ -78,8 +108,10 @@ class Call:
     """What the client may use; None while nobody has a quota."""
     throttle_ms: int = 0
     """How long it is muted for what it used before, or to send this request."""
-    answered: Callable[[Fields], None] | None = None
-    """Is shown the answer, also if nobody is there any more to get it."""
+    answered: Callable[[Fields], Iterator[None]] | None = None
+    """Is shown the answer, in steps, also if nobody is there any more to get it."""
+    spent: int = 0
+    """Cost of what was done in this step."""
 
     @property
     def access(self) -> Access:
@@ -103,8 +135,31 @@ class Call:
     def encoded(self, fields: Fields) -> bytearray:
         """The response as it is sent; for those who answer."""
         if self.answered is not None:
-            self.answered(fields)
+            for _ in self.answered(fields):
+                pass
         return codec.encode(self.key, self.version, self.correlation_id, fields)
+
+    def reply(self, fields: Fields) -> Steps[None]:
+        """Send the response, encoded in steps."""
+        if self.answered is not None:
+            yield from self.answered(fields)
+        self.line.send(
+            (yield from codec.encode_steps(self.key, self.version, self.correlation_id, fields))
+        )
+
+    def each(self, items: Iterable[S], do: Callable[[S], T], *, cost: int = 1) -> Steps[list[T]]:
+        """Do something with each item, in steps; returns the results.
+
+        `STEP_COST` items of cost 1 are one step; an item that takes longer costs more.
+        """
+        found = []
+        for item in items:
+            found.append(do(item))
+            self.spent += cost
+            if self.spent >= STEP_COST:
+                self.spent = 0
+                yield None
+        return found
 
     def place(self) -> CallPlace:
         """Keep the place in line for an answer that comes later."""
@@ -133,6 +188,51 @@ class Call:
 
         for later in left:
             later.then(arrived)
+
+
+class SteppedLine:
+    """The line of a request that is served in steps: its place is kept once that takes turns."""
+
+    __slots__ = ("_answered", "_line", "_place")
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self._place: Place | None = None
+        self._answered = False
+
+    @property
+    def waits(self) -> set[Waiting]:
+        return self._line.waits
+
+    def send(self, *pieces: Piece) -> None:
+        self._answered = True
+        if self._place is None:
+            self._line.send(*pieces)
+        else:
+            self._place.fill(*pieces)
+
+    def place(self) -> Place:
+        """Return the place of this answer, whether it is kept already or not."""
+        if self._place is None:
+            self._place = self._line.place()
+        self._answered = True
+        return self._place
+
+    def keep(self) -> None:
+        """Keep the place, because the answer comes in a later turn."""
+        if not self._answered and self._place is None:
+            self._place = self._line.place()
+
+    def give_up(self) -> None:
+        """Let what stands behind this answer leave, although there is none."""
+        if self._place is not None and not self._answered:
+            self._place.fill()
+
+    def hang_up(self) -> None:
+        self._line.hang_up()
+
+    def hold(self) -> Callable[[], None]:
+        return self._line.hold()
 
 
 class KeptLine:

@@ -33,7 +33,7 @@ def owner_of(entity: Iterable[Any]) -> Owner:
     if not parts or repeated(kinds):
         raise Refused(
             ErrorCode.invalid_request,
-            f"entity {kinds!r}: give a user, a client-id, one of each, or an ip",
+            f"entity {kinds[:10]!r}: give a user, a client-id, one of each, or an ip",
         )
     for kind in kinds:
         if kind not in ENTITIES:

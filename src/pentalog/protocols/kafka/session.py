@@ -7,8 +7,8 @@ everything else is decoded, looked up in the registry and served.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import ClassVar, Final
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, ClassVar, Final
 
 from pentalog import kernels
 from pentalog.broker.port import Waiting
@@ -18,11 +18,20 @@ from pentalog.model.types import FilePiece, Piece
 from pentalog.protocols.kafka import codec, frames, login
 from pentalog.protocols.kafka.actions import ACTIONS, record, watch
 from pentalog.protocols.kafka.api import APIS, k00_produce, k18_api_versions
+from pentalog.protocols.kafka.codec import AnswerTooLarge
 from pentalog.protocols.kafka.door import door_of
-from pentalog.protocols.kafka.entities import Undecodable
+from pentalog.protocols.kafka.entities import (
+    ELEMENTS_MAX,
+    Budget,
+    TooManyElements,
+    Undecodable,
+    exhaust,
+)
+from pentalog.protocols.kafka.errors import ErrorCode
 from pentalog.protocols.kafka.login import Login
 from pentalog.protocols.kafka.login import Session as LoggedIn
-from pentalog.protocols.kafka.messages import Api, Call, Line
+from pentalog.protocols.kafka.messages import Api, Call, Line, SteppedLine, Steps
+from pentalog.protocols.kafka.serving import Serving
 from pentalog.protocols.kafka.throttling import Allowance, ThrottledLine
 from pentalog.runtime import Timer
 from pentalog.session import Context, Place, Replies
@@ -33,6 +42,10 @@ _QUEUE_BYTES_MAX: Final = 64 << 10
 """Answers gathered before they are handed on: enough to join those of a read, no more."""
 _DECODED_BYTES_MAX: Final = 4 << 20
 """Largest request that is turned into objects; only Produce may be larger."""
+_DECODED_AT_ONCE_BYTES: Final = 2 << 10
+"""A larger request is decoded in steps."""
+_BEFORE_LOGIN: Final = 100
+"""Before a login the limits are this many times lower."""
 
 _FAREWELL_MS: Final = 250
 """For the last answer to leave, before a connection is closed whose login was taken back."""
@@ -51,6 +64,9 @@ class KafkaSession:
         self._door = door_of(context.broker)
         self._quotas = context.broker.quotas
         self._allowance = Allowance(context, replies)
+        self._serving = Serving(
+            context, replies, self._door.large_requests, self._failed, self._worked
+        )
         self._queue: list[Piece] = []
         self._queue_bytes = 0
         self._ended = False
@@ -120,6 +136,7 @@ class KafkaSession:
             self._leave()
         if self._farewell is not None:
             self._farewell.cancel()
+        self._serving.close()
         waits = list(self.waits)
         self.waits.clear()
         for waiting in waits:
@@ -165,6 +182,8 @@ class KafkaSession:
         self.wanted = split.wanted
         for number, item in enumerate(split.items):
             if isinstance(item, ProduceRun):
+                if self._serving.busy:
+                    return self._keep(split, number, item.start)
                 line: Line = self
                 if self._holds or (metered and self._replies.full):
                     return self._keep(split, number, item.start)
@@ -176,10 +195,16 @@ class KafkaSession:
                 ):
                     self._violation("a Produce without acks was refused")
             else:
-                if self._holds or self._replies.full:
+                if (
+                    self._holds
+                    or self._replies.full
+                    or self._serving.busy
+                    or not self._serving.admit(item[1] - item[0])
+                ):
                     return self._keep(split, number, item[0] - 4)
                 context.metrics.requests += 1
                 self._serve_frame(data, *item)
+                self._serving.served()
                 if self._login is not None and number + 1 < len(split.items):
                     self._violation("requests behind the beginning of a login")
             if self._ended:
@@ -228,32 +253,77 @@ class KafkaSession:
                 return
             if frames.flexible_header(key, version):
                 position = frames.skip_tags(data, position, end)
-            body = data[position:end]
-            if api.decode is not None:
-                decoded = api.decode(version, body)
-            elif end - start > _DECODED_BYTES_MAX:
-                raise Undecodable(f"{end - start} bytes; at most {_DECODED_BYTES_MAX} are accepted")
-            else:
-                decoded = codec.decode(key, version, body)
         except Undecodable as flaw:
             self._violation(str(flaw))
             return
-        call = Call(
-            key, version, correlation_id, client_id, decoded, self._context, self._door, self
-        )
+        call = Call(key, version, correlation_id, client_id, None, self._context, self._door, self)
         if self._quotas.active:
             call.allowance = self._allowance
             call.throttle_ms = self._allowance.received(key, end - start)
             if call.throttle_ms:
                 call.line = ThrottledLine(self, key, version, call.throttle_ms)
-        if key in ACTIONS:
-            watch(call)
         try:
-            api.serve(call)
-        except BrokerError as refusal:
-            if call.answered is not None:
-                record(call, f"refused: {refusal}")
-            self._violation(f"{api.name}: {refusal}")
+            self._serve_body(api, call, data[position:end])
+        except (BrokerError, Undecodable, AnswerTooLarge) as refusal:
+            self._failed(call, refusal)
+
+    def _serve_body(self, api: Api, call: Call, body: memoryview) -> None:
+        """Decode and serve; a long request in steps, of which the first ones are done now."""
+        if api.decode is not None:
+            call.body = api.decode(call.version, body)
+            steps = self._begin(api, call)
+        elif len(body) > _DECODED_BYTES_MAX:
+            raise Undecodable(f"{len(body)} bytes; at most {_DECODED_BYTES_MAX} are accepted")
+        elif len(body) > _DECODED_AT_ONCE_BYTES:
+            steps = self._decode_and_serve(api, call, bytes(body))
+        else:
+            call.body = exhaust(self._decoding(api, call.version, bytes(body), sliced=False))
+            steps = self._begin(api, call)
+        if steps is not None:
+            self._serving.run(call, steps, finishes=api.finishes)
+
+    def _decode_and_serve(self, api: Api, call: Call, data: bytes) -> Steps[None]:
+        call.body = yield from self._decoding(api, call.version, data, sliced=True)
+        steps = self._begin(api, call)
+        if steps is not None:
+            yield from steps
+
+    def _decoding(
+        self, api: Api, version: int, data: bytes, *, sliced: bool
+    ) -> Generator[None, None, Any]:
+        budget = Budget(ELEMENTS_MAX if self._login is None else ELEMENTS_MAX // _BEFORE_LOGIN)
+        if api.decode_steps is not None:
+            return api.decode_steps(version, data, budget)
+        return codec.decode_steps(api.key, version, data, budget, sliced=sliced)
+
+    def _begin(self, api: Api, call: Call) -> Steps[None] | None:
+        if call.key in ACTIONS:
+            watch(call)
+        return api.serve(call)
+
+    def _failed(self, call: Call, error: Exception) -> None:
+        """Refuse a request that could not be served: by its own error if it has a place for one."""
+        name = self.apis[call.key].name
+        if isinstance(error, TooManyElements):
+            fields = codec.refusal(
+                call.key, call.version, int(ErrorCode.invalid_request), str(error)
+            )
+            if fields is not None:
+                _log.info("%s: %s: %s", self._context.peer, name, error)
+                self._context.metrics.request_errors += 1
+                call.answer(fields)
+                return
+        if not isinstance(error, BrokerError | Undecodable | AnswerTooLarge):
+            raise error
+        if call.answered is not None:
+            record(call, f"refused: {error}")
+        if isinstance(call.line, SteppedLine):
+            call.line.give_up()
+        self._violation(f"{name}: {error}")
+
+    def _worked(self, spent_s: float) -> None:
+        if self._quotas.active:
+            self._allowance.meter.worked(spent_s)
 
     def _new_login(self) -> Login:
         return Login(self._context, self._replies, self._known, self._serve_open, self._logged_in)

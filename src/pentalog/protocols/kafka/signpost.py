@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import compress
 from typing import Any, ClassVar, Final, TypeAlias
 from uuid import UUID
 
@@ -29,8 +30,9 @@ from pentalog.protocols.kafka.api import (
     k36_sasl_authenticate,
 )
 from pentalog.protocols.kafka.authorization import refusal_of
+from pentalog.protocols.kafka.codec import Made
 from pentalog.protocols.kafka.errors import ErrorCode, code_of
-from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.protocols.kafka.messages import Api, Call, Steps
 from pentalog.protocols.kafka.referrals import refer_to_coordinator, refer_to_leaders
 from pentalog.protocols.kafka.session import KafkaSession
 
@@ -80,14 +82,14 @@ def _common(offered: Mapping[int, tuple[int, int]]) -> list[dict[str, Any]]:
     return found
 
 
-def _tell_metadata(call: Call) -> None:
+def _tell_metadata(call: Call) -> Steps[None]:
     wanted = _wanted(call)
     refused: list[dict[str, Any]] = []
     asked: list[Wanted] | None = None
     if wanted is not None:
         asked = []
-        for topic in wanted:
-            error = _flaw(call, topic)
+        flaws = yield from call.each(wanted, lambda topic: _flaw(call, topic))
+        for topic, error in zip(wanted, flaws, strict=True):
             if error:
                 refused.append(_missing(call, topic, error))
             else:
@@ -96,26 +98,20 @@ def _tell_metadata(call: Call) -> None:
     if call.access.guarded:
         create = create and call.access.could(Operation.CREATE, Kind.CLUSTER)
     said: Later[Any] = _signpost(call).metadata(asked, create=create)
-
-    def go_on(kept: Call) -> None:
-        try:
-            found = said.value
-        except BrokerError:
-            # There is no place for that in the answer; clients ask the next gateway.
-            kept.context.metrics.request_errors += 1
-            kept.line.send()
-            kept.line.hang_up()
-            return
-        topics = [_topic(each) for each in found["topics"] if _may_see(call, each)]
-        kept.answer(
-            {
-                **found,
-                "topics": [*topics, *refused],
-                "cluster_authorized_operations": OPERATIONS_NOT_ASKED,
-            }
-        )
-
-    call.when_all([said], go_on)
+    yield said
+    try:
+        found = said.value
+    except BrokerError:
+        # There is no place for that in the answer; clients ask the next gateway.
+        call.context.metrics.request_errors += 1
+        call.line.send()
+        call.line.hang_up()
+        return
+    seen = yield from call.each(found["topics"], lambda topic: _may_see(call, topic))
+    topics = [*map(_topic, compress(found["topics"], seen)), *refused]
+    yield from call.reply(
+        {**found, "topics": topics, "cluster_authorized_operations": OPERATIONS_NOT_ASKED}
+    )
 
 
 def _wanted(call: Call) -> list[Wanted] | None:
@@ -123,10 +119,13 @@ def _wanted(call: Call) -> list[Wanted] | None:
     if topics is None or (call.version == 0 and not topics):
         return None
     ids = [getattr(topic, "topic_id", None) for topic in topics]
-    return [
-        (topic.name if topic_id is None else None, topic_id)
-        for topic, topic_id in zip(topics, ids, strict=True)
-    ]
+    # As in Kafka, a topic that is named again is answered once.
+    return list(
+        dict.fromkeys(
+            (topic.name if topic_id is None else None, topic_id)
+            for topic, topic_id in zip(topics, ids, strict=True)
+        )
+    )
 
 
 def _flaw(call: Call, topic: Wanted) -> ErrorCode:
@@ -150,7 +149,7 @@ def _missing(call: Call, topic: Wanted, error: ErrorCode) -> dict[str, Any]:
 def _topic(said: Said) -> dict[str, Any]:
     return {
         **said,
-        "partitions": [{"offline_replicas": (), **part} for part in said["partitions"]],
+        "partitions": Made(said["partitions"], lambda part: {"offline_replicas": (), **part}),
         "topic_authorized_operations": OPERATIONS_NOT_ASKED,
     }
 
@@ -207,9 +206,12 @@ _OUR_OWN: Final = frozenset(
 )
 """What clients ask of this port whatever the cluster knows."""
 TABLE: Final[Mapping[int, Api]] = {
-    **{key: replace(APIS[key], serve=refer_to_leaders, decode=None) for key in _FOR_LEADERS},
     **{
-        key: replace(APIS[key], serve=refer_to_coordinator, decode=None)
+        key: replace(APIS[key], serve=refer_to_leaders, decode=None, decode_steps=None)
+        for key in _FOR_LEADERS
+    },
+    **{
+        key: replace(APIS[key], serve=refer_to_coordinator, decode=None, decode_steps=None)
         for key in _FOR_COORDINATORS
     },
     3: replace(k03_metadata.API, serve=_tell_metadata),

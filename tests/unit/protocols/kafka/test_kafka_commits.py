@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from kafka_requests import request
 
 from pentalog.protocols.kafka import codec, frames
-from pentalog.protocols.kafka.commits import CommitRequest, decode, encode
-from pentalog.protocols.kafka.entities import Undecodable
+from pentalog.protocols.kafka.commits import CommitRequest, decode_steps, encode
+from pentalog.protocols.kafka.entities import Budget, Undecodable, exhaust
 
 VERSIONS = range(2, 11)
 TOPIC_ID = UUID(int=77)
@@ -78,7 +78,7 @@ def plain(version: int, read: Any) -> tuple[Any, ...]:
 
 def by_hand(version: int, body: bytes) -> CommitRequest | None:
     try:
-        return decode(version, memoryview(body))
+        return exhaust(decode_steps(version, body, Budget()))
     except Undecodable:
         return None
 
@@ -137,4 +137,4 @@ def test_answers_as_the_schema_does(version: int) -> None:
         for name, topic_id, count in (("orders", TOPIC_ID, 100), ("grüße" * 40, None, 0))
     ]
     for some in (topics, []):
-        assert encode(version, 9, some) == codec.encode(8, version, 9, {"topics": some})
+        assert exhaust(encode(version, 9, some)) == codec.encode(8, version, 9, {"topics": some})

@@ -16,7 +16,7 @@ from kio.index import load_request_schema
 from pentalog.model.errors import StorageFailed
 from pentalog.model.types import Aborted, Marks, Partition, Slice
 from pentalog.protocols.kafka import fetch_answers, fetch_requests
-from pentalog.protocols.kafka.entities import Undecodable
+from pentalog.protocols.kafka.entities import Budget, Undecodable, exhaust
 from pentalog.protocols.kafka.fetch_answers import Outcome
 from pentalog.protocols.kafka.fetch_sessions import Cursor
 
@@ -74,10 +74,11 @@ def test_requests_are_read_as_kio_writes_them(version: int) -> None:
     for _ in range(20):
         entity, _ = sample(schema, dice, nulls=False)
         body = written(entity)
-        assert fetch_requests.decode(version, memoryview(body)) == described(entity, version)
+        read = exhaust(fetch_requests.decode_steps(version, body, Budget()))
+        assert read == described(entity, version)
         for end in range(17):
             with pytest.raises(Undecodable):
-                fetch_requests.decode(version, memoryview(body)[:end])
+                exhaust(fetch_requests.decode_steps(version, body[:end], Budget()))
 
 
 def name(version: int, topic_id: UUID) -> str | UUID:
@@ -120,8 +121,8 @@ def test_answers_are_written_as_kio_reads_them(version: int) -> None:
         ),
         Outcome(Cursor(topics[0], 1, 0, 0, -1), 0, Slice([], 0, marks, 9)),
     ]
-    pieces = fetch_answers.frame(
-        version, 11, error=70, session_id=12, outcomes=outcomes, committed=True
+    pieces = exhaust(
+        fetch_answers.frame(version, 11, error=70, session_id=12, outcomes=outcomes, committed=True)
     )
     data = b"".join(bytes(piece) for piece in pieces)
     assert int.from_bytes(data[:4], "big") == len(data) - 4

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from types import NoneType
-from typing import Any, get_args, get_origin
+from typing import Any, cast, get_args, get_origin
 
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
@@ -21,6 +21,7 @@ from pentalog.protocols.kafka import codec
 from pentalog.protocols.kafka.api import APIS
 from pentalog.protocols.kafka.door import Door
 from pentalog.protocols.kafka.messages import Call
+from pentalog.protocols.kafka.serving import Gate, Serving
 from pentalog.session import Address, Context
 
 
@@ -101,10 +102,21 @@ class AdminLine:
         entity_writer(request_type)(sent, entity(request_type, values))
         body = codec.decode(key, version, memoryview(bytearray(sent.getvalue())))
         self.answers.clear()
-        APIS[key].serve(Call(key, version, 7, "test", body, self.context(), self._door, self))
+        context = self.context()
+        call = Call(key, version, 7, "test", body, context, self._door, self)
+        steps = APIS[key].serve(call)
+        if steps is not None:
+            serving = Serving(context, cast("Any", self), Gate(), self._failed, float)
+            serving.run(call, steps, finishes=False)
         self.runtime.run()
         (answer,) = self.answers
         return read_answer(key, version, answer)
+
+    def hold(self) -> Callable[[], None]:
+        return lambda: None
+
+    def _failed(self, call: Call, error: Exception) -> None:
+        raise error
 
     def context(self) -> Context:
         return Context(

@@ -12,7 +12,7 @@ elsewhere than on the loop.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -31,9 +31,17 @@ from pentalog.model.types import Ack, Appended, Identity, Partition
 from pentalog.protocols.kafka import records
 from pentalog.protocols.kafka.authorization import demand, find
 from pentalog.protocols.kafka.codec import uvarint
+from pentalog.protocols.kafka.entities import exhaust
 from pentalog.protocols.kafka.errors import REFUSALS, Denied, ErrorCode, Refused, code_of
-from pentalog.protocols.kafka.frames import Walk
-from pentalog.protocols.kafka.messages import Api, Call, KeptLine, Line
+from pentalog.protocols.kafka.messages import Api, Call, KeptLine, Line, Steps
+from pentalog.protocols.kafka.produce_requests import (
+    PARTS_AT_ONCE,
+    Many,
+    Part,
+    Produce,
+    decode,
+    walk,
+)
 
 if TYPE_CHECKING:
     from pentalog.broker.port import Admitted, Log
@@ -41,6 +49,7 @@ if TYPE_CHECKING:
     from pentalog.model.settings import LogSettings
     from pentalog.protocols.kafka.door import Door
 
+_APPENDED_AT_ONCE: Final = 16
 _FLEXIBLE: Final = 9
 _BY_ID: Final = 13
 _ENLISTS: Final = 12
@@ -260,49 +269,6 @@ def _invalid_acks(acks: int) -> Refused:
     return Refused(ErrorCode.invalid_required_acks, f"acks {acks}; accepted are -1, 0 and 1")
 
 
-class Part(NamedTuple):
-    """One partition of a request: its number, and where its batches are."""
-
-    number: int
-    batches: memoryview | None
-
-
-class Produce(NamedTuple):
-    """A request that was walked, its batches still in the receive buffer."""
-
-    acks: int
-    topics: list[tuple[bytes, list[Part]]]
-    transactional_id: str | None = None
-
-
-def decode(version: int, body: memoryview) -> Produce:
-    walk = Walk(body, 0, len(body))
-    flexible = version >= _FLEXIBLE
-    size = walk.size(flexible=flexible, wide=False)
-    transactional_id = str(walk.take(size), "utf-8", "replace") if size >= 0 else None
-    acks = walk.int16()
-    walk.int32()  # the timeout bounds waiting for replicas, of which there are none
-    topics: list[tuple[bytes, list[Part]]] = []
-    for _ in range(walk.size(flexible=flexible, wide=True)):
-        if version >= _BY_ID:
-            name = bytes(walk.take(16))
-        else:
-            name = bytes(walk.take(walk.size(flexible=flexible, wide=False)))
-        parts: list[Part] = []
-        for _ in range(walk.size(flexible=flexible, wide=True)):
-            index = walk.int32()
-            length = walk.size(flexible=flexible, wide=True)
-            parts.append(Part(index, walk.take(length) if length >= 0 else None))
-            if flexible:
-                walk.tags()
-        topics.append((name, parts))
-        if flexible:
-            walk.tags()
-    if flexible:
-        walk.tags()
-    return Produce(acks, topics, transactional_id)
-
-
 class _Answer:
     """The answer to a request for several partitions, complete when all have settled."""
 
@@ -333,6 +299,17 @@ class _Answer:
         for later in pending:
             later.then(self._settled)
 
+    def steps(self) -> Steps[None]:
+        """Send the answer to many partitions when all have settled."""
+        for number, result in enumerate(self._results):
+            if isinstance(result, Later) and not result.ready:
+                yield result
+            elif not number % PARTS_AT_ONCE:
+                yield None
+        call = self._call
+        frame = _framing(call.version, call.correlation_id, call.body.topics, self._results)
+        call.line.send((yield from frame))
+
     def _settled(self, _: Later[Appended]) -> None:
         self._open -= 1
         if not self._open:
@@ -349,11 +326,21 @@ def _frame(
     topics: list[tuple[bytes, list[Part]]],
     results: Sequence[Later[Appended] | Exception],
 ) -> bytearray:
+    return exhaust(_framing(version, correlation_id, topics, results))
+
+
+def _framing(
+    version: int,
+    correlation_id: int,
+    topics: list[tuple[bytes, list[Part]]],
+    results: Sequence[Later[Appended] | Exception],
+) -> Generator[None, None, bytearray]:
     flexible = version >= _FLEXIBLE
     out = bytearray(4) + correlation_id.to_bytes(4, "big", signed=True)
     if flexible:
         out += b"\0"
     left = iter(results)
+    written = 0
     _count(out, len(topics), flexible)
     for name, parts in topics:
         if version >= _BY_ID:
@@ -364,6 +351,9 @@ def _frame(
         _count(out, len(parts), flexible)
         for part in parts:
             _partition(out, version, part.number, next(left))
+            written += 1
+            if not written % PARTS_AT_ONCE:
+                yield
         if flexible:
             out += b"\0"
     out += b"\0\0\0\0\0" if flexible else b"\0\0\0\0"  # throttle time, tagged fields
@@ -415,9 +405,22 @@ def _count(out: bytearray, length: int, flexible: bool) -> None:
     out += uvarint(length + 1) if flexible else length.to_bytes(4, "big")
 
 
-def serve(call: Call) -> None:
+def serve(call: Call) -> Steps[None] | None:
     """A request that was no run: several partitions, or something to be refused."""
+    if isinstance(call.body, Many):
+        return _serve_many(call, call.body)
     _Parts(call).serve()
+    return None
+
+
+def _serve_many(call: Call, many: Many) -> Steps[None]:
+    # A producer counts on the order of its batches, also while one of them is opened elsewhere.
+    let_go = call.line.hold()
+    try:
+        call.body = yield from walk(call.version, many.body)
+        yield from _Parts(call).steps()
+    finally:
+        let_go()
 
 
 class _Parts:
@@ -454,6 +457,25 @@ class _Parts:
             self._call.line.hang_up()
         if self._let_go is not None:
             self._let_go()
+
+    def steps(self) -> Steps[None]:
+        """Append many partitions, which no longer lie in the receive buffer."""
+        while self._left:
+            name, part = self._left.pop()
+            try:
+                ready = _admission(self._call, self._acks, name, part)
+                if isinstance(ready, Waiting):
+                    yield ready.admission
+                    ready = ready.ready(ready.admission.value)
+                self._answer.add(self._append(ready))
+            except REFUSALS as refusal:
+                self._answer.add(refusal)
+            if not len(self._left) % _APPENDED_AT_ONCE:
+                yield None
+        if self._acks != 0:
+            yield from self._answer.steps()
+        elif self._answer.refused:
+            self._call.line.hang_up()
 
     def _wait(self, waiting: Waiting) -> None:
         """Go on when a batch is opened; of those behind it the receive buffer is not kept."""
@@ -550,4 +572,4 @@ def _admit(call: Call, name: str, who: Identity, at: Partition) -> None:
         raise Refused(ErrorCode.transaction_abortable, str(refusal)) from refusal
 
 
-API: Final = Api(0, "Produce", 3, 13, serve, advertised_min=0, decode=decode)
+API: Final = Api(0, "Produce", 3, 13, serve, advertised_min=0, decode=decode, finishes=True)

@@ -8,34 +8,36 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Final
+from itertools import compress
+from typing import Any, Final
 
 from pentalog.broker.port import Waiting
 from pentalog.broker.security import Operation
 from pentalog.model.errors import BrokerError
 from pentalog.model.later import Later
-from pentalog.model.types import Horizon, Offset, Partition, Piece, Slice
+from pentalog.model.types import Horizon, Offset, Partition, Slice
 from pentalog.protocols.kafka import fetch_answers
 from pentalog.protocols.kafka.authorization import find
 from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, code_of
 from pentalog.protocols.kafka.fetch_answers import Outcome
-from pentalog.protocols.kafka.fetch_requests import FetchRequest, decode
-from pentalog.protocols.kafka.fetch_sessions import Cursor, Plan
-from pentalog.protocols.kafka.messages import Api, Call
-from pentalog.session import Place
+from pentalog.protocols.kafka.fetch_requests import FetchRequest, decode_steps
+from pentalog.protocols.kafka.fetch_sessions import Cursor, Plan, unique
+from pentalog.protocols.kafka.messages import Api, Call, KeptLine, Steps
 
 _BYTES_MAX: Final = 55 << 20
 """Most that one answer carries, whatever the client would take: Kafka's default too."""
+_CURSORS_AT_ONCE: Final = 64
+"""A fetch of more partitions lets others be served between them."""
+_READ_AT_ONCE: Final = 16
 _BY_ID: Final = 13
 _COMMITTED: Final = 1
 _UNKNOWN_EPOCH: Final = int(ErrorCode.unknown_leader_epoch)
 
 
-def serve(call: Call) -> None:
+def serve(call: Call) -> Steps[None] | None:
     asked: FetchRequest = call.body
     if call.version < 7:
-        plan = Plan(asked.cursors)
+        plan = Plan(unique(asked.cursors))
     else:
         plan = call.door.fetch_sessions.plan(
             asked.session_id,
@@ -44,8 +46,13 @@ def serve(call: Call) -> None:
             asked.forgotten,
             by_id=call.version >= _BY_ID,
             now_ms=int(call.context.runtime.monotonic() * 1000),
+            owner=call.access.who,
         )
-    Fetching(call, plan).read()
+    fetching = Fetching(call, plan)
+    if len(plan.cursors) > _CURSORS_AT_ONCE:
+        return fetching.steps()
+    fetching.run()
+    return None
 
 
 class Fetching:
@@ -57,14 +64,12 @@ class Fetching:
         "_committed",
         "_failed",
         "_horizon",
-        "_next",
         "_outcomes",
-        "_place",
         "_plan",
         "_positions",
         "_records",
         "_size",
-        "_waited",
+        "_under_way",
     )
 
     def __init__(self, call: Call, plan: Plan) -> None:
@@ -72,30 +77,51 @@ class Fetching:
         self._plan = plan
         self._committed = call.body.isolation == _COMMITTED
         self._horizon = Horizon.STABLE if self._committed else Horizon.DURABLE
-        self._place: Place | None = None
-        self._waited = False
-
-    def read(self) -> None:
-        """Read every partition from the start, then answer or wait."""
-        self._bytes_left = max(0, min(self._call.body.bytes_max, self._bytes_max()))
         self._outcomes: list[Outcome] = []
+        self._under_way: Steps[None] | None = None
+
+    def run(self) -> None:
+        """Read few partitions, without turns between them."""
+        self._under_way = self.steps()
+        self._go_on(None)
+
+    def _go_on(self, _: Later[Any] | None) -> None:
+        assert self._under_way is not None
+        for wanted in self._under_way:
+            if wanted is not None and not wanted.ready:
+                line = self._call.line
+                if not isinstance(line, KeptLine):
+                    self._call.line = KeptLine(line.place(), line)
+                wanted.then(self._go_on)
+                return
+        self._under_way = None  # it refers to this, and nobody else would let go of both
+
+    def steps(self) -> Steps[None]:
+        """Read every partition, wait at most once, read again, answer."""
+        yield from self._read()
+        waiting = self._wait()
+        if waiting is not None:
+            # Nothing found is kept: everything is read again after the wait.
+            self._outcomes = []
+            waits = self._call.line.waits
+            if not waiting.ready:
+                waits.add(waiting)
+                yield waiting
+                waits.discard(waiting)
+            yield from self._read()
+        yield from self._answer()
+
+    def _read(self) -> Steps[None]:
+        """Read every partition from the start."""
+        self._bytes_left = max(0, min(self._call.body.bytes_max, self._bytes_max()))
+        self._outcomes = []
         self._positions: dict[Partition, Offset] = {}
         self._failed = False
         self._records = 0
         self._size = 0
-        self._next = 0
-        self._read_on()
-
-    def _bytes_max(self) -> int:
-        allowance = self._call.allowance
-        quota = None if allowance is None else allowance.meter.read_bytes_max
-        return _BYTES_MAX if quota is None else min(_BYTES_MAX, quota)
-
-    def _read_on(self) -> None:
-        cursors = self._plan.cursors
-        while self._next < len(cursors):
-            cursor = cursors[self._next]
-            self._next += 1
+        for number, cursor in enumerate(self._plan.cursors, 1):
+            if not number % _READ_AT_ONCE:
+                yield None
             try:
                 later = self._ask(cursor)
             except REFUSALS as refusal:
@@ -103,15 +129,16 @@ class Fetching:
                 continue
             if later is None:
                 self._fail(cursor, _UNKNOWN_EPOCH)
-            elif later.ready:
-                self._take(cursor, later)
-            else:
+                continue
+            if not later.ready:
                 # How much the next partition may give depends on what this one gave.
-                if self._place is None:
-                    self._place = self._call.line.place()
-                later.then(partial(self._go_on, cursor))
-                return
-        self._decide()
+                yield later
+            self._take(cursor, later)
+
+    def _bytes_max(self) -> int:
+        allowance = self._call.allowance
+        quota = None if allowance is None else allowance.meter.read_bytes_max
+        return _BYTES_MAX if quota is None else min(_BYTES_MAX, quota)
 
     def _ask(self, cursor: Cursor) -> Later[Slice] | None:
         call = self._call
@@ -129,10 +156,6 @@ class Fetching:
         self._positions[at] = cursor.offset
         return later
 
-    def _go_on(self, cursor: Cursor, arrived: Later[Slice]) -> None:
-        self._take(cursor, arrived)
-        self._read_on()
-
     def _take(self, cursor: Cursor, arrived: Later[Slice]) -> None:
         try:
             found = arrived.value
@@ -148,13 +171,13 @@ class Fetching:
         self._failed = True
         self._outcomes.append(Outcome(cursor, error, None))
 
-    def _decide(self) -> None:
+    def _wait(self) -> Waiting | None:
+        """What must arrive before everything is read again; None if there is enough."""
         # A client without a minimum gets what was acknowledged before, too.
         wanted = min(self._call.body.bytes_min, self._bytes_max())
         bytes_min = max(1, wanted)
-        if self._waited or self._size >= bytes_min or not self._positions:
-            self._answer()
-            return
+        if self._size >= bytes_min or not self._positions:
+            return None
         at_once = self._failed or wanted <= 0
         try:
             waiting = self._call.context.broker.log.wait(
@@ -165,46 +188,33 @@ class Fetching:
             )
         except BrokerError:
             # A partition left while a slow disk was read: the second reading says so.
-            self._waited = True
-            self.read()
-            return
-        if waiting.ready and not waiting.value:
-            self._answer()
-            return
-        self._waited = True
-        # Nothing found is kept: everything is read again after the wait.
-        self._outcomes = []
-        if self._place is None:
-            self._place = self._call.line.place()
-        self._call.line.waits.add(waiting)
-        waiting.then(lambda _: self._woken(waiting))
+            gone: Waiting = Waiting()
+            gone.fill(True)
+            return gone
+        return None if waiting.ready and not waiting.value else waiting
 
-    def _woken(self, waiting: Waiting) -> None:
-        self._call.line.waits.discard(waiting)
-        self.read()
-
-    def _answer(self) -> None:
+    def _answer(self) -> Steps[None]:
         call = self._call
         outcomes = self._outcomes
         session = self._plan.session
         if call.allowance is not None:
             throttle_ms = call.throttle_ms or call.allowance.fetched(self._size)
             if throttle_ms:
-                self._answer_nothing(throttle_ms)
+                yield from self._answer_nothing(throttle_ms)
                 return
         call.context.metrics.sent_records += self._records
+        if session is not None or self._plan.session_id:
+            news = yield from call.each(outcomes, _news)
+            if session is not None:
+                outcomes = list(compress(outcomes, news))
         if session is not None:
-            outcomes = [outcome for outcome in outcomes if _news(outcome)]
             # Those that gave records go to the back, so that all get their turn.
             for outcome in outcomes:
                 if outcome.slice is not None and outcome.slice.size_bytes:
                     key = (outcome.cursor.topic, outcome.cursor.index)
                     if session.cursors.pop(key, None) is not None:
                         session.cursors[key] = outcome.cursor
-        elif self._plan.session_id:
-            for outcome in outcomes:
-                _news(outcome)
-        pieces = fetch_answers.frame(
+        pieces = yield from fetch_answers.frame(
             call.version,
             call.correlation_id,
             error=int(self._plan.error),
@@ -212,15 +222,15 @@ class Fetching:
             outcomes=outcomes,
             committed=self._committed,
         )
-        self._send(pieces)
+        call.line.send(*pieces)
 
-    def _answer_nothing(self, throttle_ms: int) -> None:
+    def _answer_nothing(self, throttle_ms: int) -> Steps[None]:
         """The client is over its quota.  It knows by the time that this is not the truth."""
         plan, call = self._plan, self._call
         if plan.session is None and plan.session_id:
             # Its client does not take an answer without partitions for the opening of a session.
             call.door.fetch_sessions.close(plan.session_id)
-        pieces = fetch_answers.frame(
+        pieces = yield from fetch_answers.frame(
             call.version,
             call.correlation_id,
             error=int(plan.error),
@@ -229,13 +239,7 @@ class Fetching:
             committed=self._committed,
             throttle_ms=throttle_ms,
         )
-        self._send(pieces)
-
-    def _send(self, pieces: list[Piece]) -> None:
-        if self._place is None:
-            self._call.line.send(*pieces)
-        else:
-            self._place.fill(*pieces)
+        call.line.send(*pieces)
 
 
 def _news(outcome: Outcome) -> bool:
@@ -252,4 +256,4 @@ def _news(outcome: Outcome) -> bool:
     return news
 
 
-API: Final = Api(1, "Fetch", 4, 18, serve, decode=decode)
+API: Final = Api(1, "Fetch", 4, 18, serve, decode_steps=decode_steps)

@@ -7,15 +7,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from pentalog.broker.security import Operation
 from pentalog.model.later import Later
 from pentalog.model.types import Edge, Horizon, Partition
+from pentalog.protocols.kafka.administration import ends_of
 from pentalog.protocols.kafka.authorization import find
 from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused, code_of
-from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.protocols.kafka.messages import Api, Call, Steps
 
 _LATEST: Final = -1
 _EARLIEST: Final = -2
@@ -32,14 +34,21 @@ _VERSION_MIN: Final = {
 _BEFORE_END: Final = frozenset({_EARLIEST, _EARLIEST_LOCAL, _LATEST_TIERED, _EARLIEST_PENDING})
 """Questions whose answer new records do not change."""
 _NOWHERE: Final = (-1, -1)
+_LOCATE_COST: Final = 8
+"""Of finding a time: an index, and maybe a batch, is read."""
 
 
-def serve(call: Call) -> None:
+def serve(call: Call) -> Steps[None]:
+    named = Counter(
+        (topic.name, asked.partition_index)
+        for topic in call.body.topics
+        for asked in topic.partitions
+    )
     topics: list[dict[str, Any]] = []
     found: list[Found] = []
     for topic in call.body.topics:
-        answers = []
-        for asked in topic.partitions:
+
+        def begin(asked: Any, topic: str = topic.name) -> dict[str, Any]:
             answer = {
                 "partition_index": asked.partition_index,
                 "error_code": 0,
@@ -47,16 +56,20 @@ def serve(call: Call) -> None:
                 "offset": -1,
                 "leader_epoch": -1,
             }
-            answers.append(answer)
             try:
-                found.append(Found(answer, _find(call, topic.name, asked), asked.timestamp))
+                if named[topic, asked.partition_index] > 1:
+                    raise Refused(ErrorCode.invalid_request, "a partition is named twice")
+                found.append(Found(answer, _find(call, topic, asked), asked.timestamp))
             except REFUSALS as refusal:
                 answer["error_code"] = code_of(refusal)
+            return answer
+
+        answers = yield from call.each(topic.partitions, begin)
         topics.append({"name": topic.name, "partitions": answers})
     # Records acknowledged before this request count, and where they end must not be taken back.
-    asked_for_end = {each.at for each in found if each.when not in _BEFORE_END}
-    ends = call.context.broker.log.ends(asked_for_end)
-    call.when_all([ends], lambda kept: _answer(kept, topics, found))
+    asked_for_end = [each.at for each in found if each.when not in _BEFORE_END]
+    yield from ends_of(call, asked_for_end)
+    yield from _answer(call, topics, found)
 
 
 class Found(NamedTuple):
@@ -75,38 +88,36 @@ def _find(call: Call, topic: str, asked: Any) -> Partition:
     return at
 
 
-def _answer(call: Call, topics: list[dict[str, Any]], found: Sequence[Found]) -> None:
+def _answer(call: Call, topics: list[dict[str, Any]], found: Sequence[Found]) -> Steps[None]:
     horizon = Horizon.STABLE if call.field("isolation_level", 0) == 1 else Horizon.DURABLE
     located: list[tuple[Found, Later[tuple[int, int]]]] = []
-    for each in found:
+
+    def locate(one: Found) -> None:
         try:
-            located.append((each, _locate(call, each.at, each.when, horizon)))
+            located.append((one, _locate(call, one.at, one.when, horizon)))
         except REFUSALS as refusal:
-            each.answer["error_code"] = code_of(refusal)
-    searches = [later for _, later in located]
-    call.when_all(searches, lambda kept: _finish(kept, topics, located, horizon))
+            one.answer["error_code"] = code_of(refusal)
 
-
-def _finish(
-    call: Call,
-    topics: list[dict[str, Any]],
-    located: Sequence[tuple[Found, Later[tuple[int, int]]]],
-    horizon: Horizon,
-) -> None:
-    log = call.context.broker.log
-    for (answer, at, when), later in located:
+    def finish(one: tuple[Found, Later[tuple[int, int]]]) -> None:
+        (answer, at, when), later = one
         try:
             offset, timestamp = later.value
             searched = when != _LATEST and when not in _BEFORE_END
-            if searched and offset >= log.marks(at).at(horizon):
+            if searched and offset >= call.context.broker.log.marks(at).at(horizon):
                 offset, timestamp = _NOWHERE  # what the reader may not see yet has no time either
         except REFUSALS as refusal:
             answer["error_code"] = code_of(refusal)
-            continue
+            return
         answer["offset"], answer["timestamp"] = offset, timestamp
         if offset >= 0:
             answer["leader_epoch"] = 0
-    call.answer({"topics": topics})
+
+    yield from call.each(found, locate, cost=_LOCATE_COST)
+    for _, later in located:
+        if not later.ready:
+            yield later
+    yield from call.each(located, finish)
+    yield from call.reply({"topics": topics})
 
 
 def _locate(call: Call, at: Partition, when: int, horizon: Horizon) -> Later[tuple[int, int]]:

@@ -7,7 +7,8 @@ declined.  7: leader epoch.  8: authorized operations.  9: flexible.  10: topic 
 
 from __future__ import annotations
 
-from typing import Any, Final
+from itertools import compress
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from pentalog.broker.port import Topic, TopicSpec
@@ -18,44 +19,47 @@ from pentalog.model.later import Later
 from pentalog.protocols.kafka import codec
 from pentalog.protocols.kafka.administration import OPERATIONS_NOT_ASKED
 from pentalog.protocols.kafka.authorization import cluster_operations, operations_on
+from pentalog.protocols.kafka.codec import Made
 from pentalog.protocols.kafka.errors import ErrorCode, code_of
-from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.protocols.kafka.messages import STEP_COST, Api, Call, Steps
 from pentalog.protocols.kafka.names import kafka_name_flaw
 from pentalog.protocols.kafka.quotas import count_implicit_change
 
 _KEPT_TOPICS_MAX: Final = 1000
 """An answer to a longer list is not kept: the list would be kept with it."""
+_CREATED_MAX: Final = 1000
+"""Topics that one request creates; its client asks again for the others."""
+_Name: TypeAlias = str | UUID | None
 _UNKNOWN: Final = int(ErrorCode.unknown_topic_or_partition)
 
 
-def serve(call: Call) -> None:
+def serve(call: Call) -> Steps[None]:
     asked = _asked(call)
-    created = _create_missing(call, asked) if asked else {}
-    if not created:
-        call.line.send(*_answer(call, asked, created))
-        return
-    settled = call.context.broker.topics.settle()
-    if settled.ready:
-        call.line.send(*_answer(call, asked, _settled(settled, created)))
-        return
-    place = call.line.place()
-    settled.then(lambda done: place.fill(*_answer(call, asked, _settled(done, created))))
+    created: dict[_Name, int] = {}
+    if asked:
+        created = yield from _create_missing(call, asked)
+    if created:
+        settled = call.context.broker.topics.settle()
+        yield settled
+        created = _settled(settled, created)
+    head, rest = yield from _answer(call, asked, created)
+    call.line.send(head, rest)
 
 
-def _asked(call: Call) -> tuple[str | UUID | None, ...] | None:
-    """Ids where one is given, else names; None: every topic."""
+def _asked(call: Call) -> tuple[_Name, ...] | None:
+    """Ids where one is given, else names, each once, as Kafka answers; None: every topic."""
     topics = call.body.topics
     if topics is None or (call.version == 0 and not topics):
         return None
     if call.version < 12:
-        return tuple(topic.name for topic in topics)
+        return tuple(dict.fromkeys(topic.name for topic in topics))
     # Some clients leave the name out beside an id, others send an empty one.
-    return tuple(topic.name if topic.topic_id is None else topic.topic_id for topic in topics)
+    return tuple(
+        dict.fromkeys(topic.name if topic.topic_id is None else topic.topic_id for topic in topics)
+    )
 
 
-def _create_missing(
-    call: Call, asked: tuple[str | UUID | None, ...]
-) -> dict[str | UUID | None, int]:
+def _create_missing(call: Call, asked: tuple[_Name, ...]) -> Steps[dict[_Name, int]]:
     """Create what is missing and may be created: name to error code.
 
     Also what was created is unknown in this answer, as Kafka has it: clients ask again, and one
@@ -65,8 +69,14 @@ def _create_missing(
     allowed = context.broker.settings.live.auto_create_topics
     if not (allowed and call.field("allow_auto_topic_creation", True)):
         return {}
-    outcome: dict[str | UUID | None, int] = {}
+    outcome: dict[_Name, int] = {}
+    partitions = context.broker.settings.live.default_partitions
+    room = _CREATED_MAX
     for name in asked:
+        call.spent += 1
+        if call.spent >= STEP_COST:
+            call.spent = 0
+            yield None
         if not isinstance(name, str) or kafka_name_flaw(name) is not None:
             continue
         try:
@@ -76,15 +86,18 @@ def _create_missing(
                 outcome[name] = int(ErrorCode.topic_authorization_failed)
                 continue
             outcome[name] = _UNKNOWN
-            if not count_implicit_change(call, context.broker.settings.live.default_partitions):
+            if not room or not count_implicit_change(call, partitions):
                 continue  # its client asks again
+            room -= 1
+            spec = TopicSpec(name=name)
             try:
-                context.broker.topics.create(TopicSpec(name=name))
-                outcome[name] = _UNKNOWN
+                yield context.broker.topics.prepare(spec)
+                context.broker.topics.create(spec)
             except TopicExists:
-                outcome[name] = _UNKNOWN
+                pass
             except BrokerError as refusal:
                 outcome[name] = code_of(refusal)
+            call.spent = STEP_COST
     return outcome
 
 
@@ -96,9 +109,7 @@ def _may_create(call: Call, name: str) -> bool:
     )
 
 
-def _settled(
-    settled: Later[None], created: dict[str | UUID | None, int]
-) -> dict[str | UUID | None, int]:
+def _settled(settled: Later[None], created: dict[_Name, int]) -> dict[_Name, int]:
     """What was created but did not reach the disk is refused."""
     try:
         _ = settled.value
@@ -109,10 +120,8 @@ def _settled(
 
 
 def _answer(
-    call: Call,
-    asked: tuple[str | UUID | None, ...] | None,
-    created: dict[str | UUID | None, int],
-) -> tuple[bytes, bytes]:
+    call: Call, asked: tuple[_Name, ...] | None, created: dict[_Name, int]
+) -> Steps[tuple[bytes, bytes]]:
     """The frame in two pieces, the second of which may be kept for others who ask the same."""
     answers = call.door.metadata
     operations = (
@@ -121,11 +130,15 @@ def _answer(
     )
     address = call.context.advertised("kafka")
     key = (call.version, asked, operations, address, call.access.stamp)
-    rest = answers.get(key) if not created else None
+    kept = not created and (asked is None or len(asked) <= _KEPT_TOPICS_MAX)
+    rest = answers.get(key) if kept else None
     if rest is None:
-        frame = codec.encode(3, call.version, 0, _fields(call, asked, created))
+        topics = call.context.broker.topics
+        version = topics.version
+        fields = yield from _fields(call, asked, created)
+        frame = yield from codec.encode_steps(3, call.version, 0, fields)
         rest = bytes(memoryview(frame)[8:])
-        if not created and (asked is None or len(asked) <= _KEPT_TOPICS_MAX):
+        if kept and version == topics.version:
             answers.keep(key, rest)
     size = len(rest) + 4
     head = size.to_bytes(4, "big") + call.correlation_id.to_bytes(4, "big", signed=True)
@@ -133,10 +146,8 @@ def _answer(
 
 
 def _fields(
-    call: Call,
-    asked: tuple[str | UUID | None, ...] | None,
-    created: dict[str | UUID | None, int],
-) -> dict[str, Any]:
+    call: Call, asked: tuple[_Name, ...] | None, created: dict[_Name, int]
+) -> Steps[dict[str, Any]]:
     context = call.context
     address = context.advertised("kafka")
     node_id = context.config.node_id
@@ -146,10 +157,13 @@ def _fields(
         on_cluster = cluster_operations(call.access)
     if asked is None:
         sees = call.access.sees
-        every = (topic for topic in topics.all(internal=True) if is_kafka_name(topic.name))
-        listed = [_topic(call, topic) for topic in every if sees(Kind.TOPIC, topic.name)]
+        every = topics.all(internal=True)
+        seen = yield from call.each(
+            every, lambda topic: is_kafka_name(topic.name) and sees(Kind.TOPIC, topic.name)
+        )
+        listed = Made(list(compress(every, seen)), lambda topic: _topic(call, topic), at_once=16)
     else:
-        listed = [_named(call, name, created.get(name, 0)) for name in asked]
+        listed = Made(asked, lambda name: _named(call, name, created.get(name, 0)), at_once=16)
     return {
         "brokers": [{"node_id": node_id, "host": address.host, "port": address.port, "rack": None}],
         "cluster_id": context.broker.cluster_id,
@@ -159,7 +173,7 @@ def _fields(
     }
 
 
-def _named(call: Call, name: str | UUID | None, error: int) -> dict[str, Any]:
+def _named(call: Call, name: _Name, error: int) -> dict[str, Any]:
     topics = call.context.broker.topics
     denied = int(ErrorCode.topic_authorization_failed)
     if isinstance(name, UUID):
@@ -203,8 +217,9 @@ def _topic(call: Call, topic: Topic) -> dict[str, Any]:
         "name": topic.name,
         "topic_id": topic.topic_id,
         "is_internal": topic.internal,
-        "partitions": [
-            {
+        "partitions": Made(
+            range(topic.partitions),
+            lambda index: {
                 "error_code": 0,
                 "partition_index": index,
                 "leader_id": node_id,
@@ -212,9 +227,8 @@ def _topic(call: Call, topic: Topic) -> dict[str, Any]:
                 "replica_nodes": nodes,
                 "isr_nodes": nodes,
                 "offline_replicas": (),
-            }
-            for index in range(topic.partitions)
-        ],
+            },
+        ),
         "topic_authorized_operations": operations,
     }
 

@@ -12,19 +12,18 @@ from typing import Any, Final
 from pentalog.broker.port import Committed, Fence
 from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import BrokerError
-from pentalog.model.later import Later
 from pentalog.model.types import Partition
 from pentalog.protocols.kafka.authorization import find, refusal_of
 from pentalog.protocols.kafka.codec import milliseconds
-from pentalog.protocols.kafka.commits import decode, encode
+from pentalog.protocols.kafka.commits import CommitPartition, decode_steps, encode
 from pentalog.protocols.kafka.coordination import group_code
 from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, code_of
-from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.protocols.kafka.messages import Api, Call, Steps, portions
 
 METADATA_MAX: Final = 4096
 
 
-def serve(call: Call) -> None:
+def serve(call: Call) -> Steps[None]:
     body = call.body
     expire_ms = _expire_ms(call)
     offsets: dict[Partition, Committed] = {}
@@ -35,28 +34,27 @@ def serve(call: Call) -> None:
         by_id = call.version >= 10
         wire = (topic.topic_id.bytes if topic.topic_id else bytes(16)) if by_id else None
         wire = topic.name.encode() if wire is None else wire
-        partitions = []
-        for partition in topic.partitions:
-            result = {"partition_index": partition.partition_index, "error_code": 0}
-            partitions.append(result)
+
+        def take(
+            partition: CommitPartition, wire: bytes = wire, by_id: bool = by_id
+        ) -> dict[str, Any]:
+            index, offset, epoch, metadata = partition
+            result = {"partition_index": index, "error_code": denied}
             if denied:
-                result["error_code"] = denied
-                continue
-            index = partition.partition_index
+                return result
             try:
                 at = find(call.access, call.door, wire, index, Operation.READ, by_id=by_id)
             except REFUSALS as refusal:
                 result["error_code"] = code_of(refusal)
-                continue
-            metadata = partition.committed_metadata or ""
-            if len(metadata) > METADATA_MAX:
+                return result
+            if metadata is not None and len(metadata) > METADATA_MAX:
                 result["error_code"] = int(ErrorCode.offset_metadata_too_large)
-                continue
-            epoch = getattr(partition, "committed_leader_epoch", -1)
-            offsets[at] = Committed(
-                partition.committed_offset, epoch, metadata, expire_ms=expire_ms
-            )
+                return result
+            offsets[at] = Committed(offset, epoch, metadata or "", expire_ms=expire_ms)
             taken.append(result)
+            return result
+
+        partitions = yield from call.each(topic.partitions, take)
         topics.append(
             {
                 "name": getattr(topic, "name", None),
@@ -64,54 +62,37 @@ def serve(call: Call) -> None:
                 "partitions": partitions,
             }
         )
-    if not offsets:
-        _answer(call, topics)
-        return
-    _commit(call, offsets, topics, taken)
+    if offsets:
+        yield from _commit(call, offsets, taken)
+    call.line.send((yield from encode(call.version, call.correlation_id, topics)))
 
 
 def _commit(
-    call: Call,
-    offsets: dict[Partition, Committed],
-    topics: list[dict[str, Any]],
-    taken: list[dict[str, Any]],
-) -> None:
+    call: Call, offsets: dict[Partition, Committed], taken: list[dict[str, Any]]
+) -> Steps[None]:
     body = call.body
     fence = Fence(
         body.member_id,
         body.generation_id_or_member_epoch,
         call.field("group_instance_id", None),
     )
-
-    def refuse(refusal: BrokerError) -> None:
-        code = group_code(refusal)
-        for result in taken:
-            result["error_code"] = code
-
-    def settled(done: Later[None]) -> bytearray:
-        try:
-            _ = done.value
-        except BrokerError as refusal:
-            refuse(refusal)
-        return encode(call.version, call.correlation_id, topics)
-
+    written = []
     try:
-        later = call.context.broker.groups.commit(
-            body.group_id, fence, offsets, epoch_aware=call.version >= 9
-        )
+        for some in portions(list(offsets.items())):
+            if written:
+                yield None
+            written.append(
+                call.context.broker.groups.commit(
+                    body.group_id, fence, dict(some), epoch_aware=call.version >= 9
+                )
+            )
+        for later in written:
+            yield later
+            later.check()
     except BrokerError as refusal:
-        refuse(refusal)
-        _answer(call, topics)
-        return
-    if later.ready:
-        call.line.send(settled(later))
-        return
-    place = call.line.place()
-    later.then(lambda done: place.fill(settled(done)))
-
-
-def _answer(call: Call, topics: list[dict[str, Any]]) -> None:
-    call.line.send(encode(call.version, call.correlation_id, topics))
+        # Told of all of them: who commits again changes nothing about those that are written.
+        code = group_code(refusal)
+        yield from call.each(taken, lambda result: result.update(error_code=code))
 
 
 def _expire_ms(call: Call) -> int:
@@ -121,4 +102,4 @@ def _expire_ms(call: Call) -> int:
     return -1 if retention_ms < 0 else call.context.runtime.now_ms() + retention_ms
 
 
-API: Final = Api(8, "OffsetCommit", 2, 10, serve, decode=decode)
+API: Final = Api(8, "OffsetCommit", 2, 10, serve, decode_steps=decode_steps, finishes=True)

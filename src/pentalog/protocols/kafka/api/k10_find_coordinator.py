@@ -11,19 +11,19 @@ from typing import Any, Final
 from pentalog.broker.security import Kind, Operation
 from pentalog.protocols.kafka.authorization import refusal_of
 from pentalog.protocols.kafka.errors import ErrorCode
-from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.protocols.kafka.messages import Api, Call, Steps
 
 _GROUP: Final = 0
 _TRANSACTION: Final = 1
 
 
-def serve(call: Call) -> None:
+def serve(call: Call) -> Steps[None]:
     kind = call.field("key_type", _GROUP)
     keys = [call.body.key] if call.version < 4 else call.body.coordinator_keys
-    found = [_coordinator(call, key, kind) for key in keys]
+    found = yield from call.each(keys, lambda key: _coordinator(call, key, kind))
     if kind == _GROUP and not all(coordinator["error_code"] for coordinator in found):
         call.context.broker.groups.offsets.publish()
-    call.answer(found[0] if call.version < 4 else {"coordinators": found})
+    yield from call.reply(found[0] if call.version < 4 else {"coordinators": found})
 
 
 def _coordinator(call: Call, key: str, kind: int) -> dict[str, Any]:

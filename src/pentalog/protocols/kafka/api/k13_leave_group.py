@@ -6,17 +6,18 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from pentalog.broker.port import Leaving
 from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import BrokerError
 from pentalog.protocols.kafka.authorization import refusal_of
+from pentalog.protocols.kafka.codec import Made
 from pentalog.protocols.kafka.coordination import group_code
-from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.protocols.kafka.messages import Api, Call, Steps, portions
 
 
-def serve(call: Call) -> None:
+def serve(call: Call) -> Steps[None]:
     body = call.body
     denied = refusal_of(call.access, Operation.READ, Kind.GROUP, body.group_id)
     if denied:
@@ -25,32 +26,40 @@ def serve(call: Call) -> None:
     if call.version < 3:
         leaving = [Leaving(body.member_id)]
     else:
-        leaving = [
-            Leaving(
+        leaving = yield from call.each(
+            body.members,
+            lambda member: Leaving(
                 member.member_id,
                 member.group_instance_id,
                 getattr(member, "reason", None) or "",
-            )
-            for member in body.members
-        ]
-    try:
-        outcomes = call.context.broker.groups.leave(body.group_id, leaving)
-    except BrokerError as refusal:
-        outcomes = [refusal] * len(leaving)
-    codes = [0 if outcome is None else group_code(outcome) for outcome in outcomes]
-    call.answer(
+            ),
+        )
+    outcomes: list[BrokerError | None] = []
+    for some in portions(leaving):
+        try:
+            outcomes += call.context.broker.groups.leave(body.group_id, some)
+        except BrokerError as refusal:
+            outcomes += [refusal] * len(some)
+        if len(some) < len(leaving):
+            yield None
+    codes = yield from call.each(
+        outcomes, lambda outcome: 0 if outcome is None else group_code(outcome)
+    )
+    yield from call.reply(
         {
             "error_code": codes[0] if call.version < 3 else 0,
-            "members": [
-                {
-                    "member_id": who.member_id,
-                    "group_instance_id": who.instance_id,
-                    "error_code": code,
-                }
-                for who, code in zip(leaving, codes, strict=True)
-            ],
+            "members": Made(list(zip(leaving, codes, strict=True)), _result),
         }
     )
 
 
-API: Final = Api(13, "LeaveGroup", 0, 5, serve)
+def _result(left: tuple[Leaving, int]) -> dict[str, Any]:
+    who, code = left
+    return {
+        "member_id": who.member_id,
+        "group_instance_id": who.instance_id,
+        "error_code": code,
+    }
+
+
+API: Final = Api(13, "LeaveGroup", 0, 5, serve, finishes=True)

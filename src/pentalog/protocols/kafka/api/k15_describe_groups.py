@@ -12,12 +12,15 @@ from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import BrokerError, GroupNotFound, Unauthorized
 from pentalog.protocols.kafka.administration import OPERATIONS_NOT_ASKED
 from pentalog.protocols.kafka.authorization import demand, operations_on
+from pentalog.protocols.kafka.codec import Made
 from pentalog.protocols.kafka.coordination import group_code
-from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.protocols.kafka.messages import Api, Call, Steps
 
 
-def serve(call: Call) -> None:
-    call.answer({"groups": [_group(call, name) for name in call.body.groups]})
+def serve(call: Call) -> Steps[None]:
+    # A group that is named again is answered once.
+    names = list(dict.fromkeys(call.body.groups))
+    return call.reply({"groups": Made(names, lambda name: _group(call, name), at_once=4)})
 
 
 def _group(call: Call, name: str) -> dict[str, Any]:

@@ -7,29 +7,35 @@ from __future__ import annotations
 
 from typing import Final
 
+from pentalog.broker.port import GroupView
 from pentalog.broker.security import Kind, Operation
 from pentalog.model.kafka_names import is_carried
-from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.protocols.kafka.messages import Api, Call, Steps
 
 
-def serve(call: Call) -> None:
+def serve(call: Call) -> Steps[None]:
     states = {state.lower() for state in call.field("states_filter", ())}
     kinds = {kind.lower() for kind in call.field("types_filter", ())}
     sees_all = call.access.could(Operation.DESCRIBE, Kind.CLUSTER)
-    listed = [
-        {
+
+    def fields(view: GroupView) -> dict[str, str] | None:
+        wanted = (
+            is_carried(view.name)
+            and (sees_all or call.access.sees(Kind.GROUP, view.name))
+            and (not states or view.state.lower() in states)
+            and (not kinds or view.kind in kinds)
+        )
+        if not wanted:
+            return None
+        return {
             "group_id": view.name,
             "protocol_type": view.protocol_type,
             "group_state": view.state,
             "group_type": view.kind,
         }
-        for view in call.context.broker.groups.all()
-        if is_carried(view.name)
-        and (sees_all or call.access.sees(Kind.GROUP, view.name))
-        and (not states or view.state.lower() in states)
-        and (not kinds or view.kind in kinds)
-    ]
-    call.answer({"groups": listed})
+
+    listed = yield from call.each(call.context.broker.groups.all(), fields)
+    yield from call.reply({"groups": [each for each in listed if each is not None]})
 
 
 API: Final = Api(16, "ListGroups", 0, 5, serve)

@@ -8,9 +8,8 @@ v6 may refuse for a quota; before it a client over its quota is muted.  v7 tells
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from pentalog.broker.port import Setting, Topic, TopicSpec
 from pentalog.broker.security import Kind, Operation
@@ -20,21 +19,25 @@ from pentalog.protocols.kafka.administration import answer_settled, error_fields
 from pentalog.protocols.kafka.authorization import demand, demand_source
 from pentalog.protocols.kafka.configs import topic_entries
 from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused
-from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.protocols.kafka.messages import STEP_COST, Api, Call, Steps
 from pentalog.protocols.kafka.names import kafka_name_flaw
 from pentalog.protocols.kafka.quotas import count_change
 
+_PLAN_COST: Final = 16
+"""Of checking the settings of a topic."""
 
-def serve(call: Call) -> None:
+
+def serve(call: Call) -> Steps[None]:
     twice = repeated(topic.name for topic in call.body.topics)
     planned: list[TopicSpec | dict[str, Any]] = []
     for name in twice:
         refusal = Refused(ErrorCode.invalid_request, f"topic {name!r} is named twice: name it once")
         planned.append(_refused(str(name), refusal))
     prepared: list[Later[None]] = []
-    for topic in call.body.topics:
+
+    def plan(topic: Any) -> None:
         if topic.name in twice:
-            continue
+            return
         try:
             spec = _spec(call, topic)
             if not call.body.validate_only:
@@ -44,21 +47,22 @@ def serve(call: Call) -> None:
             planned.append(spec)
         except REFUSALS as refusal:
             planned.append(_refused(topic.name, refusal))
-    call.when_all(prepared, lambda kept: _create_all(kept, planned))
 
+    yield from call.each(call.body.topics, plan, cost=_PLAN_COST)
+    yield from prepared
 
-def _create_all(call: Call, planned: Sequence[TopicSpec | dict[str, Any]]) -> None:
-    """Make what was prepared; those refused already are in `planned` as what they are told."""
-    results = []
-    for each in planned:
+    def create(each: TopicSpec | dict[str, Any]) -> dict[str, Any]:
         if not isinstance(each, TopicSpec):
-            results.append(each)
-            continue
+            return each
         try:
-            results.append(_create(call, each))
+            return _create(call, each)
         except REFUSALS as refusal:
-            results.append(_refused(each.name, refusal))
-    answer_settled(call, {"topics": results}, results, changed=not call.body.validate_only)
+            return _refused(each.name, refusal)
+
+    results = yield from call.each(planned, create, cost=STEP_COST)
+    yield from answer_settled(
+        call, {"topics": results}, results, changed=not call.body.validate_only
+    )
 
 
 def _spec(call: Call, topic: Any) -> TopicSpec:
@@ -154,4 +158,4 @@ def _settings(topic: Any) -> dict[str, str]:
     return settings
 
 
-API = Api(19, "CreateTopics", 2, 7, serve)
+API = Api(19, "CreateTopics", 2, 7, serve, finishes=True)

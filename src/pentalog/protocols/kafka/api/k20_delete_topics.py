@@ -15,7 +15,7 @@ from pentalog.model.errors import TopicNotFound
 from pentalog.protocols.kafka.administration import answer_settled, error_fields, repeated
 from pentalog.protocols.kafka.authorization import demand
 from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused
-from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.protocols.kafka.messages import STEP_COST, Api, Call, Steps
 from pentalog.protocols.kafka.quotas import count_change
 
 
@@ -24,23 +24,28 @@ class _Target(NamedTuple):
     topic_id: UUID | None
 
 
-def serve(call: Call) -> None:
+def serve(call: Call) -> Steps[None]:
     targets = _targets(call)
-    names = [_name(call, target) for target in targets]
+    names = yield from call.each(targets, lambda target: _name(call, target))
     twice = repeated(name for name in names if name is not None)
-    results = []
     changed = False
-    for target, name in zip(targets, names, strict=True):
+
+    def delete(named: tuple[_Target, str | None]) -> dict[str, Any]:
+        nonlocal changed
+        target, name = named
         try:
             if name in twice:
                 raise Refused(
                     ErrorCode.invalid_request, f"topic {name!r} is named twice: name it once"
                 )
-            results.append(_delete(call, target, name))
-            changed = True
+            result = _delete(call, target, name)
         except REFUSALS as refusal:
-            results.append({**target._asdict(), **error_fields(refusal)})
-    answer_settled(call, {"responses": results}, results, changed=changed)
+            return {**target._asdict(), **error_fields(refusal)}
+        changed = True
+        return result
+
+    results = yield from call.each(list(zip(targets, names, strict=True)), delete, cost=STEP_COST)
+    yield from answer_settled(call, {"responses": results}, results, changed=changed)
 
 
 def _targets(call: Call) -> list[_Target]:
@@ -74,4 +79,4 @@ def _delete(call: Call, target: _Target, name: str | None) -> dict[str, Any]:
     return {"name": name, "topic_id": topic.topic_id, **error_fields(None)}
 
 
-API = Api(20, "DeleteTopics", 1, 6, serve)
+API = Api(20, "DeleteTopics", 1, 6, serve, finishes=True)

@@ -6,68 +6,70 @@ v1 throttles before it answers; v2 is flexible.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import OffsetOutOfRange, PartitionNotFound
-from pentalog.model.later import Later
 from pentalog.model.types import Offset, Partition
-from pentalog.protocols.kafka.authorization import demand
+from pentalog.protocols.kafka.administration import ends_of
+from pentalog.protocols.kafka.authorization import refusal_of
 from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused, code_of
-from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.protocols.kafka.messages import Api, Call, Steps
+
+_TRIM_COST: Final = 8
 
 
-def serve(call: Call) -> None:
+def serve(call: Call) -> Steps[None]:
+    # As in Kafka, the last offset counts for a partition that is named again.
+    wanted: dict[str, dict[int, Offset]] = {}
+    for topic in call.body.topics:
+        indexes = wanted.setdefault(topic.name, {})
+        indexes |= {asked.partition_index: asked.offset for asked in topic.partitions}
     topics: list[dict[str, Any]] = []
     allowed: list[tuple[dict[str, Any], Partition, int]] = []
-    for topic in call.body.topics:
-        answers = []
-        for asked in topic.partitions:
-            answer = {"partition_index": asked.partition_index, "low_watermark": -1}
-            answers.append(answer)
-            try:
-                demand(call.access, Operation.DELETE, Kind.TOPIC, topic.name)
-                at = Partition(topic.name, asked.partition_index)
-                allowed.append((answer, at, asked.offset))
-            except REFUSALS as refusal:
-                answer["error_code"] = code_of(refusal)
-        topics.append({"name": topic.name, "partitions": answers})
+    for name, indexes in wanted.items():
+        denied = refusal_of(call.access, Operation.DELETE, Kind.TOPIC, name)
+
+        def begin(asked: tuple[int, Offset], name: str = name, denied: int = denied) -> Any:
+            index, offset = asked
+            answer = {"partition_index": index, "low_watermark": -1, "error_code": denied}
+            if not denied:
+                allowed.append((answer, Partition(name, index), offset))
+            return answer
+
+        answers = yield from call.each(list(indexes.items()), begin)
+        topics.append({"name": name, "partitions": answers})
     # Only durable records can be deleted, and every acknowledged one must be deletable.
-    ends = call.context.broker.log.ends({at for _, at, _ in allowed})
-    call.when_all([ends], lambda kept: _delete(kept, topics, allowed, ends.value))
+    ends = yield from ends_of(call, [at for _, at, _ in allowed])
+    yield from _delete(call, allowed, ends)
+    yield from call.reply({"topics": topics})
 
 
 def _delete(
     call: Call,
-    topics: list[dict[str, Any]],
     allowed: Sequence[tuple[dict[str, Any], Partition, int]],
     ends: Mapping[Partition, Offset],
-) -> None:
-    for answer, at, before in allowed:
+) -> Steps[None]:
+    """Delete, and wait until a power cut could not bring the records back."""
+
+    def trim(one: tuple[dict[str, Any], Partition, int]) -> None:
+        answer, at, before = one
         try:
             if at not in ends:
                 raise PartitionNotFound(f"there is no partition {at}")
             answer["low_watermark"] = _trim(call, at, before, ends[at])
         except REFUSALS as refusal:
             answer["error_code"] = code_of(refusal)
+
+    yield from call.each(allowed, trim, cost=_TRIM_COST)
     settled = call.context.broker.topics.settle()
-    answers = [answer for answer, _, _ in allowed if "error_code" not in answer]
-    call.when_all([settled], lambda kept: _answer(kept, topics, answers, settled))
-
-
-def _answer(
-    call: Call,
-    topics: list[dict[str, Any]],
-    answers: list[dict[str, Any]],
-    settled: Later[None],
-) -> None:
-    """Answer when a power cut could not bring the deleted records back."""
+    yield settled
     try:
-        _ = settled.value
+        settled.check()
     except REFUSALS as refusal:
-        for answer in answers:
-            answer |= {"low_watermark": -1, "error_code": code_of(refusal)}
-    call.answer({"topics": topics})
+        for answer, _, _ in allowed:
+            if not answer["error_code"]:
+                answer |= {"low_watermark": -1, "error_code": code_of(refusal)}
 
 
 def _trim(call: Call, at: Partition, before: Offset, end: Offset) -> Offset:
@@ -85,4 +87,4 @@ def _trim(call: Call, at: Partition, before: Offset, end: Offset) -> Offset:
     return broker.topics.trim(at, before) if before > start else start
 
 
-API = Api(21, "DeleteRecords", 0, 2, serve)
+API = Api(21, "DeleteRecords", 0, 2, serve, finishes=True)

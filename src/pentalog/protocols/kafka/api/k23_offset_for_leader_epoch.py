@@ -5,39 +5,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pentalog.broker.security import Operation
-from pentalog.model.types import Offset, Partition
+from pentalog.model.types import Partition
+from pentalog.protocols.kafka.administration import ends_of
 from pentalog.protocols.kafka.authorization import find
 from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused, code_of
-from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.protocols.kafka.messages import Api, Call, Steps
 
 
-def serve(call: Call) -> None:
+def serve(call: Call) -> Steps[None]:
     topics: list[dict[str, Any]] = []
     found: list[tuple[dict[str, Any], Partition]] = []
     for topic in call.body.topics:
-        answers = []
-        for asked in topic.partitions:
+
+        def begin(asked: Any, topic: str = topic.topic) -> dict[str, Any]:
             answer = {
                 "error_code": 0,
                 "partition": asked.partition,
                 "leader_epoch": -1,
                 "end_offset": -1,
             }
-            answers.append(answer)
             try:
-                at = _find(call, topic.topic, asked)
+                at = _find(call, topic, asked)
                 if asked.leader_epoch == 0:
                     found.append((answer, at))
             except REFUSALS as refusal:
                 answer["error_code"] = code_of(refusal)
+            return answer
+
+        answers = yield from call.each(topic.partitions, begin)
         topics.append({"topic": topic.topic, "partitions": answers})
     # The answer must survive a power cut and include every record a consumer may have read.
-    ends = call.context.broker.log.ends({at for _, at in found})
-    call.when_all([ends], lambda kept: _answer(kept, topics, found, ends.value))
+    ends = yield from ends_of(call, [at for _, at in found])
+
+    def tell(one: tuple[dict[str, Any], Partition]) -> None:
+        answer, at = one
+        end = ends.get(at)
+        if end is None:
+            answer["error_code"] = int(ErrorCode.unknown_topic_or_partition)
+        else:
+            answer["leader_epoch"], answer["end_offset"] = 0, end
+
+    yield from call.each(found, tell)
+    yield from call.reply({"topics": topics})
 
 
 def _find(call: Call, topic: str, asked: Any) -> Partition:
@@ -46,21 +58,6 @@ def _find(call: Call, topic: str, asked: Any) -> Partition:
     if asked.current_leader_epoch > 0:
         raise Refused(ErrorCode.unknown_leader_epoch, "the only leader epoch is 0")
     return at
-
-
-def _answer(
-    call: Call,
-    topics: list[dict[str, Any]],
-    found: Sequence[tuple[dict[str, Any], Partition]],
-    ends: Mapping[Partition, Offset],
-) -> None:
-    for answer, at in found:
-        end = ends.get(at)
-        if end is None:
-            answer["error_code"] = int(ErrorCode.unknown_topic_or_partition)
-        else:
-            answer["leader_epoch"], answer["end_offset"] = 0, end
-    call.answer({"topics": topics})
 
 
 API: Final = Api(23, "OffsetForLeaderEpoch", 2, 4, serve)

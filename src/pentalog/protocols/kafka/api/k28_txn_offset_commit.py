@@ -16,20 +16,19 @@ from pentalog.model.later import Later
 from pentalog.model.types import Identity, Partition
 from pentalog.protocols.kafka.authorization import demand, refusal_of
 from pentalog.protocols.kafka.errors import ErrorCode, code_of
-from pentalog.protocols.kafka.messages import Api, Call
-from pentalog.protocols.kafka.transactions import answer_later
+from pentalog.protocols.kafka.messages import Api, Call, Steps, portions
 
 _IMPLICIT: Final = 5
 _METADATA_BYTES_MAX: Final = 4096
 
 
-def serve(call: Call) -> None:
-    body = call.body
+def serve(call: Call) -> Steps[None]:
     codes: dict[Partition, int] = {}
     offsets: dict[Partition, Committed] = {}
-    for topic in body.topics:
-        for part in topic.partitions:
-            at = Partition(topic.name, part.partition_index)
+    for topic in call.body.topics:
+
+        def take(part: Any, topic: str = topic.name) -> None:
+            at = Partition(topic, part.partition_index)
             codes[at] = _flaw(call, at, part)
             if not codes[at]:
                 offsets[at] = Committed(
@@ -38,18 +37,20 @@ def serve(call: Call) -> None:
                     part.committed_metadata or "",
                 )
 
-    def refused(refusal: BrokerError) -> dict[str, Any]:
-        code = code_of(refusal)
-        if isinstance(refusal, Unauthorized):
-            return _answer(body.topics, dict.fromkeys(codes, code))
-        return _answer(body.topics, codes | dict.fromkeys(offsets, code))
-
-    answer_later(
-        call,
-        lambda: _stage(call, offsets),
-        lambda _: _answer(body.topics, codes),
-        refused,
-    )
+        yield from call.each(topic.partitions, take)
+    written = []
+    try:
+        for some in portions(list(offsets.items())):
+            if written:
+                yield None
+            written.append(_stage(call, dict(some)))
+        for staged in written:
+            yield staged
+            staged.check()
+    except BrokerError as refusal:
+        refused = codes if isinstance(refusal, Unauthorized) else offsets
+        codes |= dict.fromkeys(refused, code_of(refusal))
+    yield from _answer(call, codes)
 
 
 def _stage(call: Call, offsets: Mapping[Partition, Committed]) -> Later[None]:
@@ -87,22 +88,17 @@ def _flaw(call: Call, at: Partition, part: Any) -> int:
     return int(ErrorCode.unknown_topic_or_partition)
 
 
-def _answer(topics: Any, codes: Mapping[Partition, int]) -> dict[str, Any]:
-    return {
-        "topics": [
-            {
-                "name": topic.name,
-                "partitions": [
-                    {
-                        "partition_index": part.partition_index,
-                        "error_code": codes[Partition(topic.name, part.partition_index)],
-                    }
-                    for part in topic.partitions
-                ],
-            }
-            for topic in topics
-        ]
-    }
+def _answer(call: Call, codes: Mapping[Partition, int]) -> Steps[None]:
+    topics = []
+    for topic in call.body.topics:
+
+        def tell(part: Any, topic: str = topic.name) -> dict[str, int]:
+            index = part.partition_index
+            return {"partition_index": index, "error_code": codes[Partition(topic, index)]}
+
+        parts = yield from call.each(topic.partitions, tell)
+        topics.append({"name": topic.name, "partitions": parts})
+    yield from call.reply({"topics": topics})
 
 
-API: Final = Api(28, "TxnOffsetCommit", 0, 5, serve)
+API: Final = Api(28, "TxnOffsetCommit", 0, 5, serve, finishes=True)

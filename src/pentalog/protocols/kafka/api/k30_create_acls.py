@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import InvalidConfig
@@ -13,12 +13,13 @@ from pentalog.protocols.kafka.acls import check_guarded, rule_of
 from pentalog.protocols.kafka.administration import answer_settled, error_fields
 from pentalog.protocols.kafka.authorization import demand
 from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused
-from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.protocols.kafka.messages import Api, Call, Steps
+
+_CREATE_COST: Final = 8
 
 
-def serve(call: Call) -> None:
-    results = []
-    for creation in call.body.creations:
+def serve(call: Call) -> Steps[None]:
+    def create(creation: Any) -> dict[str, Any]:
         flaw: Exception | None = None
         try:
             demand(call.access, Operation.ALTER, Kind.CLUSTER)
@@ -30,8 +31,10 @@ def serve(call: Call) -> None:
             flaw = Refused(ErrorCode.invalid_request, str(refusal))
         except REFUSALS as refusal:
             flaw = refusal
-        results.append(error_fields(flaw))
-    answer_settled(call, {"results": results}, results, changed=True)
+        return error_fields(flaw)
+
+    results = yield from call.each(call.body.creations, create, cost=_CREATE_COST)
+    yield from answer_settled(call, {"results": results}, results, changed=True)
 
 
-API: Final = Api(30, "CreateAcls", 1, 3, serve)
+API: Final = Api(30, "CreateAcls", 1, 3, serve, finishes=True)

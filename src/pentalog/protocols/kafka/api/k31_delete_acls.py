@@ -12,20 +12,23 @@ from pentalog.protocols.kafka.acls import acl_fields, check_guarded, matching, r
 from pentalog.protocols.kafka.administration import answer_settled, error_fields
 from pentalog.protocols.kafka.authorization import demand
 from pentalog.protocols.kafka.errors import REFUSALS
-from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.protocols.kafka.messages import Api, Call, Steps
 
 
-def serve(call: Call) -> None:
-    results = [_delete(call, wanted) for wanted in call.body.filters]
-    answer_settled(call, {"filter_results": results}, results, changed=True)
+def serve(call: Call) -> Steps[None]:
+    results = []
+    for wanted in call.body.filters:
+        results.append((yield from _delete(call, wanted)))
+        yield None
+    yield from answer_settled(call, {"filter_results": results}, results, changed=True)
 
 
-def _delete(call: Call, wanted: Any) -> dict[str, Any]:
+def _delete(call: Call, wanted: Any) -> Steps[dict[str, Any]]:
     rules = call.context.broker.rules
     try:
         demand(call.access, Operation.ALTER, Kind.CLUSTER)
         check_guarded(call)
-        found = matching(rules.all(), wanted)
+        found = yield from matching(call, rules.all(), wanted)
         rules.remove(found)
     except REFUSALS as refusal:
         return {**error_fields(refusal), "matching_acls": []}
@@ -39,4 +42,4 @@ def _delete(call: Call, wanted: Any) -> dict[str, Any]:
     }
 
 
-API: Final = Api(31, "DeleteAcls", 1, 3, serve)
+API: Final = Api(31, "DeleteAcls", 1, 3, serve, finishes=True)

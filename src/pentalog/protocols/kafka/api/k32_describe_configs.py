@@ -13,6 +13,7 @@ from pentalog.model.errors import InvalidTopic, TopicNotFound
 from pentalog.protocols.kafka import user_keys
 from pentalog.protocols.kafka.administration import error_fields
 from pentalog.protocols.kafka.broker_configs import broker_entries
+from pentalog.protocols.kafka.codec import Made
 from pentalog.protocols.kafka.configs import (
     Entry,
     Resource,
@@ -22,12 +23,18 @@ from pentalog.protocols.kafka.configs import (
 )
 from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused
 from pentalog.protocols.kafka.group_configs import group_entries
-from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.protocols.kafka.messages import Api, Call, Steps
 from pentalog.protocols.kafka.names import kafka_name_flaw
 
 
-def serve(call: Call) -> None:
-    call.answer({"results": [_describe(call, resource) for resource in call.body.resources]})
+def serve(call: Call) -> Steps[None]:
+    # A resource that is asked for again in the same way is answered once.
+    asked = {
+        (each.resource_type, each.resource_name, each.configuration_keys): each
+        for each in call.body.resources
+    }
+    described = Made(list(asked.values()), lambda each: _describe(call, each), at_once=1)
+    return call.reply({"results": described})
 
 
 def _describe(call: Call, resource: Any) -> dict[str, Any]:
@@ -38,7 +45,7 @@ def _describe(call: Call, resource: Any) -> dict[str, Any]:
         entries = _entries(call, resource)
     except REFUSALS as refusal:
         flaw = refusal
-    wanted = resource.configuration_keys
+    wanted = frozenset(resource.configuration_keys or ())
     synonyms = call.field("include_synonyms", False)
     documentation = call.field("include_documentation", False)
     return {

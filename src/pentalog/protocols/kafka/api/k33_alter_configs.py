@@ -10,11 +10,11 @@ from typing import Any
 from pentalog.protocols.kafka import broker_configs, group_configs, user_keys
 from pentalog.protocols.kafka.authorization import demand_source
 from pentalog.protocols.kafka.configs import Resource, alter, check_alterable, missing_value
-from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.protocols.kafka.messages import Api, Call, Steps
 
 
-def serve(call: Call) -> None:
-    alter(call, _alter)
+def serve(call: Call) -> Steps[None]:
+    return alter(call, _alter)
 
 
 def _alter(call: Call, resource: Any) -> None:
@@ -36,4 +36,4 @@ def _alter(call: Call, resource: Any) -> None:
         call.context.broker.topics.configure(name, changes, replace=True, dry_run=dry_run)
 
 
-API = Api(33, "AlterConfigs", 0, 2, serve)
+API = Api(33, "AlterConfigs", 0, 2, serve, finishes=True)

@@ -11,22 +11,24 @@ from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import TopicNotFound
 from pentalog.protocols.kafka.authorization import refusal_of
 from pentalog.protocols.kafka.errors import ErrorCode
-from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.protocols.kafka.messages import Api, Call, Steps
 
 
-def serve(call: Call) -> None:
+def serve(call: Call) -> Steps[None]:
     denied = refusal_of(call.access, Operation.ALTER, Kind.CLUSTER)
     results: dict[str, list[dict[str, Any]]] = {}
     for directory in call.body.dirs:
         here = directory.path == str(call.context.config.data)
         for topic in directory.topics:
             parts = results.setdefault(topic.name, [])
-            for index in topic.partitions:
-                error = _error(call, topic.name, index) if here else ErrorCode.log_dir_not_found
-                parts.append({"partition_index": index, "error_code": denied or int(error)})
-    call.answer(
-        {"results": [{"topic_name": name, "partitions": parts} for name, parts in results.items()]}
-    )
+
+            def tell(index: int, topic: str = topic.name, here: bool = here) -> dict[str, int]:
+                error = _error(call, topic, index) if here else ErrorCode.log_dir_not_found
+                return {"partition_index": index, "error_code": denied or int(error)}
+
+            parts += yield from call.each(topic.partitions, tell)
+    told = [{"topic_name": name, "partitions": parts} for name, parts in results.items()]
+    yield from call.reply({"results": told})
 
 
 def _error(call: Call, topic: str, index: int) -> ErrorCode:

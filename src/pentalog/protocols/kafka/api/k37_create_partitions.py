@@ -15,26 +15,30 @@ from pentalog.model.later import Later
 from pentalog.protocols.kafka.administration import answer_settled, error_fields, repeated
 from pentalog.protocols.kafka.authorization import demand
 from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused
-from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.protocols.kafka.messages import STEP_COST, Api, Call, Steps
 from pentalog.protocols.kafka.quotas import count_change
 
 
-def serve(call: Call) -> None:
+def serve(call: Call) -> Steps[None]:
     twice = repeated(topic.name for topic in call.body.topics)
     wanted: dict[str, int | Exception] = {}
     for name in twice:
         flaw = Refused(ErrorCode.invalid_request, f"topic {name!r} is named twice: name it once")
         wanted[str(name)] = flaw
     prepared: list[Later[None]] = []
-    for topic in call.body.topics:
+
+    def plan(topic: Any) -> None:
         if topic.name in twice:
-            continue
+            return
         try:
-            prepared += _prepare(call, topic)
+            prepared.extend(_prepare(call, topic))
             wanted[topic.name] = topic.count
         except REFUSALS as refused:
             wanted[topic.name] = refused
-    call.when_all(prepared, lambda kept: _grow_all(kept, wanted))
+
+    yield from call.each(call.body.topics, plan, cost=8)
+    yield from prepared
+    yield from _grow_all(call, wanted)
 
 
 def _prepare(call: Call, topic: Any) -> Sequence[Later[None]]:
@@ -50,11 +54,12 @@ def _prepare(call: Call, topic: Any) -> Sequence[Later[None]]:
     return (topics.prepare(TopicSpec(name=topic.name, partitions=topic.count)),)
 
 
-def _grow_all(call: Call, wanted: Mapping[str, int | Exception]) -> None:
+def _grow_all(call: Call, wanted: Mapping[str, int | Exception]) -> Steps[None]:
     """Grow what was prepared; `wanted` has the refusals of the others."""
     dry_run: bool = call.body.validate_only
-    results = []
-    for name, count in wanted.items():
+
+    def grow(one: tuple[str, int | Exception]) -> dict[str, Any]:
+        name, count = one
         flaw: Exception | None = None
         try:
             if isinstance(count, Exception):
@@ -62,8 +67,10 @@ def _grow_all(call: Call, wanted: Mapping[str, int | Exception]) -> None:
             call.context.broker.topics.grow(name, count, dry_run=dry_run)
         except REFUSALS as refused:
             flaw = refused
-        results.append({"name": name, **error_fields(flaw)})
-    answer_settled(call, {"results": results}, results, changed=not dry_run)
+        return {"name": name, **error_fields(flaw)}
+
+    results = yield from call.each(list(wanted.items()), grow, cost=STEP_COST)
+    yield from answer_settled(call, {"results": results}, results, changed=not dry_run)
 
 
 def _check_assignments(call: Call, topic: Any, count: int) -> None:
@@ -84,4 +91,4 @@ def _check_assignments(call: Call, topic: Any, count: int) -> None:
             )
 
 
-API = Api(37, "CreatePartitions", 0, 3, serve)
+API = Api(37, "CreatePartitions", 0, 3, serve, finishes=True)

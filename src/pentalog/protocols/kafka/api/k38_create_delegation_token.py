@@ -13,10 +13,10 @@ from pentalog.protocols.kafka.authorization import demand
 from pentalog.protocols.kafka.codec import milliseconds
 from pentalog.protocols.kafka.delegation import USER, check_asker, token_fields
 from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused, code_of
-from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.protocols.kafka.messages import Api, Call, Steps
 
 
-def serve(call: Call) -> None:
+def serve(call: Call) -> Steps[None] | None:
     body = call.body
     owner = Principal("", "")
     try:
@@ -32,10 +32,10 @@ def serve(call: Call) -> None:
         )
     except REFUSALS as refusal:
         call.answer(_refused(owner, call.access.who, code_of(refusal)))
-        return
+        return None
     call.access.record("create token", f"{token.token_id} of {token.owner}")
     fields = {"error_code": 0, "error_message": None, **token_fields(call, token)}
-    answer_settled(call, fields, [fields], changed=True)
+    return answer_settled(call, fields, [fields], changed=True)
 
 
 def _owner(call: Call, asker: Principal) -> Principal:

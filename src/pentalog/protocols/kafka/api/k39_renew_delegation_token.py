@@ -10,10 +10,10 @@ from typing import Final
 from pentalog.protocols.kafka.codec import milliseconds
 from pentalog.protocols.kafka.delegation import answer_expiry, check_good, owned, refuse_expiry
 from pentalog.protocols.kafka.errors import REFUSALS
-from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.protocols.kafka.messages import Api, Call, Steps
 
 
-def serve(call: Call) -> None:
+def serve(call: Call) -> Steps[None] | None:
     try:
         token = owned(call, call.body.hmac)
         check_good(call, token)
@@ -22,9 +22,9 @@ def serve(call: Call) -> None:
         )
     except REFUSALS as refusal:
         refuse_expiry(call, refusal)
-        return
+        return None
     call.access.record("renew token", f"{token.token_id} of {token.owner}")
-    answer_expiry(call, token.expires_ms)
+    return answer_expiry(call, token.expires_ms)
 
 
 API: Final = Api(39, "RenewDelegationToken", 1, 2, serve)

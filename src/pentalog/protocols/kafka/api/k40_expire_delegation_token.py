@@ -10,10 +10,10 @@ from typing import Final
 from pentalog.protocols.kafka.codec import milliseconds
 from pentalog.protocols.kafka.delegation import answer_expiry, check_good, owned, refuse_expiry
 from pentalog.protocols.kafka.errors import REFUSALS
-from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.protocols.kafka.messages import Api, Call, Steps
 
 
-def serve(call: Call) -> None:
+def serve(call: Call) -> Steps[None] | None:
     tokens = call.context.broker.tokens
     period_ms = milliseconds(call.body.expiry_time_period)
     try:
@@ -26,9 +26,9 @@ def serve(call: Call) -> None:
             expires_ms = tokens.prolong(token.token_id, period_ms).expires_ms
     except REFUSALS as refusal:
         refuse_expiry(call, refusal)
-        return
+        return None
     call.access.record("expire token", f"{token.token_id} of {token.owner}")
-    answer_expiry(call, expires_ms)
+    return answer_expiry(call, expires_ms)
 
 
 API: Final = Api(40, "ExpireDelegationToken", 1, 2, serve)

@@ -5,37 +5,37 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import BrokerError
 from pentalog.protocols.kafka.authorization import demand
-from pentalog.protocols.kafka.coordination import answer_when_there, group_code
-from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.protocols.kafka.coordination import group_code
+from pentalog.protocols.kafka.messages import Api, Call, Steps
 
 
-def serve(call: Call) -> None:
+def serve(call: Call) -> Steps[None]:
     groups = call.context.broker.groups
-    results = []
-    for name in call.body.groups_names:
+
+    def delete(name: str) -> dict[str, Any]:
         try:
             demand(call.access, Operation.DELETE, Kind.GROUP, name)
             groups.delete(name)
         except BrokerError as refusal:
-            results.append({"group_id": name, "error_code": group_code(refusal)})
-        else:
-            results.append({"group_id": name, "error_code": 0})
+            return {"group_id": name, "error_code": group_code(refusal)}
+        return {"group_id": name, "error_code": 0}
 
-    def fields(settled: object) -> dict[str, object]:
-        try:
-            _ = later.value
-        except BrokerError as refusal:
-            for result in results:
-                result["error_code"] = result["error_code"] or group_code(refusal)
-        return {"results": results}
+    # As in Kafka, a group that is named again is deleted and answered once.
+    names = list(dict.fromkeys(call.body.groups_names))
+    results = yield from call.each(names, delete, cost=8)
+    settled = groups.settle()
+    yield settled
+    try:
+        settled.check()
+    except BrokerError as refusal:
+        for result in results:
+            result["error_code"] = result["error_code"] or group_code(refusal)
+    yield from call.reply({"results": results})
 
-    later = groups.settle()
-    answer_when_there(call, later, fields)
 
-
-API: Final = Api(42, "DeleteGroups", 0, 2, serve)
+API: Final = Api(42, "DeleteGroups", 0, 2, serve, finishes=True)

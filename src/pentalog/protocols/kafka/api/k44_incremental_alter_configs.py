@@ -21,7 +21,7 @@ from pentalog.protocols.kafka.configs import (
     missing_value,
 )
 from pentalog.protocols.kafka.errors import ErrorCode, Refused
-from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.protocols.kafka.messages import Api, Call, Steps
 
 
 class Operation(IntEnum):
@@ -31,8 +31,8 @@ class Operation(IntEnum):
     SUBTRACT = 3
 
 
-def serve(call: Call) -> None:
-    alter(call, _alter)
+def serve(call: Call) -> Steps[None]:
+    return alter(call, _alter)
 
 
 def _alter(call: Call, resource: Any) -> None:
@@ -88,11 +88,12 @@ def _changed(config: Any, current: Setting | Entry | None) -> str | None:
     kept, given = _parts(current.value), _parts(value)
     if config.config_operation == Operation.APPEND:
         return ",".join(dict.fromkeys(kept + given))
-    return ",".join(part for part in kept if part not in given)
+    removed = set(given)
+    return ",".join(part for part in kept if part not in removed)
 
 
 def _parts(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-API = Api(44, "IncrementalAlterConfigs", 0, 1, serve)
+API = Api(44, "IncrementalAlterConfigs", 0, 1, serve, finishes=True)

@@ -12,10 +12,10 @@ from pentalog.model.errors import TopicNotFound
 from pentalog.protocols.kafka.administration import error_fields
 from pentalog.protocols.kafka.authorization import demand
 from pentalog.protocols.kafka.errors import Denied, ErrorCode, Refused
-from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.protocols.kafka.messages import Api, Call, Steps
 
 
-def serve(call: Call) -> None:
+def serve(call: Call) -> Steps[None]:
     try:
         demand(call.access, Operation.ALTER, Kind.CLUSTER)
     except Denied as refusal:
@@ -23,15 +23,14 @@ def serve(call: Call) -> None:
         return
     responses = []
     for topic in call.body.topics:
-        parts = [
-            {
-                "partition_index": part.partition_index,
-                **error_fields(_flaw(call, topic.name, part)),
-            }
-            for part in topic.partitions
-        ]
+
+        def tell(part: Any, topic: str = topic.name) -> dict[str, Any]:
+            flaw = _flaw(call, topic, part)
+            return {"partition_index": part.partition_index, **error_fields(flaw)}
+
+        parts = yield from call.each(topic.partitions, tell)
         responses.append({"name": topic.name, "partitions": parts})
-    call.answer(
+    yield from call.reply(
         {
             "error_code": 0,
             "error_message": None,

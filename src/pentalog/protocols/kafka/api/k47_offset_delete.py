@@ -6,30 +6,42 @@ from typing import Any, Final
 
 from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import BrokerError
-from pentalog.model.later import Later
 from pentalog.model.types import Partition
 from pentalog.protocols.kafka.authorization import demand, find
-from pentalog.protocols.kafka.coordination import answer_when_there, group_code
+from pentalog.protocols.kafka.coordination import group_code
 from pentalog.protocols.kafka.errors import REFUSALS, code_of
-from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.protocols.kafka.messages import Api, Call, Steps, portions
 
 
-def serve(call: Call) -> None:
+def serve(call: Call) -> Steps[None]:
     codes: dict[Partition, int] = {}
     for topic in call.body.topics:
-        for partition in topic.partitions:
-            at = Partition(topic.name, partition.partition_index)
+
+        def look_up(partition: Any, topic: str = topic.name) -> None:
+            at = Partition(topic, partition.partition_index)
             codes[at] = _missing(call, at)
+
+        yield from call.each(topic.partitions, look_up)
     groups = call.context.broker.groups
     try:
         demand(call.access, Operation.DELETE, Kind.GROUP, call.body.group_id)
         there = [at for at, code in codes.items() if not code]
-        for at, refusal in groups.forget(call.body.group_id, there).items():
-            codes[at] = group_code(refusal)
+        for some in portions(there):
+            for at, refusal in groups.forget(call.body.group_id, some).items():
+                codes[at] = group_code(refusal)
+            if len(some) < len(there):
+                yield None
     except BrokerError as refusal:
         call.answer({"error_code": group_code(refusal), "topics": []})
         return
-    answer_when_there(call, groups.settle(), lambda settled: _fields(call, codes, settled))
+    settled = groups.settle()
+    yield settled
+    try:
+        settled.check()
+    except BrokerError as refusal:
+        call.answer({"error_code": group_code(refusal), "topics": []})
+        return
+    yield from _answer(call, codes)
 
 
 def _missing(call: Call, at: Partition) -> int:
@@ -40,27 +52,17 @@ def _missing(call: Call, at: Partition) -> int:
     return 0
 
 
-def _fields(call: Call, codes: dict[Partition, int], settled: Later[None]) -> dict[str, Any]:
-    try:
-        _ = settled.value
-    except BrokerError as refusal:
-        return {"error_code": group_code(refusal), "topics": []}
-    return {
-        "error_code": 0,
-        "topics": [
-            {
-                "name": topic.name,
-                "partitions": [
-                    {
-                        "partition_index": partition.partition_index,
-                        "error_code": codes[Partition(topic.name, partition.partition_index)],
-                    }
-                    for partition in topic.partitions
-                ],
-            }
-            for topic in call.body.topics
-        ],
-    }
+def _answer(call: Call, codes: dict[Partition, int]) -> Steps[None]:
+    topics = []
+    for topic in call.body.topics:
+
+        def tell(partition: Any, topic: str = topic.name) -> dict[str, int]:
+            index = partition.partition_index
+            return {"partition_index": index, "error_code": codes[Partition(topic, index)]}
+
+        parts = yield from call.each(topic.partitions, tell)
+        topics.append({"name": topic.name, "partitions": parts})
+    yield from call.reply({"error_code": 0, "topics": topics})
 
 
-API: Final = Api(47, "OffsetDelete", 0, 0, serve)
+API: Final = Api(47, "OffsetDelete", 0, 0, serve, finishes=True)

@@ -13,13 +13,12 @@ from pentalog.model.errors import InvalidConfig
 from pentalog.protocols.kafka.administration import answer_settled, error_fields, repeated
 from pentalog.protocols.kafka.authorization import demand
 from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused
-from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.protocols.kafka.messages import Api, Call, Steps
 from pentalog.protocols.kafka.quotas import QUOTAS, owner_of
 
 
-def serve(call: Call) -> None:
-    results = []
-    for entry in call.body.entries:
+def serve(call: Call) -> Steps[None]:
+    def alter(entry: Any) -> dict[str, Any]:
         flaw: Exception | None = None
         try:
             demand(call.access, Operation.ALTER_SETTINGS, Kind.CLUSTER)
@@ -32,8 +31,12 @@ def serve(call: Call) -> None:
             {"entity_type": each.entity_type, "entity_name": each.entity_name}
             for each in entry.entity
         ]
-        results.append({**error_fields(flaw), "entity": entity})
-    answer_settled(call, {"entries": results}, results, changed=not call.body.validate_only)
+        return {**error_fields(flaw), "entity": entity}
+
+    results = yield from call.each(call.body.entries, alter, cost=8)
+    yield from answer_settled(
+        call, {"entries": results}, results, changed=not call.body.validate_only
+    )
 
 
 def _alter(call: Call, entry: Any) -> None:
@@ -55,4 +58,4 @@ def _unknown(key: str) -> str:
     return f"there is no quota {key[:100]!r}: accepted are {', '.join(QUOTAS)}"
 
 
-API = Api(49, "AlterClientQuotas", 0, 1, serve)
+API = Api(49, "AlterClientQuotas", 0, 1, serve, finishes=True)

@@ -9,11 +9,11 @@ from pentalog.model.errors import UserNotFound
 from pentalog.protocols.kafka.administration import error_fields, repeated
 from pentalog.protocols.kafka.authorization import demand
 from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused
-from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.protocols.kafka.messages import Api, Call, Steps
 from pentalog.protocols.kafka.scram import CODES
 
 
-def serve(call: Call) -> None:
+def serve(call: Call) -> Steps[None]:
     try:
         demand(call.access, Operation.DESCRIBE, Kind.CLUSTER)
     except REFUSALS as refusal:
@@ -25,8 +25,9 @@ def serve(call: Call) -> None:
     twice = repeated(names or ())
     if names is None:
         names = [name for name in users.names() if users.mechanisms(name)]
-    found = [_described(call, name, twice) for name in dict.fromkeys(names)]
-    call.answer({**error_fields(None), "results": found})
+    each = list(dict.fromkeys(names))
+    found = yield from call.each(each, lambda name: _described(call, name, twice), cost=2)
+    yield from call.reply({**error_fields(None), "results": found})
 
 
 def _described(call: Call, name: str, twice: set[object]) -> dict[str, Any]:

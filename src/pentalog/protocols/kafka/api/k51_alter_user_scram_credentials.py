@@ -13,17 +13,20 @@ from pentalog.model.errors import InvalidConfig
 from pentalog.protocols.kafka.administration import answer_settled, error_fields, repeated
 from pentalog.protocols.kafka.authorization import demand
 from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused
-from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.protocols.kafka.messages import Api, Call, Steps
 from pentalog.protocols.kafka.scram import mechanism_of, verifier_of
 
 
-def serve(call: Call) -> None:
+def serve(call: Call) -> Steps[None]:
     body = call.body
     changes = [*body.deletions, *body.upsertions]
     twice = repeated((change.name, change.mechanism) for change in changes)
-    results = []
-    for name in dict.fromkeys(change.name for change in changes):
-        own = [change for change in changes if change.name == name]
+    by_name: dict[str, list[Any]] = {}
+    for change in changes:
+        by_name.setdefault(change.name, []).append(change)
+
+    def alter(name: str) -> dict[str, Any]:
+        own = by_name[name]
         flaw: Exception | None = None
         try:
             demand(call.access, Operation.ALTER, Kind.CLUSTER)
@@ -37,8 +40,10 @@ def serve(call: Call) -> None:
             flaw = Refused(ErrorCode.unacceptable_credential, str(refusal))
         except REFUSALS as refusal:
             flaw = refusal
-        results.append({"user": name, **error_fields(flaw)})
-    answer_settled(call, {"results": results}, results, changed=True)
+        return {"user": name, **error_fields(flaw)}
+
+    results = yield from call.each(list(by_name), alter, cost=8)
+    yield from answer_settled(call, {"results": results}, results, changed=True)
 
 
 def _change(call: Call, name: str, changes: Sequence[Any]) -> None:
@@ -55,4 +60,4 @@ def _change(call: Call, name: str, changes: Sequence[Any]) -> None:
             call.access.record("remove password", f"user {name} {mechanism.value}")
 
 
-API: Final = Api(51, "AlterUserScramCredentials", 0, 0, serve)
+API: Final = Api(51, "AlterUserScramCredentials", 0, 0, serve, finishes=True)

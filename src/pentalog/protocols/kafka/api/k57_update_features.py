@@ -12,28 +12,34 @@ from pentalog.protocols.kafka.administration import error_fields
 from pentalog.protocols.kafka.authorization import demand
 from pentalog.protocols.kafka.errors import Denied, ErrorCode, Refused
 from pentalog.protocols.kafka.features import FEATURES
-from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.protocols.kafka.messages import Api, Call, Steps
 
 _KINDS: Final = (1, 2, 3)
 """Upgrade, safe downgrade, unsafe downgrade."""
 
 
-def serve(call: Call) -> None:
+def serve(call: Call) -> Steps[None]:
     try:
         demand(call.access, Operation.ALTER, Kind.CLUSTER)
     except Denied as refusal:
-        names = [update.feature for update in call.body.feature_updates]
-        denied = [{"feature": name, **error_fields(refusal)} for name in names]
-        call.answer({**error_fields(refusal), "results": denied})
+        told = error_fields(refusal)
+        updates = call.body.feature_updates
+        denied = yield from call.each(updates, lambda each: {"feature": each.feature, **told})
+        yield from call.reply({**told, "results": denied})
         return
-    flaws = {update.feature: _flaw(update) for update in call.body.feature_updates}
+    flaws: dict[str, Refused | None] = {}
+    yield from call.each(
+        call.body.feature_updates, lambda each: flaws.update({each.feature: _flaw(each)})
+    )
     whole: Exception | None = None
     if not flaws:
         whole = Refused(ErrorCode.invalid_request, "no feature is named: name one")
     elif call.version >= 2:
         whole = next((flaw for flaw in flaws.values() if flaw is not None), None)
-    results = [{"feature": name, **error_fields(flaw)} for name, flaw in flaws.items()]
-    call.answer({**error_fields(whole), "results": results})
+    results = yield from call.each(
+        list(flaws), lambda name: {"feature": name, **error_fields(flaws[name])}
+    )
+    yield from call.reply({**error_fields(whole), "results": results})
 
 
 def _flaw(update: Any) -> Refused | None:

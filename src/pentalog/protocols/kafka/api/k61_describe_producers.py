@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from pentalog.broker.security import Kind, Operation
@@ -9,20 +10,25 @@ from pentalog.model.errors import BrokerError
 from pentalog.model.types import Partition
 from pentalog.protocols.kafka.administration import error_fields
 from pentalog.protocols.kafka.authorization import demand
-from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.protocols.kafka.codec import Made
+from pentalog.protocols.kafka.messages import Api, Call, Steps
 
 
-def serve(call: Call) -> None:
-    topics = [
-        {
-            "name": topic.name,
-            "partitions": [
-                _partition(call, Partition(topic.name, index)) for index in topic.partition_indexes
-            ],
-        }
-        for topic in call.body.topics
-    ]
-    call.answer({"topics": topics})
+def serve(call: Call) -> Steps[None]:
+    # A partition that is named again is answered once.
+    asked: dict[str, dict[int, None]] = {}
+    for topic in call.body.topics:
+        asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+
+    def describe(name: str) -> dict[str, Any]:
+        producers = partial(_producers, call, name)
+        return {"name": name, "partitions": Made(list(asked[name]), producers, at_once=4)}
+
+    return call.reply({"topics": Made(list(asked), describe)})
+
+
+def _producers(call: Call, topic: str, index: int) -> dict[str, Any]:
+    return _partition(call, Partition(topic, index))
 
 
 def _partition(call: Call, at: Partition) -> dict[str, Any]:

@@ -8,13 +8,16 @@ from typing import Any, Final
 from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import TransactionUnknown
 from pentalog.protocols.kafka.authorization import refusal_of
+from pentalog.protocols.kafka.codec import Made
 from pentalog.protocols.kafka.errors import ErrorCode
-from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.protocols.kafka.messages import Api, Call, Steps
 
 
-def serve(call: Call) -> None:
-    names = call.body.transactional_ids
-    call.answer({"transaction_states": [_state(call, name) for name in names]})
+def serve(call: Call) -> Steps[None]:
+    # A transaction that is named again is answered once.
+    names = list(dict.fromkeys(call.body.transactional_ids))
+    states = Made(names, lambda name: _state(call, name), at_once=8)
+    return call.reply({"transaction_states": states})
 
 
 def _state(call: Call, name: str) -> dict[str, Any]:

@@ -11,15 +11,18 @@ from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import BrokerError, TopicNotFound
 from pentalog.protocols.kafka.administration import OPERATIONS_NOT_ASKED
 from pentalog.protocols.kafka.authorization import demand, operations_on
+from pentalog.protocols.kafka.codec import Made
 from pentalog.protocols.kafka.coordination import group_code
-from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.protocols.kafka.messages import Api, Call, Steps
 
 _CLASSIC: Final = 0
 _CONSUMER: Final = 1
 
 
-def serve(call: Call) -> None:
-    call.answer({"groups": [_described(call, name) for name in call.body.group_ids]})
+def serve(call: Call) -> Steps[None]:
+    # A group that is named again is answered once.
+    names = list(dict.fromkeys(call.body.group_ids))
+    return call.reply({"groups": Made(names, lambda name: _described(call, name), at_once=4)})
 
 
 def _described(call: Call, name: str) -> dict[str, Any]:

@@ -6,14 +6,15 @@ v0 lists client metrics only, of which there are none here; v1 asks for kinds, n
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, Final
+from typing import Final
 
 from pentalog.broker.security import Kind, Operation
 from pentalog.model.kafka_names import is_carried
 from pentalog.protocols.kafka.authorization import refusal_of
+from pentalog.protocols.kafka.codec import Made
 from pentalog.protocols.kafka.configs import Resource
 from pentalog.protocols.kafka.errors import ErrorCode
-from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.protocols.kafka.messages import Api, Call, Steps
 
 _LOGGERS: Final = 8
 _METRICS: Final = 16
@@ -21,7 +22,7 @@ _KINDS: Final = (*Resource, _LOGGERS, _METRICS)
 """Brokers have no loggers that can be set here, and nothing collects metrics of clients."""
 
 
-def serve(call: Call) -> None:
+def serve(call: Call) -> Steps[None]:
     denied = refusal_of(call.access, Operation.DESCRIBE_SETTINGS, Kind.CLUSTER)
     if denied:
         call.answer({"error_code": denied, "config_resources": []})
@@ -30,12 +31,11 @@ def serve(call: Call) -> None:
     if not set(kinds) <= set(_KINDS):
         call.answer({"error_code": int(ErrorCode.unsupported_version), "config_resources": []})
         return
-    found: list[dict[str, Any]] = [
-        {"resource_name": name, "resource_type": int(kind)}
-        for kind in dict.fromkeys(kinds or _KINDS)
-        for name in _names(call, kind)
+    found = [
+        (name, int(kind)) for kind in dict.fromkeys(kinds or _KINDS) for name in _names(call, kind)
     ]
-    call.answer({"error_code": 0, "config_resources": found})
+    resources = Made(found, lambda one: {"resource_name": one[0], "resource_type": one[1]})
+    yield from call.reply({"error_code": 0, "config_resources": resources})
 
 
 def _names(call: Call, kind: int) -> Collection[str]:

@@ -15,19 +15,23 @@ from pentalog.model.kafka_names import is_kafka_name
 from pentalog.protocols.kafka.administration import OPERATIONS_NOT_ASKED
 from pentalog.protocols.kafka.authorization import operations_on
 from pentalog.protocols.kafka.errors import ErrorCode
-from pentalog.protocols.kafka.messages import Api, Call
+from pentalog.protocols.kafka.messages import STEP_COST, Api, Call, Steps
 from pentalog.protocols.kafka.names import kafka_name_flaw
 
 PARTITIONS_MAX: Final = 2_000
 """Partitions in one answer, whatever was asked for."""
 
 
-def serve(call: Call) -> None:
+def serve(call: Call) -> Steps[None]:
     cursor = call.body.cursor
     first = cursor.topic_name if cursor is not None else ""
     left = max(1, min(PARTITIONS_MAX, call.body.response_partition_limit))
     described = []
     for name, topic in _topics(call):
+        call.spent += 1
+        if call.spent >= STEP_COST:
+            call.spent = 0
+            yield None
         if name < first:
             continue
         if call.body.topics and not call.access.allows(Operation.DESCRIBE, Kind.TOPIC, name):
@@ -38,15 +42,15 @@ def serve(call: Call) -> None:
             continue
         start = max(0, cursor.partition_index) if cursor is not None and name == first else 0
         if left == 0:
-            call.answer(_page(described, name, start))
+            yield from call.reply(_page(described, name, start))
             return
         end = min(topic.partitions, start + left)
         described.append(_known(call, topic, range(start, end)))
         left -= max(0, end - start)
         if end < topic.partitions:
-            call.answer(_page(described, name, end))
+            yield from call.reply(_page(described, name, end))
             return
-    call.answer({"topics": described, "next_cursor": None})
+    yield from call.reply({"topics": described, "next_cursor": None})
 
 
 def _page(described: list[dict[str, Any]], name: str, index: int) -> dict[str, Any]:

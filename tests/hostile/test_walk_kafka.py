@@ -1,0 +1,221 @@
+"""Every Kafka API with its largest legal request and the first illegal one: no turn is long.
+
+The oldest and the newest version of each API get as many elements as a request may have, the
+versions between them a tenth: what they cost differs by their encoding only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import runpy
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+import pytest
+from kio.index import load_response_schema
+from kio.serial import entity_reader
+from tests.hostile.kafka_walk import Row, Shape, World, frame, has_arrays
+from tests.server.broker_process import BrokerProcess, connect
+
+from pentalog.model import batch
+from pentalog.model.types import Record
+from pentalog.protocols.kafka.api import APIS
+from pentalog.protocols.kafka.entities import ELEMENTS_MAX
+
+_TURNS: Final = Path(__file__).parents[2] / "benchmarks" / "turns.py"
+turns: Final = SimpleNamespace(**runpy.run_path(str(_TURNS)))
+"""How the benchmarks time the turns of a broker's loop."""
+
+TURN_MS_MAX: Final = 20.0
+RULER_MS: Final = 0.75
+"""CPU time of `turns.ruler_ms` on a machine for which the limit above is meant."""
+TOPICS: Final = 400
+PARTITIONS: Final = 400
+"""Of one more topic."""
+INVALID_REQUEST: Final = 42
+_RECORDS: Final = bytes(batch.build([Record(value=b"v")], timestamp_ms=1))
+
+ROWS: Final = {
+    0: Row({"acks": 1, "records": _RECORDS, "transactional_id": None}),
+    1: Row({"replica_id": -1, "session_epoch": -1, "max_bytes": 1 << 20,
+            "forgotten_topics_data": ()}),
+    2: Row({"replica_id": -1, "timestamp": -1, "current_leader_epoch": -1}),
+    3: Row({"allow_auto_topic_creation": False}),
+    8: Row({"group_id": "commits", "generation_id_or_member_epoch": -1, "member_id": ""}),
+    9: Row({"group_id": "commits", "member_id": None, "member_epoch": -1}),
+    10: Row({"key_type": 0}),
+    11: Row({"member_id": "nobody", "group_id": "joins", "protocol_type": "consumer"}),
+    12: Row({"group_id": "joins"}),
+    13: Row({"group_id": "joins"}),
+    14: Row({"group_id": "joins"}),
+    15: Row(),
+    16: Row(),
+    17: Row(answers=False),
+    18: Row({"client_software_name": "walk", "client_software_version": "1"}),
+    19: Row({"validate_only": True, "num_partitions": 1, "replication_factor": 1,
+             "assignments": ()}),
+    20: Row({"name": None}),
+    21: Row(),
+    22: Row({"transactional_id": None, "producer_id": -1, "producer_epoch": -1}),
+    23: Row({"replica_id": -1, "current_leader_epoch": -1}),
+    24: Row(),
+    25: Row(),
+    26: Row(),
+    27: Row({"producer_id": 1 << 40, "transaction_result": True}),
+    28: Row({"member_id": "", "generation_id": -1}),
+    29: Row({"resource_type_filter": 1, "pattern_type_filter": 1, "operation": 1,
+             "permission_type": 1, "resource_name_filter": None, "principal_filter": None,
+             "host_filter": None}),
+    30: Row({"resource_type": 2, "resource_pattern_type": 3, "operation": 3,
+             "permission_type": 3, "principal": "User:walk", "host": "*"}),
+    31: Row({"resource_type_filter": 2, "pattern_type_filter": 3, "operation": 1,
+             "permission_type": 1, "principal_filter": None, "host_filter": None},
+            elements_max=500),
+    32: Row({"resource_type": 2, "configuration_keys": None}),
+    33: Row({"resource_type": 2, "validate_only": True, "value": "1000"}),
+    34: Row(),
+    35: Row(),
+    36: Row(answers=False),
+    37: Row({"validate_only": True, "count": 500, "assignments": None}),
+    38: Row({"owner_principal_type": "", "owner_principal_name": ""}),
+    39: Row(),
+    40: Row(),
+    41: Row(),
+    42: Row(),
+    43: Row(),
+    44: Row({"resource_type": 2, "validate_only": True, "config_operation": 0, "value": "1000"}),
+    45: Row(),
+    46: Row(),
+    47: Row({"group_id": "commits"}),
+    48: Row({"strict": False}),
+    49: Row({"validate_only": True}),
+    50: Row(),
+    51: Row({"upsertions": ()}),
+    57: Row(),
+    60: Row({"endpoint_type": 1}),
+    61: Row(),
+    65: Row(),
+    66: Row({"transactional_id_pattern": None}),
+    68: Row({"group_id": "plans", "member_epoch": 0, "subscribed_topic_regex": None}),
+    69: Row(),
+    74: Row(),
+    75: Row({"cursor": None, "response_partition_limit": 2000}),
+}  # fmt: skip
+"""One for each API that is served."""
+
+
+class Broker:
+    """A broker that times the turns of its loop, with topics for requests to name."""
+
+    def __init__(self, process: BrokerProcess, file: Path) -> None:
+        self.process = process
+        self._file = file
+        names = [f"topic-{number}" for number in range(TOPICS)]
+        self._create([(name, 1) for name in names] + [("large", PARTITIONS)])
+        listed = {topic.name: topic.topic_id for topic in self._metadata().topics}
+        names = ["large", *names]
+        self.world = World(names, [listed[name] for name in names])
+
+    def walk(self, request: bytes) -> tuple[bytes | None, float]:
+        """Send one request; returns its answer and the longest turn, in ms of a usual machine."""
+        os.kill(self.process.pid, signal.SIGUSR1)
+        answer = self.ask(request)
+        shown = turns.longest(self.process.pid, self._file)
+        return answer, shown["cpu_ms"] / max(1.0, shown["ruler_ms"] / RULER_MS)
+
+    def ask(self, request: bytes) -> bytes | None:
+        """Send one request; returns its answer, or None if the connection was closed."""
+        with connect(self.process.port) as client, contextlib.suppress(ConnectionError):
+            client.sendall(request)
+            size = _read(client, 4)
+            if size is not None:
+                return _read(client, int.from_bytes(size, "big"))
+        return None
+
+    def _create(self, topics: list[tuple[str, int]]) -> None:
+        body = struct.pack(">i", len(topics))
+        for name, partitions in topics:
+            body += struct.pack(">h", len(name)) + name.encode()
+            body += struct.pack(">ihii", partitions, 1, 0, 0)
+        body += struct.pack(">ib", 60_000, 0)
+        assert self.ask(struct.pack(">ihhih", 10 + len(body), 19, 2, 1, -1) + body) is not None
+
+    def _metadata(self) -> Any:
+        answer = self.ask(struct.pack(">ihhih6B", 16, 3, 10, 1, -1, 0, 0, 0, 0, 0, 0))
+        assert answer is not None
+        return entity_reader(load_response_schema(3, 10))(answer, 5)[0]
+
+
+def _read(client: socket.socket, size: int) -> bytes | None:
+    data = bytearray(size)
+    view = memoryview(data)
+    while view:
+        count = client.recv_into(view)
+        if not count:
+            return None
+        view = view[count:]
+    return bytes(data)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    folder = tmp_path_factory.mktemp("walk")
+    file = folder / "turns.json"
+    process = BrokerProcess(
+        folder / "data",
+        "--super-users", "User:ANONYMOUS",
+        command=(sys.executable, "-c", turns.PROGRAM),
+        environment={turns.FILE_VARIABLE: str(file)},
+    )  # fmt: skip
+    with process:
+        yield Broker(process, file)
+        assert process.is_running
+
+
+def test_every_api_has_a_row() -> None:
+    assert ROWS.keys() == APIS.keys()
+
+
+@pytest.mark.parametrize("key", APIS, ids=lambda key: APIS[key].name)
+def test_no_request_takes_a_long_turn(broker: Broker, key: int) -> None:
+    api, row = APIS[key], ROWS[key]
+    long: dict[str, float] = {}
+    for version in range(api.version_min, api.version_max + 1):
+        shapes = list(Shape) if has_arrays(key, version) else [Shape.WIDE]
+        for shape in shapes:
+            most = row.elements_max or ELEMENTS_MAX
+            if version not in (api.version_min, api.version_max):
+                most = min(most, ELEMENTS_MAX // 10)
+            request, _ = frame(key, version, most, shape, broker.world, row)
+            answer, turn_ms = broker.walk(request)
+            assert (answer is not None) == row.answers, f"version {version}, {shape}"
+            if os.environ.get("WALK_SHOW"):
+                print(f"{api.name} {version} {shape.value} {len(request)} {turn_ms:.1f}")
+            if turn_ms > TURN_MS_MAX:
+                long[f"version {version}, {shape.value}"] = turn_ms
+    assert long == {}
+
+
+@pytest.mark.parametrize("key", APIS, ids=lambda key: APIS[key].name)
+def test_one_element_too_many_is_refused(broker: Broker, key: int) -> None:
+    api = APIS[key]
+    for version in range(api.version_min, api.version_max + 1):
+        if not has_arrays(key, version):
+            continue
+        # Elements are shared out among arrays: a few more than one are needed with some of them.
+        request, made = frame(key, version, ELEMENTS_MAX + 3, Shape.DEEP, broker.world, Row())
+        assert made > ELEMENTS_MAX, f"version {version}"
+        answer, turn_ms = broker.walk(request)
+        assert turn_ms <= TURN_MS_MAX, f"version {version}"
+        if answer is not None:
+            header = 5 if load_response_schema(key, version).__header_schema__.__flexible__ else 4
+            refused = entity_reader(load_response_schema(key, version))(answer, header)[0]
+            assert int(refused.error_code) == INVALID_REQUEST, f"version {version}"
+    assert broker.process.is_running
