@@ -30,7 +30,9 @@ _log = logging.getLogger("pentalog.server")
 _TURN_BYTES: Final = 1 << 20
 """Received at most before other connections get their turn."""
 _COSTLY_S: Final = 0.001
-"""A connection whose last read took longer than this has its next one served as a costly one."""
+"""A connection whose reads lately took longer than this has its next one served as a costly one."""
+_MEMORY: Final = 0.75
+"""What is kept of an earlier read's cost after each read."""
 _LINGER_S: Final = 1.0
 _STRANGERS_SHARE: Final = 100
 """Clients that have not logged in, where they must, have a hundredth of what others have."""
@@ -43,7 +45,7 @@ _FRAME_HEAD_BYTES: Final = 4
 class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_buffer",
-        "_costly",
+        "_cost_s",
         "_door",
         "_host",
         "_lingering",
@@ -77,7 +79,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, door: Door) -> None:
         self._door = door
-        self._costly = False
+        # Unknown: until its first read is served, it does not delay those known to ask for little.
+        self._cost_s = _COSTLY_S * 1.01
         self._host: str | None = None
         self._lingering: asyncio.TimerHandle | None = None
         self._offered = 0
@@ -361,26 +364,23 @@ class Connection(asyncio.BufferedProtocol):
     def close_if_idle(self, idle_s: float) -> None:
         if self._turned_away or self._outbox.ending:
             return
+        chosen = self.known.closes_idle
+        closes_idle = self._door.endpoint.closes_idle if chosen is None else chosen
         moved_bytes = self.traffic.received_bytes + self.traffic.sent_bytes
         now_s = self._door.runtime.monotonic()
         waits = self._paused or not self._outbox.idle or self.known.pushed_to
         if moved_bytes != self._rested_bytes or waits:
             self._rested_bytes = moved_bytes
             self._used_s = now_s
-        elif now_s - self._used_s > idle_s and self._closes_idle:
+        elif now_s - self._used_s > idle_s and closes_idle:
             _log.info("%s closed: it was idle for %d s", self.peer, now_s - self._used_s)
             self.finish()
-
-    @property
-    def _closes_idle(self) -> bool:
-        chosen = self.known.closes_idle
-        return self._door.endpoint.closes_idle if chosen is None else chosen
 
     def _take_turn(self) -> bool:
         """May what was received be served now?  If not, it is served in a later turn."""
         door = self._door
         costly = door.endpoint.costly
-        if self._costly or (costly is not None and costly(self._buffer.content())):
+        if self._cost_s > _COSTLY_S or (costly is not None and costly(self._buffer.content())):
             self._turns = door.costly_turns
         else:
             self._turns = door.turns
@@ -426,7 +426,7 @@ class Connection(asyncio.BufferedProtocol):
         buffer.used(used)
         duration_s = door.runtime.monotonic() - start_s
         turns.spend(duration_s)
-        self._costly = duration_s > _COSTLY_S
+        self._cost_s = max(duration_s, self._cost_s * _MEMORY)
         if outbox.ending:
             buffer.used(len(buffer))
             return

@@ -48,6 +48,17 @@ async def peers(bench: Bench, count: int) -> AsyncIterator[list[socket.socket]]:
             peer.close()
 
 
+async def greet(bench: Bench, connected: list[socket.socket]) -> None:
+    """Exchange one small request, after which a connection is known to ask for little."""
+    for peer in connected:
+        peer.send(frame(b"E"))
+    await until(lambda: bench.served == len(connected))
+    for peer in connected:
+        peer.setblocking(True)
+        assert peer.recv(100) == frame(b"")
+        peer.setblocking(False)
+
+
 def note_turns(bench: Bench, counter: TurnCounter, method: str) -> Counter[int]:
     """How many sessions are called by this method in each turn, from now on."""
     found: Counter[int] = Counter()
@@ -69,11 +80,12 @@ def most_per_turn(serve: Run, send: Callable[[int], bytes], *, costly: bool) -> 
 
     async def test(bench: Bench) -> None:
         async with peers(bench, MANY) as connected:
+            await greet(bench, connected)
             counter = TurnCounter(bench.loop)
             found = note_turns(bench, counter, "receive")
             for number, peer in enumerate(connected):
                 peer.send(send(number))
-            await until(lambda: bench.served == MANY)
+            await until(lambda: bench.served == 2 * MANY)
             counter.stop()
             for peer in connected:
                 peer.setblocking(True)
@@ -101,13 +113,14 @@ def test_a_small_question_does_not_wait_behind_costly_ones(serve: Run) -> None:
     async def test(bench: Bench) -> None:
         async with peers(bench, MANY) as connected:
             first, *others = connected
+            await greet(bench, connected)
             order: list[int] = []
             for number, session in enumerate(bench.sessions):
                 session.receive = _noted(session, order, number)  # type: ignore[method-assign]
             for peer in others:
                 peer.send(frame(b"Ehello"))
             first.send(frame(b"Equick"))
-            await until(lambda: bench.served == MANY)
+            await until(lambda: bench.served == 2 * MANY)
             assert order.index(0) < MANY // 2
 
     serve(test, endpoint={"costly": lambda data: data[5:6] == b"h"})
@@ -141,6 +154,26 @@ def test_costly_requests_of_many_connections_are_spread_over_turns(serve: Run) -
             for peer in connected:
                 peer.setblocking(True)
                 assert peer.recv(100)[4:] == b"W5000"
+
+    serve(test)
+
+
+def test_a_known_client_does_not_wait_for_new_ones(serve: Run) -> None:
+    async def test(bench: Bench) -> None:
+        async with peers(bench, 60) as connected:
+            known, *strangers = connected
+            known.send(frame(b"E"))
+            while not await _arrived(known):
+                pass
+            known.recv(100)
+            for peer in strangers:
+                peer.send(frame(b"W3000"))
+            await until(lambda: bench.served > 3)
+            served = bench.served
+            known.send(frame(b"Ehello"))
+            while not await _arrived(known):
+                pass
+            assert bench.served < served + 10
 
     serve(test)
 
