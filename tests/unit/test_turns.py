@@ -66,6 +66,21 @@ def test_nobody_overtakes_those_who_wait() -> None:
     assert done == ["first", "second", "third"]
 
 
+def test_owners_alternate() -> None:
+    loop = Loop()
+    turns = Turns(loop, 1)  # type: ignore[arg-type]
+    done: list[str] = []
+    assert turns.take()
+    for number in range(4):
+        turns.wait(lambda number=number: done.append(f"many {number}"), "many")  # type: ignore[misc]
+    for number in range(2):
+        turns.wait(lambda number=number: done.append(f"few {number}"), "few")  # type: ignore[misc]
+    assert turns.waiting == 6
+    while turns.waiting:
+        loop.turn()
+    assert done == ["many 0", "few 0", "many 1", "few 1", "many 2", "many 3"]
+
+
 def test_a_loop_with_little_to_do_is_not_woken() -> None:
     loop = Loop()
     turns = Turns(loop, 3)  # type: ignore[arg-type]

@@ -19,6 +19,7 @@ from pentalog.config import Listen
 from pentalog.metrics import Traffic
 from pentalog.observation import Peer
 from pentalog.runtime import Turns
+from pentalog.server.addresses import block_of
 from pentalog.server.buffer import BUSY_BYTES, IDLE_BYTES, KEPT_BYTES, ReceiveBuffer
 from pentalog.server.door import Door, Pause, Rank
 from pentalog.server.outbox import Outbox, OutboxLimits
@@ -44,6 +45,7 @@ _FRAME_HEAD_BYTES: Final = 4
 
 class Connection(asyncio.BufferedProtocol):
     __slots__ = (
+        "_block",
         "_buffer",
         "_cost_s",
         "_door",
@@ -78,6 +80,7 @@ class Connection(asyncio.BufferedProtocol):
     _buffer: ReceiveBuffer
 
     def __init__(self, door: Door) -> None:
+        self._block = ""
         self._door = door
         # Unknown: until its first read is served, it does not delay those known to ask for little.
         self._cost_s = _COSTLY_S * 1.01
@@ -180,6 +183,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
             return
         self._host = name[0]
+        self._block = block_of(name[0])
         self._reached_at = own[0]
         self._buffer = ReceiveBuffer()
         self._outbox = outbox = self._make_outbox(way_out)
@@ -224,7 +228,8 @@ class Connection(asyncio.BufferedProtocol):
             audit=door.audit,
             attempts=door.attempts,
         )
-        self._stranger = who == ANONYMOUS and self._demands_login
+        demanded = door.endpoint.authenticates or listen.demands & door.endpoint.demands
+        self._stranger = who == ANONYMOUS and bool(demanded)
         if self._stranger:
             limits = self._outbox_limits()
             self._outbox.allow(
@@ -244,17 +249,12 @@ class Connection(asyncio.BufferedProtocol):
             totals=door.metrics,
             known=self.known,
             observation=door.observation,
-            slices=door.slices,
+            slices=door.slices.of(self._block),
         )
         try:
             self._session = door.endpoint.open(context, self._outbox)
         except Exception:
             self._blame_ourselves()
-
-    @property
-    def _demands_login(self) -> bool:
-        endpoint = self._door.endpoint
-        return endpoint.authenticates or bool(self._door.listener.demands & endpoint.demands)
 
     def _recognise(self) -> None:
         """Give a client that has logged in meanwhile what all others have."""
@@ -297,7 +297,7 @@ class Connection(asyncio.BufferedProtocol):
         self._peer_done = True
         if self._lingering is not None:
             return False
-        self._door.turns.do(self._take_leave)
+        self._door.turns.do(self._take_leave, self._block)
         return True  # the answers that are there still leave, then we close
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -393,7 +393,7 @@ class Connection(asyncio.BufferedProtocol):
         self._turn_bytes = 0
         self._turns = turns
         self._pause(Pause.TURN_OVER)
-        turns.wait(self._serve_late)
+        turns.wait(self._serve_late, self._block)
 
     def _serve(self) -> None:
         """Serve what was received until this connection's share of the turn is used up."""
