@@ -6,9 +6,10 @@ All callbacks run on the one thread that owns the broker's state.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
-from typing import Final, Protocol, TypeVar
+from math import inf
+from typing import Final, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -48,21 +49,62 @@ class Runtime(Protocol):
         """
 
 
+class _Alternating(Generic[T]):
+    """A queue in which the items of different owners alternate; those of one keep their order."""
+
+    __slots__ = ("_by_owner", "_count")
+
+    def __init__(self) -> None:
+        self._by_owner: OrderedDict[object, deque[T]] = OrderedDict()
+        """The owner whose item is next comes first."""
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def append(self, owner: object, item: T) -> None:
+        items = self._by_owner.get(owner)
+        if items is None:
+            items = self._by_owner[owner] = deque()
+        items.append(item)
+        self._count += 1
+
+    def popleft(self) -> T:
+        owner, items = self._by_owner.popitem(last=False)
+        if len(items) > 1:
+            self._by_owner[owner] = items
+        self._count -= 1
+        return items.popleft()
+
+
 class Turns:
     """Cuts work into turns of the loop: so many pieces in one, the others later, in order.
 
     A burst (thousands of members that join, or time out, at once) would otherwise be served
-    in one turn, in which nobody else is.
+    in one turn, in which nobody else is.  Where pieces differ in cost, the callers report what
+    each took (`spend`), and a turn ends as soon as its budget is used up as well.  Pieces of
+    different owners alternate, so that one with many does not delay one with few.
     """
 
-    __slots__ = ("_left", "_most", "_runtime", "_scheduled", "_waiting")
+    __slots__ = (
+        "_budget_s",
+        "_left",
+        "_most",
+        "_runtime",
+        "_scheduled",
+        "_waiting",
+        "left_s",
+    )
 
-    def __init__(self, runtime: Runtime, most: int) -> None:
+    def __init__(self, runtime: Runtime, most: int, budget_s: float = inf) -> None:
         self._runtime = runtime
         self._most = most
         self._left = most
+        self._budget_s = budget_s
+        self.left_s = budget_s
+        """Seconds of work that this turn has left; positive when `take` has said yes."""
         self._scheduled = False
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._waiting: _Alternating[Callable[[], None]] = _Alternating()
 
     @property
     def waiting(self) -> int:
@@ -71,7 +113,7 @@ class Turns:
 
     def take(self) -> bool:
         """May another piece be done in this turn?  If not, `wait`."""
-        if self._left == 0 or self._waiting:
+        if self._left == 0 or self.left_s <= 0 or self._waiting:
             return False
         self._left -= 1
         if self._left == 0:
@@ -79,17 +121,23 @@ class Turns:
             self._schedule()
         return True
 
-    def wait(self, run: Callable[[], None]) -> None:
-        """Do a piece when its turn has come."""
-        self._waiting.append(run)
+    def spend(self, duration_s: float) -> None:
+        """Report how long a piece took."""
+        self.left_s -= duration_s
+        if self.left_s <= 0:
+            self._schedule()
+
+    def wait(self, run: Callable[[], None], owner: object = None) -> None:
+        """Do a piece when its turn has come; those of one owner are done in order."""
+        self._waiting.append(owner, run)
         self._schedule()
 
-    def do(self, run: Callable[[], None]) -> None:
+    def do(self, run: Callable[[], None], owner: object = None) -> None:
         """Do a piece now if this turn has room for it, else when its turn has come."""
         if self.take():
             run()
         else:
-            self.wait(run)
+            self.wait(run, owner)
 
     def _schedule(self) -> None:
         if not self._scheduled:
@@ -99,24 +147,27 @@ class Turns:
     def _next(self) -> None:
         self._scheduled = False
         self._left = self._most
-        waiting = self._waiting
+        self.left_s = self._budget_s
         try:
-            while waiting and self._left > 0:
+            while self._waiting and self._left > 0 and self.left_s > 0:
                 self._left -= 1
-                waiting.popleft()()
+                self._waiting.popleft()()
         finally:
-            if waiting or self._left == 0:
+            if self._waiting or self._left == 0 or self.left_s <= 0:
                 self._schedule()
 
 
 class _Job:
     """One iterator that is run to its end, or None once it is abandoned."""
 
-    __slots__ = ("done", "running", "steps")
+    __slots__ = ("done", "owner", "running", "steps")
 
-    def __init__(self, steps: Iterator[None], done: Callable[[Exception | None], None]) -> None:
+    def __init__(
+        self, steps: Iterator[None], done: Callable[[Exception | None], None], owner: object
+    ) -> None:
         self.steps: Iterator[None] | None = steps
         self.done = done
+        self.owner = owner
         self.running = False
 
     def abandon(self) -> None:
@@ -130,7 +181,7 @@ class Slices:
     """Runs long work a few milliseconds per turn of the loop, all clients together, round robin.
 
     A job that has not run yet alternates with those that have: a short request does not wait
-    until every long one has had its share.
+    until every long one has had its share.  Jobs of different owners alternate too.
     """
 
     __slots__ = (
@@ -156,8 +207,8 @@ class Slices:
         self._budget_s = budget_s
         self._cut = cut
         self._left_s = budget_s
-        self._fresh: deque[_Job] = deque()
-        self._started: deque[_Job] = deque()
+        self._fresh: _Alternating[_Job] = _Alternating()
+        self._started: _Alternating[_Job] = _Alternating()
         self._prefer_fresh = True
         self._scheduled = False
 
@@ -166,8 +217,15 @@ class Slices:
         """Jobs that are not done."""
         return len(self._fresh) + len(self._started)
 
+    def of(self, owner: object) -> Slices:
+        """Return the same slices for the jobs of one owner."""
+        return _OwnedSlices(self, owner)
+
     def run(
-        self, steps: Iterator[None], done: Callable[[Exception | None], None]
+        self,
+        steps: Iterator[None],
+        done: Callable[[Exception | None], None],
+        owner: object = None,
     ) -> Callable[[], None]:
         """Do as much of `steps` now as fits in this turn's budget and continue in later turns.
 
@@ -175,11 +233,11 @@ class Slices:
         iterator ends, or the exception it raised; it may be called before `run` returns.  Returns
         a function that abandons the rest (closes the iterator; `done` is then never called).
         """
-        job = _Job(steps, done)
+        job = _Job(steps, done, owner)
         if self._left_s > 0 and not self._fresh:
             self._advance(job)
         else:
-            self._fresh.append(job)
+            self._fresh.append(owner, job)
             self._schedule()
         return job.abandon
 
@@ -216,7 +274,7 @@ class Slices:
             job.steps = None
             job.done(error)
         else:
-            self._started.append(job)
+            self._started.append(job.owner, job)
             self._schedule()
 
     def _schedule(self) -> None:
@@ -236,6 +294,26 @@ class Slices:
         finally:
             if fresh or started or self._left_s <= 0:
                 self._schedule()
+
+
+class _OwnedSlices(Slices):
+    __slots__ = ("_all", "_owner")
+
+    def __init__(self, all_slices: Slices, owner: object) -> None:
+        self._all = all_slices
+        self._owner = owner
+
+    @property
+    def waiting(self) -> int:
+        return self._all.waiting
+
+    def run(
+        self,
+        steps: Iterator[None],
+        done: Callable[[Exception | None], None],
+        owner: object = None,
+    ) -> Callable[[], None]:
+        return self._all.run(steps, done, self._owner if owner is None else owner)
 
 
 def _close(steps: Iterator[None]) -> None:

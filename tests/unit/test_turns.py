@@ -66,6 +66,21 @@ def test_nobody_overtakes_those_who_wait() -> None:
     assert done == ["first", "second", "third"]
 
 
+def test_owners_alternate() -> None:
+    loop = Loop()
+    turns = Turns(loop, 1)  # type: ignore[arg-type]
+    done: list[str] = []
+    assert turns.take()
+    for number in range(4):
+        turns.wait(lambda number=number: done.append(f"many {number}"), "many")  # type: ignore[misc]
+    for number in range(2):
+        turns.wait(lambda number=number: done.append(f"few {number}"), "few")  # type: ignore[misc]
+    assert turns.waiting == 6
+    while turns.waiting:
+        loop.turn()
+    assert done == ["many 0", "few 0", "many 1", "few 1", "many 2", "many 3"]
+
+
 def test_a_loop_with_little_to_do_is_not_woken() -> None:
     loop = Loop()
     turns = Turns(loop, 3)  # type: ignore[arg-type]
@@ -75,6 +90,31 @@ def test_a_loop_with_little_to_do_is_not_woken() -> None:
     assert turns.take()
     assert loop.turn()
     assert turns.take()
+
+
+def test_a_turn_ends_when_its_budget_is_used_up() -> None:
+    loop = Loop()
+    turns = Turns(loop, 100, budget_s=0.004)  # type: ignore[arg-type]
+    done: list[int] = []
+
+    def piece(number: int) -> Callable[[], None]:
+        def run() -> None:
+            done.append(number)
+            turns.spend(0.003)
+
+        return run
+
+    for number in range(6):
+        turns.do(piece(number))
+    assert done == [0, 1]
+    loop.turn()
+    assert done == [0, 1, 2, 3]
+    loop.turn()
+    assert done == [0, 1, 2, 3, 4, 5]
+    assert not turns.take()
+    loop.turn()
+    assert turns.take()
+    assert turns.left_s == 0.004
 
 
 def test_a_mistake_in_one_piece_does_not_keep_the_others() -> None:
