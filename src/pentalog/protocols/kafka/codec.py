@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any, Final, TypeAlias, get_args, get_origin
+from typing import Any, Final, NamedTuple, TypeAlias, get_args, get_origin
 from uuid import UUID
 
 from pentalog.model.kio_schemas import load_response_schema
 from pentalog.protocols.kafka.entities import NUMBERS, decode, unwrapped
 
-__all__ = ["Fields", "decode", "encode", "milliseconds", "uvarint"]
+__all__ = ["Fields", "Written", "decode", "element", "encode", "milliseconds", "uvarint"]
 
 Fields: TypeAlias = Mapping[str, Any]
 """A response as plain nested dicts: kio's field names, milliseconds for times, ints for codes."""
@@ -29,6 +29,13 @@ _EPOCH: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 _ID_NONE: Final = bytes(16)
 # Fields every answer has and hardly one sets: no throttling, no error.
 _ZERO_KINDS: Final = frozenset({"timedelta_i32", "error_code"})
+
+
+class Written(NamedTuple):
+    """The elements of an array that were written before, in slices, by `element`."""
+
+    number: int
+    data: bytearray
 
 
 def encode(key: int, version: int, correlation_id: int, answer: Fields) -> bytearray:
@@ -62,6 +69,16 @@ def milliseconds(value: timedelta) -> int:
 def _response(key: int, version: int) -> tuple[bool, Write]:
     schema: Any = load_response_schema(key, version)
     return schema.__header_schema__.__flexible__, _entity(schema)
+
+
+@lru_cache(maxsize=16)
+def element(key: int, version: int, name: str) -> Write:
+    """The function that writes one element of an array of an answer."""
+    for field in fields(load_response_schema(key, version)):
+        if field.name == name:
+            entity, _ = get_args(unwrapped(field.type)[1])
+            return _entity(entity)
+    raise KeyError(f"answer {key} {version} has no {name}")
 
 
 def _entity(schema: Any) -> Write:
@@ -130,7 +147,12 @@ def _array(write: Write, *, flexible: bool) -> Write:
         if values is None:
             out += b"\0" if flexible else b"\xff\xff\xff\xff"
             return
-        out += uvarint(len(values) + 1) if flexible else len(values).to_bytes(4, "big")
+        written = isinstance(values, Written)
+        count = values.number if written else len(values)
+        out += uvarint(count + 1) if flexible else count.to_bytes(4, "big")
+        if written:
+            out += values.data
+            return
         for value in values:
             write(out, value)
 

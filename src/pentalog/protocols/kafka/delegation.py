@@ -6,11 +6,26 @@ from typing import Any, Final
 
 from pentalog.broker.credentials import TokenView
 from pentalog.broker.security import ANONYMOUS, Principal
+from pentalog.protocols.kafka import codec
 from pentalog.protocols.kafka.administration import answer_settled
 from pentalog.protocols.kafka.errors import ErrorCode, Refused, code_of
 from pentalog.protocols.kafka.messages import Call
 
 USER: Final = "User"
+REQUEST_BYTES_MAX: Final = 64 << 10
+"""Of a request about tokens: it names a few users."""
+
+
+def decode_small(key: int, version: int, body: memoryview) -> Any:
+    """Decode a request unless it is too long; None: it is."""
+    return None if len(body) > REQUEST_BYTES_MAX else codec.decode(key, version, body)
+
+
+def too_long() -> Refused:
+    return Refused(
+        ErrorCode.invalid_request,
+        f"a request of more than {REQUEST_BYTES_MAX} bytes; name fewer users",
+    )
 
 
 def check_asker(call: Call) -> Principal:
