@@ -21,9 +21,11 @@ def serve(call: Call) -> None:
     body = call.body
     changes = [*body.deletions, *body.upsertions]
     twice = repeated((change.name, change.mechanism) for change in changes)
+    by_name: dict[str, list[Any]] = {}
+    for change in changes:
+        by_name.setdefault(change.name, []).append(change)
     results = []
-    for name in dict.fromkeys(change.name for change in changes):
-        own = [change for change in changes if change.name == name]
+    for name, own in by_name.items():
         flaw: Exception | None = None
         try:
             demand(call.access, Operation.ALTER, Kind.CLUSTER)
