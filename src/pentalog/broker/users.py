@@ -41,6 +41,8 @@ _KEY_BYTES_MAX: Final = 1024
 """Of a key that is shown; ours have 46."""
 _KEY_PREFIX: Final = "pk_"
 _SALT_BYTES: Final = 32
+_SALT_BYTES_MIN: Final = 12
+"""Shorter ones are not imitated: many clients refuse them."""
 _SALT_BYTES_MAX: Final = 1024
 _LABEL_CHARACTERS_MAX: Final = 249
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
@@ -63,8 +65,9 @@ class _Shapes:
     def __init__(self, verifiers: Mapping[str, Mapping[Mechanism, Verifier]]) -> None:
         self.challenges: dict[Mechanism, Counter[Shape]] = {}
         for mechanism in Mechanism:
+            of_users = [own[mechanism] for own in verifiers.values() if mechanism in own]
             self.challenges[mechanism] = Counter(
-                Shape.of(own[mechanism]) for own in verifiers.values() if mechanism in own
+                Shape.of(each) for each in of_users if len(each.salt) >= _SALT_BYTES_MIN
             ) or Counter([Shape(ITERATIONS, _SALT_BYTES, in_letters=False)])
         used = ((_preferred(own), own) for own in verifiers.values())
         self.work = Counter(

@@ -181,6 +181,7 @@ def test_users_that_do_not_exist_look_like_those_that_do(
     users.set_password("bob", "secret")
     runtime.run()
     users.drop_verifier("bob", Mechanism.SHA_512)
+    runtime.run()
     shown = {
         (name, mechanism): challenge(users, name, mechanism)
         for name in ("alice", "bob", "nobody", "no\udcffone", "n" * 100_000)

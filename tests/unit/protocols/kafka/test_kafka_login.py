@@ -41,7 +41,10 @@ def chosen(broker: DiskBroker, mechanism: str) -> Connection:
 
 def say(connection: Connection, message: bytes) -> int:
     """Send a message of a mechanism; returns the error code of the answer."""
-    answer = connection.ask(frame(36, struct.pack(">i", len(message)) + message))
+    connection.feed(frame(36, struct.pack(">i", len(message)) + message))
+    connection.run()
+    connection.broker.runtime.advance(0)  # a refusal is held back
+    answer = connection.line.frames()[-1]
     return int.from_bytes(answer[4:6], "big", signed=True)
 
 
