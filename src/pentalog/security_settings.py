@@ -98,6 +98,9 @@ class SecuritySettings:
     delegation_token_expiry_ms: int = setting(
         24 * 3600 * 1000, "Life of a delegation token between two renewals.", least=1
     )
+    delegation_tokens_per_user_max: int = setting(
+        1_000, "Delegation tokens that one user may have asked for.", least=1, most=100_000
+    )
     engine_ca: str = setting(
         "", "PEM file with whoever may sign the cluster's certificates; absent: as the system has."
     )

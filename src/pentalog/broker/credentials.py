@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
@@ -10,6 +10,13 @@ from pentalog.broker.logins import Logins
 from pentalog.broker.security import Principal
 from pentalog.model.errors import Unauthorized, UserNotFound
 from pentalog.model.later import Later
+
+NAME_BYTES_MAX: Final = 249
+"""Of a user's name, when the user is created and at every login."""
+PASSWORD_BYTES_MAX: Final = 1024
+TOKEN_BYTES_MAX: Final = 64 << 10
+"""Of a signed token or a ticket.  Identity providers stay below 16 KiB; a Kerberos ticket with a
+long list of groups has at most 65,535 bytes (MaxTokenSize)."""
 
 
 class Mechanism(Enum):
@@ -60,7 +67,10 @@ class Users(Protocol):
     def verifier(self, name: str, mechanism: Mechanism) -> Verifier | None: ...
 
     def decoy(self, name: str, mechanism: Mechanism) -> Verifier:
-        """What is shown for somebody who does not exist: the same every time, proved by nobody."""
+        """What is shown for a user without such a verifier: like a real one, the same every time.
+
+        No password fits it.
+        """
 
     def verify(self, name: str, password: str) -> Later[bool]:
         """Is this the user's password?  Takes as long for users that do not exist."""
@@ -118,7 +128,10 @@ class Tokens(Protocol):
         renewers: Sequence[Principal],
         lifetime_ms: int,
     ) -> TokenView:
-        """`lifetime_ms` below 0: as long as the broker allows.  Durable with `settle`."""
+        """`lifetime_ms` below 0: as long as the broker allows.  Durable with `settle`.
+
+        Raises `InvalidConfig` for too many or too long names, `Overloaded` for too many tokens.
+        """
 
     def secret(self, token_id: str) -> bytes:
         """What the holder proves; computed, never stored."""
@@ -128,16 +141,19 @@ class Tokens(Protocol):
     def get(self, token_id: str) -> TokenView | None:
         """None if there is none that is still good."""
 
-    def all(self) -> Collection[TokenView]:
-        """Those that are still good."""
+    def all(self) -> Iterator[TokenView]:
+        """Those that are still good; others may change between two of them."""
+
+    def of(self, who: Principal) -> Iterator[TokenView]:
+        """The same, of those that a principal owns, has asked for or may renew."""
 
     def prolong(self, token_id: str, period_ms: int) -> TokenView:
         """Make it good from now on for this long, or for the broker's usual time if below 0."""
 
     def drop(self, token_id: str) -> None: ...
 
-    def verifier(self, token_id: str, mechanism: Mechanism) -> Later[Verifier | None]:
-        """None if there is no such token, or it is good no more."""
+    def verifier(self, token_id: str, mechanism: Mechanism) -> Later[Verifier]:
+        """The verifier of a token, also if there is no such token: ask `get` whether there is."""
 
     def settle(self) -> Later[None]: ...
 
@@ -257,8 +273,11 @@ class Tokenless:
     def get(self, token_id: str) -> TokenView | None:
         return None
 
-    def all(self) -> Collection[TokenView]:
-        return ()
+    def all(self) -> Iterator[TokenView]:
+        return iter(())
+
+    def of(self, who: Principal) -> Iterator[TokenView]:
+        return iter(())
 
     def prolong(self, token_id: str, period_ms: int) -> TokenView:
         raise self._refusal()
@@ -266,8 +285,10 @@ class Tokenless:
     def drop(self, token_id: str) -> None:
         raise self._refusal()
 
-    def verifier(self, token_id: str, mechanism: Mechanism) -> Later[Verifier | None]:
-        return Later.now(None)
+    def verifier(self, token_id: str, mechanism: Mechanism) -> Later[Verifier]:
+        later: Later[Verifier] = Later()
+        later.refuse(self._refusal())
+        return later
 
     def settle(self) -> Later[None]:
         return Later.now(None)

@@ -51,8 +51,12 @@ class Logins:
 
         return leave
 
+    def end(self, proof: Proof) -> None:
+        """End the logins by what has been revoked."""
+        for end in self._ends.pop(proof, {}).values():
+            end()
+
     def end_unless(self, good: Callable[[Proof], bool]) -> None:
         """Something has changed: end those by what is good no more."""
         for proof in [proof for proof in self._ends if not good(proof)]:
-            for end in self._ends.pop(proof, {}).values():
-                end()
+            self.end(proof)

@@ -191,6 +191,12 @@ def _check(rule: Rule) -> None:
             f"a rule for a {rule.kind.value} of {len(rule.name.encode())} bytes was refused; "
             f"a name has 1 to {_NAME_BYTES_MAX}"
         )
+    for word, text in (("principal", str(rule.principal)), ("host", rule.host)):
+        if len(text.encode()) > _NAME_BYTES_MAX:
+            raise InvalidConfig(
+                f"a rule for a {word} of {len(text.encode())} bytes was refused; accepted are up "
+                f"to {_NAME_BYTES_MAX}"
+            )
     if rule.operation is not None and rule.operation not in OPERATIONS[rule.kind]:
         known = ", ".join(sorted(operation.value for operation in OPERATIONS[rule.kind]))
         raise InvalidConfig(

@@ -6,7 +6,7 @@ answers are kept per connection until a rule changes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, NamedTuple, Protocol
@@ -263,30 +263,59 @@ class Unaudited:
     def close(self) -> None: ...
 
 
+class Attempt(Protocol):
+    """One attempt to log in, from when it is asked for to its verdict."""
+
+    def begin(self, run: Callable[[], None], size: int = 0) -> bool:
+        """Call `run` when its address may make another attempt: at once, or later.
+
+        Returns False if too many wait already; `size` is what it keeps in memory meanwhile.
+        """
+
+    def failed(self) -> int:
+        """Count a failure; returns how long the refusal is to be held back, in ms."""
+
+    def succeeded(self, name: str) -> None:
+        """Record that the user has logged in."""
+
+    def cancel(self) -> None:
+        """Leave the queue; does nothing to an attempt that has begun."""
+
+    def close(self) -> None:
+        """End without a verdict an attempt that has begun."""
+
+
 class Attempts(Protocol):
-    """How often somebody at an address failed to log in, and how long he waits for that."""
+    """Admits login attempts, fewer and later the more of an address failed."""
 
-    def delay_ms(self, host: str) -> int:
-        """How long this address has to wait before its next attempt is looked at."""
+    def open(self, host: str, name: str) -> Attempt: ...
 
-    def failed(self, host: str) -> int:
-        """One more; returns how long the refusal is to be held back."""
 
-    def succeeded(self, host: str) -> None: ...
+class FreeAttempt:
+    """An attempt that neither waits nor counts."""
+
+    def begin(self, run: Callable[[], None], size: int = 0) -> bool:
+        run()
+        return True
+
+    def failed(self) -> int:
+        return 0
+
+    def succeeded(self, name: str) -> None: ...
+
+    def cancel(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class Untiring:
     """Attempts that are not counted."""
 
-    def delay_ms(self, host: str) -> int:
-        return 0
-
-    def failed(self, host: str) -> int:
-        return 0
-
-    def succeeded(self, host: str) -> None: ...
+    def open(self, host: str, name: str) -> Attempt:
+        return _FREE
 
 
+_FREE: Final = FreeAttempt()
 UNAUDITED: Final = Unaudited()
 UNTIRING: Final = Untiring()
 
@@ -310,6 +339,7 @@ class Access:
     """
 
     __slots__ = (
+        "_attempt",
         "_attempts",
         "_audit",
         "_kept",
@@ -349,6 +379,7 @@ class Access:
         self._open_rules = rules
         self._audit = audit
         self._attempts = attempts
+        self._attempt: Attempt = _FREE
         self.version = rules.version
         """Of the rules, when they were asked last."""
         self.remembered: dict[Any, Any] = {}
@@ -372,7 +403,8 @@ class Access:
         self.proven = True
         self.by_token = by_token
         self._ask(self._open_rules)
-        self._attempts.succeeded(self.host)
+        attempt, self._attempt = self._attempt, _FREE
+        attempt.succeeded(who.name)
         self._audit.logged_in(self, mechanism)
 
     def leave(self) -> None:
@@ -396,15 +428,30 @@ class Access:
         self._kept.clear()
         self.remembered.clear()
 
+    def attempt(self, name: str, run: Callable[[], None], size: int) -> bool:
+        """Call `run`, which checks a login, when the address may make another attempt.
+
+        The attempt ends with `become`, `turned_away` or `end_attempt`, whichever comes first.
+        Returns False if too many wait already: the connection must be closed.
+        """
+        self._attempt = self._attempts.open(self.host, name)
+        return self._attempt.begin(run, size)
+
+    def cancel_attempt(self) -> None:
+        """Leave the queue of attempts: the connection closes."""
+        self._attempt.cancel()
+
+    def end_attempt(self) -> None:
+        """End an attempt that has led to no verdict."""
+        self._attempt.close()
+
     def turned_away(self, mechanism: str, name: str, reason: str) -> int:
         """A login failed; returns for how long the refusal is to be held back, in ms."""
         self._audit.turned_away(self, mechanism, name, reason)
-        return self._attempts.failed(self.host)
-
-    @property
-    def login_delay_ms(self) -> int:
-        """How long the next login must wait, for those that failed before it."""
-        return self._attempts.delay_ms(self.host)
+        attempt, self._attempt = self._attempt, _FREE
+        if attempt is _FREE:
+            attempt = self._attempts.open(self.host, name)
+        return attempt.failed()
 
     def record(self, action: str, what: str, outcome: str = "done") -> None:
         """Write down something administrative that was done."""

@@ -11,22 +11,25 @@ import hashlib
 import hmac
 import json
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from typing import Final
 
-from pentalog.broker.credentials import Mechanism, TokenView, Verifier
-from pentalog.broker.logins import Logins, Proof
+from pentalog.broker.credentials import NAME_BYTES_MAX, Mechanism, TokenView, Verifier
+from pentalog.broker.logins import TOKEN, Logins, Proof
 from pentalog.broker.needs import Rows
 from pentalog.broker.security import Principal
 from pentalog.broker.users import LANE, make_verifier
 from pentalog.config import Config
-from pentalog.model.errors import Overloaded, UserNotFound
+from pentalog.model.errors import InvalidConfig, Overloaded, Unauthorized, UserNotFound
 from pentalog.model.later import Later
 from pentalog.runtime import Runtime, Timer
 
 TOKENS_MAX: Final = 100_000
+RENEWERS_MAX: Final = 20
+"""Of one token."""
 _ID_BYTES: Final = 16
+_SECRET_BYTES: Final = 64
 _COLUMNS: Final = "token_id, owner, requester, renewers, issued_ms, expires_ms, expires_ms_max"
 _SWEEP_INTERVAL_MS: Final = 3600 * 1000
 
@@ -38,6 +41,8 @@ class LocalTokens:
         self._config = config
         self._master = ",".join(config.delegation_token_secret).encode()
         self._tokens: dict[str, TokenView] = {}
+        self._of: dict[Principal, dict[str, None]] = {}
+        """The tokens that each principal owns, has asked for or may renew."""
         self._by_secret: dict[bytes, str] = {}
         """Hash of the secret to the token's id; how long a look takes says nothing of secrets."""
         self._swept_ms = runtime.now_ms()
@@ -51,14 +56,15 @@ class LocalTokens:
         for token_id, owner, requester, renewers, *times in self._state.rows(
             f"SELECT {_COLUMNS} FROM tokens"
         ):
-            self._tokens[token_id] = TokenView(
-                token_id,
-                Principal.parse(owner),
-                Principal.parse(requester),
-                tuple(Principal.parse(text) for text in json.loads(renewers)),
-                *times,
+            self._index(
+                TokenView(
+                    token_id,
+                    Principal.parse(owner),
+                    Principal.parse(requester),
+                    tuple(Principal.parse(text) for text in json.loads(renewers)),
+                    *times,
+                )
             )
-            self._by_secret[self._hash(token_id)] = token_id
 
     def create(
         self,
@@ -67,10 +73,13 @@ class LocalTokens:
         renewers: Sequence[Principal],
         lifetime_ms: int,
     ) -> TokenView:
+        renewers = tuple(dict.fromkeys(renewers))
+        _check_names(owner, renewers)
         self._state.check()
         self._sweep()
         if len(self._tokens) >= TOKENS_MAX:
             raise Overloaded(f"{TOKENS_MAX} delegation tokens are good: expire some of them")
+        self._check_room(requester)
         longest_ms = self._config.delegation_token_lifetime_ms_max
         lifetime_ms = longest_ms if lifetime_ms < 0 else min(lifetime_ms, longest_ms)
         now_ms = self._runtime.now_ms()
@@ -78,7 +87,7 @@ class LocalTokens:
             base64.urlsafe_b64encode(secrets.token_bytes(_ID_BYTES)).rstrip(b"=").decode(),
             owner,
             requester,
-            tuple(renewers),
+            renewers,
             now_ms,
             now_ms + min(lifetime_ms, self._config.delegation_token_expiry_ms),
             now_ms + lifetime_ms,
@@ -90,8 +99,8 @@ class LocalTokens:
         return hmac.digest(self._master, token_id.encode(), "sha512")
 
     def by_secret(self, secret: bytes) -> TokenView | None:
-        if not self.enabled:
-            return None  # without a secret of ours everybody could compute those of tokens
+        if not self.enabled or len(secret) != _SECRET_BYTES:
+            return None  # without a secret of ours anyone could compute those of tokens
         token_id = self._by_secret.get(hashlib.sha256(secret).digest(), "")
         return self._tokens.get(token_id)
 
@@ -99,8 +108,18 @@ class LocalTokens:
         found = self._tokens.get(token_id)
         return found if found is not None and self._good(found) else None
 
-    def all(self) -> Collection[TokenView]:
-        return [token for token in self._tokens.values() if self._good(token)]
+    def all(self) -> Iterator[TokenView]:
+        return self._still_good(list(self._tokens))
+
+    def of(self, who: Principal) -> Iterator[TokenView]:
+        return self._still_good(list(self._of.get(who, ())))
+
+    def _still_good(self, token_ids: Collection[str]) -> Iterator[TokenView]:
+        """The caller may take a rest between two of them, in which tokens come and go."""
+        for token_id in token_ids:
+            token = self.get(token_id)
+            if token is not None:
+                yield token
 
     def prolong(self, token_id: str, period_ms: int) -> TokenView:
         token = self.get(token_id)
@@ -112,32 +131,46 @@ class LocalTokens:
         expires_ms = min(token.expires_ms_max, self._runtime.now_ms() + period_ms)
         token = token._replace(expires_ms=expires_ms)
         self._keep(token)
-        self._end_logins()
+        proof = Proof(TOKEN, token_id)
+        if not self._good(token):
+            self.logins.end(proof)
+        elif proof in self.logins.proofs():
+            self._entered(proof)
         return token
 
     def drop(self, token_id: str) -> None:
         self._state.check()
-        if self._tokens.pop(token_id, None) is not None:
+        token = self._tokens.pop(token_id, None)
+        if token is not None:
+            for party in _parties(token):
+                own = self._of[party]
+                del own[token_id]
+                if not own:
+                    del self._of[party]
             self._by_secret.pop(self._hash(token_id), None)
             self._state.write("DELETE FROM tokens WHERE token_id = ?", token_id)
-            self._end_logins()
+            self.logins.end(Proof(TOKEN, token_id))
 
     def drop_of(self, name: str) -> None:
-        """A user is no more: those that let others in as him are not good either."""
-        for token in list(self._tokens.values()):
-            if token.owner == Principal("User", name):
-                self.drop(token.token_id)
+        """Drop the tokens of a user that has been deleted."""
+        owner = Principal("User", name)
+        for token_id in list(self._of.get(owner, ())):
+            if self._tokens[token_id].owner == owner:
+                self.drop(token_id)
 
-    def verifier(self, token_id: str, mechanism: Mechanism) -> Later[Verifier | None]:
-        if not self.enabled or self.get(token_id) is None:
-            return Later.now(None)
-        later: Later[Verifier | None] = Later()
+    def verifier(self, token_id: str, mechanism: Mechanism) -> Later[Verifier]:
+        """Made of the id alone, so that neither it nor the time taken says what tokens exist."""
+        later: Later[Verifier] = Later()
         password = base64.b64encode(self.secret(token_id)).decode()
+        salt = hmac.digest(self._master, f"{mechanism.value} {token_id}".encode(), "sha256")
 
         def done(made: Verifier | None, error: BaseException | None) -> None:
-            later.fill(made)
+            if made is None:
+                later.refuse(Unauthorized(f"no verifier could be made ({type(error).__name__})"))
+            else:
+                later.fill(made)
 
-        self._runtime.offload(LANE, partial(make_verifier, mechanism, password), done)
+        self._runtime.offload(LANE, partial(make_verifier, mechanism, password, salt), done)
         return later
 
     def settle(self) -> Later[None]:
@@ -169,8 +202,7 @@ class LocalTokens:
         return self._runtime.now_ms() < min(token.expires_ms, token.expires_ms_max)
 
     def _keep(self, token: TokenView) -> None:
-        self._tokens[token.token_id] = token
-        self._by_secret[self._hash(token.token_id)] = token.token_id
+        self._index(token)
         marks = ", ".join("?" * 7)
         self._state.write(
             f"INSERT OR REPLACE INTO tokens ({_COLUMNS}) VALUES ({marks})",
@@ -183,6 +215,31 @@ class LocalTokens:
             token.expires_ms_max,
         )
 
+    def _index(self, token: TokenView) -> None:
+        self._tokens[token.token_id] = token
+        self._by_secret[self._hash(token.token_id)] = token.token_id
+        for party in _parties(token):
+            self._of.setdefault(party, {})[token.token_id] = None
+
+    def _check_room(self, requester: Principal) -> None:
+        """Raise `Overloaded` if a user has asked for as many tokens as one may."""
+        most = self._config.delegation_tokens_per_user_max
+        own = self._of.get(requester, {})
+        if len(own) < most:
+            return
+        asked_for = [self._tokens[each] for each in own]
+        asked_for = [token for token in asked_for if token.requester == requester]
+        if len(asked_for) < most:
+            return
+        expired = [token for token in asked_for if not self._good(token)]
+        for token in expired:
+            self.drop(token.token_id)
+        if not expired:
+            raise Overloaded(
+                f"{requester} has {most} delegation tokens; expire some of them, or raise "
+                "delegation_tokens_per_user_max"
+            )
+
     def _sweep(self) -> None:
         """Forget those that are good no more, now and then."""
         now_ms = self._runtime.now_ms()
@@ -192,3 +249,21 @@ class LocalTokens:
         for token in list(self._tokens.values()):
             if not self._good(token):
                 self.drop(token.token_id)
+
+
+def _parties(token: TokenView) -> set[Principal]:
+    return {token.owner, token.requester, *token.renewers}
+
+
+def _check_names(owner: Principal, renewers: Sequence[Principal]) -> None:
+    if len(renewers) > RENEWERS_MAX:
+        raise InvalidConfig(
+            f"a delegation token with {len(renewers)} renewers was refused; accepted are up to "
+            f"{RENEWERS_MAX}"
+        )
+    for name in (owner.name, *(renewer.name for renewer in renewers)):
+        if len(name) > NAME_BYTES_MAX or len(name.encode()) > NAME_BYTES_MAX:
+            raise InvalidConfig(
+                f"a delegation token with a user name of {len(name)} characters was refused; "
+                f"accepted are up to {NAME_BYTES_MAX} bytes"
+            )

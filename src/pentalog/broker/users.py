@@ -10,14 +10,22 @@ import hashlib
 import hmac
 import re
 import secrets
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from scramp import ScramException, ScramMechanism  # type: ignore[import-untyped]
 from scramp.utils import saslprep  # type: ignore[import-untyped]
 
-from pentalog.broker.credentials import KeyView, Mechanism, Verifier
+from pentalog.broker.credentials import (
+    NAME_BYTES_MAX,
+    PASSWORD_BYTES_MAX,
+    KeyView,
+    Mechanism,
+    Verifier,
+)
+from pentalog.broker.decoys import SECRET_BYTES, Decoys, Shape
 from pentalog.broker.logins import KEY, PASSWORD, Logins, Proof
 from pentalog.broker.needs import Rows
 from pentalog.model.errors import BrokerError, InvalidConfig, UserNotFound
@@ -27,18 +35,44 @@ from pentalog.runtime import Runtime
 ITERATIONS: Final = 4096
 ITERATIONS_MAX: Final = 16_384
 """More would let a client that claims a password occupy a thread for long."""
-PASSWORD_BYTES_MAX: Final = 1024
-NAME_BYTES_MAX: Final = 249
 LANE: Final = "passwords"
 _KEY_BYTES: Final = 32
+_KEY_BYTES_MAX: Final = 1024
+"""Of a key that is shown; ours have 46."""
 _KEY_PREFIX: Final = "pk_"
-_SALT_BYTES: Final = 16
+_SALT_BYTES: Final = 32
+_SALT_BYTES_MIN: Final = 12
+"""Shorter ones are not imitated: many clients refuse them."""
 _SALT_BYTES_MAX: Final = 1024
 _LABEL_CHARACTERS_MAX: Final = 249
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _FINGERPRINT_CHARACTERS: Final = 12
+_SECRET_ROW: Final = "decoy_secret"
 
 __all__ = ["ITERATIONS", "KeyView", "LocalUsers", "Mechanism", "Verifier", "digest_of"]
+
+
+class _Work(NamedTuple):
+    """What it takes to check a password."""
+
+    mechanism: Mechanism
+    iterations: int
+
+
+class _Shapes:
+    """What challenges and checks of real users look like, and of how many."""
+
+    def __init__(self, verifiers: Mapping[str, Mapping[Mechanism, Verifier]]) -> None:
+        self.challenges: dict[Mechanism, Counter[Shape]] = {}
+        for mechanism in Mechanism:
+            of_users = [own[mechanism] for own in verifiers.values() if mechanism in own]
+            self.challenges[mechanism] = Counter(
+                Shape.of(each) for each in of_users if len(each.salt) >= _SALT_BYTES_MIN
+            ) or Counter([Shape(ITERATIONS, _SALT_BYTES, in_letters=False)])
+        used = ((_preferred(own), own) for own in verifiers.values())
+        self.work = Counter(
+            _Work(mechanism, own[mechanism].iterations) for mechanism, own in used
+        ) or Counter([_Work(Mechanism.SHA_256, ITERATIONS)])
 
 
 class LocalUsers:
@@ -47,8 +81,9 @@ class LocalUsers:
         self._runtime = runtime
         self._verifiers: dict[str, dict[Mechanism, Verifier]] = {}
         self._keys: dict[str, KeyView] = {}
-        # Somebody who does not exist must look like somebody who does.
-        self._nobody = secrets.token_bytes(_SALT_BYTES)
+        self._decoys = Decoys(b"")
+        self._shapes = _Shapes({})
+        self._shapes_version = 0
         self.version = 1
         self.logins = Logins()
         self.on_dropped: list[Callable[[str], None]] = []
@@ -61,6 +96,17 @@ class LocalUsers:
         columns = "digest, name, label, created_ms"
         for digest, name, label, created_ms in self._state.rows(f"SELECT {columns} FROM keys"):
             self._keys[digest] = _view(digest, name, label, created_ms)
+        self._decoys = Decoys(self._decoy_secret())
+
+    def _decoy_secret(self) -> bytes:
+        """What decoys are made with: kept, so that they look the same after a restart."""
+        for (text,) in self._state.rows("SELECT value FROM meta WHERE name = ?", _SECRET_ROW):
+            return bytes.fromhex(text)
+        secret = secrets.token_bytes(SECRET_BYTES)
+        self._state.write(
+            "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", _SECRET_ROW, secret.hex()
+        )
+        return secret
 
     def names(self) -> Collection[str]:
         return sorted({*self._verifiers, *(key.user for key in self._keys.values())})
@@ -74,22 +120,33 @@ class LocalUsers:
         return self._verifiers.get(name, {}).get(mechanism)
 
     def decoy(self, name: str, mechanism: Mechanism) -> Verifier:
-        salt = hmac.digest(self._nobody, name.encode(), "sha256")
-        return Verifier(salt, secrets.token_bytes(mechanism.digest_bytes), salt, ITERATIONS)
+        return self._decoys.verifier(name, mechanism, self._seen().challenges[mechanism])
 
     def verify(self, name: str, password: str) -> Later[bool]:
+        # Chosen for users that exist, too, so that the time taken says nothing.
+        work = self._decoys.choose("PLAIN", name, self._seen().work)
         found = self._verifiers.get(name, {})
-        mechanism = next(iter(found), Mechanism.SHA_256)
-        verifier = found.get(mechanism) or Verifier(self._nobody, b"", b"", ITERATIONS)
+        if found:
+            mechanism = _preferred(found)
+            verifier = found[mechanism]
+        else:
+            mechanism = work.mechanism
+            verifier = Verifier(bytes(_SALT_BYTES), b"", b"", work.iterations)
         later: Later[bool] = Later()
 
         def done(right: bool | None, error: BaseException | None) -> None:
-            # He may have been deleted, or got another password, meanwhile.
+            # The user may have been deleted, or got another password, meanwhile.
             good = self._verifiers.get(name, {}).get(mechanism) == verifier
             later.fill(error is None and bool(right) and good)
 
         self._runtime.offload(LANE, partial(_matches, mechanism, verifier, password), done)
         return later
+
+    def _seen(self) -> _Shapes:
+        if self._shapes_version != self.version:
+            self._shapes_version = self.version
+            self._shapes = _Shapes(self._verifiers)
+        return self._shapes
 
     def set_password(self, name: str, password: str) -> Later[None]:
         _check_name(name)
@@ -196,6 +253,8 @@ class LocalUsers:
         return sorted(self._keys.values())
 
     def by_key(self, key: bytes) -> KeyView | None:
+        if len(key) > _KEY_BYTES_MAX:
+            return None
         # Looked up by its hash: how long that takes says nothing of the keys that exist.
         return self._keys.get(digest_of(key))
 
@@ -232,10 +291,16 @@ def make_verifiers(password: str) -> dict[Mechanism, Verifier]:
     return {mechanism: make_verifier(mechanism, password) for mechanism in Mechanism}
 
 
-def make_verifier(mechanism: Mechanism, password: str) -> Verifier:
-    return Verifier(
-        *ScramMechanism(mechanism.value).make_auth_info(password, iteration_count=ITERATIONS)
-    )
+def make_verifier(mechanism: Mechanism, password: str, salt: bytes | None = None) -> Verifier:
+    """Salted at random unless a salt is given."""
+    salt = secrets.token_bytes(_SALT_BYTES) if salt is None else salt
+    made = ScramMechanism(mechanism.value).make_auth_info(password, ITERATIONS, salt)
+    return Verifier(*made)
+
+
+def _preferred(verifiers: Mapping[Mechanism, Verifier]) -> Mechanism:
+    """Which verifier a password is checked by."""
+    return Mechanism.SHA_256 if Mechanism.SHA_256 in verifiers else Mechanism.SHA_512
 
 
 def _view(digest: str, name: str, label: str, created_ms: int) -> KeyView:
@@ -247,7 +312,7 @@ def digest_of(key: bytes) -> str:
 
 
 def _matches(mechanism: Mechanism, verifier: Verifier, password: str) -> bool:
-    if len(password.encode()) > PASSWORD_BYTES_MAX:
+    if len(password) > PASSWORD_BYTES_MAX or len(password.encode()) > PASSWORD_BYTES_MAX:
         return False
     try:
         prepared = saslprep(password).encode()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _TIMEOUT_MS: Final = 30_000
 _ITERATIONS: Final = 4096
-_SALT_BYTES: Final = 16
+_SALT_BYTES: Final = 32
 _MECHANISMS: Final = {1: Mechanism.SHA_256, 2: Mechanism.SHA_512}
 _MECHANISM_CODES: Final = {mechanism: code for code, mechanism in _MECHANISMS.items()}
 _ALTER_SCRAM: Final = 51

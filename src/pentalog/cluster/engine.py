@@ -101,7 +101,7 @@ class Engine:
             runtime,
         )
         self._smart_modules = ClusterSmartModules(self.state, runtime, config or Config())
-        self._users = ClusterUsers(self.state, runtime)
+        self._users = ClusterUsers(self.state, runtime, config or Config())
         self._tokens = ClusterTokens(self.state, runtime, config or Config())
         self._users.on_dropped.append(self._tokens.drop_of)
         self._rules = ClusterRules(self.state, config or Config())

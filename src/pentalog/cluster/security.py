@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import hmac
+import secrets
+
+from pentalog.broker.decoys import SECRET_BYTES
 from pentalog.broker.quotas import LocalQuotas
 from pentalog.broker.rules import LocalRules
 from pentalog.broker.security import Principal
@@ -16,9 +20,17 @@ from pentalog.runtime import Runtime
 class ClusterUsers(LocalUsers):
     """Implements `credentials.Users`."""
 
-    def __init__(self, state: ClusterState, runtime: Runtime) -> None:
+    def __init__(self, state: ClusterState, runtime: Runtime, config: Config) -> None:
+        self._own_secret = secrets.token_bytes(SECRET_BYTES)
+        self._shared = [*config.delegation_token_secret, *config.engine_password]
         super().__init__(Desk(state), runtime)
         state.watch(("verifiers", "keys"), self._read)
+
+    def _decoy_secret(self) -> bytes:
+        """Of what all gateways know, so that they show the same; else each has its own."""
+        if not self._shared:
+            return self._own_secret
+        return hmac.digest("\0".join(self._shared).encode(), b"decoys", "sha256")
 
     def _read(self) -> None:
         self._verifiers = {}
@@ -38,6 +50,7 @@ class ClusterTokens(LocalTokens):
     def _read(self) -> None:
         self._tokens = {}
         self._by_secret = {}
+        self._of = {}
         self.open()
         self._end_logins()
 

@@ -44,7 +44,7 @@ _ANY: Final = 1
 _MECHANISMS: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 _DIGESTS: Final = {1: "sha256", 2: "sha512"}
 _ITERATIONS: Final = 4096
-_SALT_BYTES: Final = 16
+_SALT_BYTES: Final = 32
 
 
 class NotOffered(Exception):
@@ -95,14 +95,16 @@ def set_password(cluster: Cluster, name: str, password: str) -> None:
     """Make a user, or give him another password; it does not leave this process."""
     if not name or not password:
         raise ValueError("a user has a name and a password; write both")
-    salt = secrets.token_bytes(_SALT_BYTES)
+    salts = {mechanism: secrets.token_bytes(_SALT_BYTES) for mechanism in _DIGESTS}
     changes = [
         {
             "name": name,
             "mechanism": mechanism,
             "iterations": _ITERATIONS,
-            "salt": salt,
-            "salted_password": hashlib.pbkdf2_hmac(digest, password.encode(), salt, _ITERATIONS),
+            "salt": salts[mechanism],
+            "salted_password": hashlib.pbkdf2_hmac(
+                digest, password.encode(), salts[mechanism], _ITERATIONS
+            ),
         }
         for mechanism, digest in _DIGESTS.items()
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import time
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from step_runtime import StepRuntime
 
-from pentalog.broker.bearers import LocalBearers
+from pentalog.broker.bearers import KEYS_LANE, LocalBearers
 from pentalog.broker.security import Principal
 from pentalog.config import Config
 from pentalog.model.errors import Unauthorized
@@ -94,3 +95,69 @@ def test_refusals_never_quote_the_token(runtime: StepRuntime) -> None:
             verified(bearers, runtime, token)
         assert token not in str(refusal.value)
         assert "alice" not in str(refusal.value)
+
+
+def test_tokens_with_known_keys_do_not_wait_for_a_fetch(runtime: StepRuntime) -> None:
+    """A server of keys that hangs holds up only those who need it."""
+    one, two = Signer("one"), Signer("two")
+    published = Published(one)
+    bearers = LocalBearers(runtime, CONFIG, published)
+    verified(bearers, runtime, one.token())
+    lanes: list[tuple[Any, Any]] = []
+    offload = runtime.offload
+
+    def held(lane: str, work: Any, done: Any) -> None:
+        if lane == KEYS_LANE:
+            lanes.append((work, done))
+        else:
+            offload(lane, work, done)
+
+    runtime.offload = held  # type: ignore[method-assign]
+    runtime.advance(6_000)
+    strangers = [bearers.verify(two.token()) for _ in range(50)]
+    runtime.run()
+    assert len(lanes) == 1, "one fetch serves them all"
+    assert not any(later.ready for later in strangers)
+    assert verified(bearers, runtime, one.token()).name == "alice"
+    # It ends long after it began: the next one must not begin at once.
+    runtime.advance(60_000)
+    work, done = lanes.pop()
+    done(work(), None)
+    runtime.run()
+    for later in strangers:
+        with pytest.raises(Unauthorized, match="not known"):
+            _ = later.value
+    with pytest.raises(Unauthorized, match="not known"):
+        verified(bearers, runtime, two.token())
+    assert lanes == []
+
+
+def part(content: bytes) -> str:
+    return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        part(b"[" * 30_000) + ".e30.AAAA",
+        part(b'{"alg":"ES256","kid":' + b"[" * 20_000) + ".e30.AAAA",
+        part(b'{"alg":"ES256","kid":["one"]}') + ".e30.AAAA",
+        part(b'{"alg":"ES256","kid":"one"}') + "." + part(b"[" * 30_000) + ".AAAA",
+        part(b'{"alg":"ES256","kid":"one","x":' + b"9" * 30_000 + b"}") + ".e30.AAAA",
+        "." * 60_000,
+        "a" * 65_537,
+    ],
+    ids=["nested", "nested kid", "kid", "claims", "number", "dots", "long"],
+)
+def test_tokens_that_are_costly_to_read_are_refused(runtime: StepRuntime, token: str) -> None:
+    bearers = LocalBearers(runtime, CONFIG, Published(Signer("one")))
+    with pytest.raises(Unauthorized):
+        verified(bearers, runtime, token)
+
+
+def test_names_of_bearers_have_a_limit(runtime: StepRuntime) -> None:
+    one = Signer("one")
+    bearers = LocalBearers(runtime, CONFIG, Published(one))
+    assert verified(bearers, runtime, one.token(name="n" * 1024)).name == "n" * 1024
+    with pytest.raises(Unauthorized, match="1024 bytes"):
+        verified(bearers, runtime, one.token(name="n" * 1025))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hmac
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -15,9 +16,9 @@ from pentalog.broker.credentials import Mechanism
 from pentalog.broker.logins import TOKEN, Proof
 from pentalog.broker.security import Principal
 from pentalog.broker.state import State
-from pentalog.broker.tokens import LocalTokens
+from pentalog.broker.tokens import RENEWERS_MAX, LocalTokens
 from pentalog.config import Config
-from pentalog.model.errors import UserNotFound
+from pentalog.model.errors import InvalidConfig, Overloaded, UserNotFound
 from pentalog.security_settings import Secrets
 
 ALICE, BOB = Principal("User", "alice"), Principal("User", "bob")
@@ -75,7 +76,7 @@ def test_logins_end_when_their_tokens_expire(open_state: Open, runtime: StepRunt
     assert len(tokens.logins) == 1
     tokens.drop_of("alice")
     assert ended == ["brief", "short", "long"]
-    assert tokens.all() == []
+    assert list(tokens.all()) == []
 
 
 def test_tokens_outlive_a_restart_without_their_secrets(
@@ -108,7 +109,6 @@ def test_the_secret_is_a_password(
     later = tokens.verifier(made.token_id, mechanism)
     runtime.run()
     verifier = later.value
-    assert verifier is not None
     server = ScramMechanism(mechanism.value).make_server(lambda _: tuple(verifier))
     password = base64.b64encode(tokens.secret(made.token_id)).decode()
     client = ScramClient([mechanism.value], made.token_id, password)
@@ -116,7 +116,56 @@ def test_the_secret_is_a_password(
     client.set_server_first(server.get_server_first())
     server.set_client_final(client.get_client_final())
     client.set_server_final(server.get_server_final())
-    assert tokens.verifier("another", mechanism).value is None
+
+
+@pytest.mark.parametrize("mechanism", Mechanism)
+def test_a_challenge_does_not_tell_whether_there_is_a_token(
+    open_state: Open, runtime: StepRuntime, mechanism: Mechanism
+) -> None:
+    tokens = opened(open_state(), runtime)
+    made = tokens.create(ALICE, ALICE, [], -1)
+    asked = [tokens.verifier(name, mechanism) for name in (made.token_id, "another") * 2]
+    runtime.run()
+    real, other, real_again, other_again = (later.value for later in asked)
+    assert (real, other) == (real_again, other_again)
+    assert len(real.salt) == len(other.salt)
+    assert real.salt != other.salt
+    assert real.iterations == other.iterations
+
+
+def test_renewers_are_few_and_have_names_of_users(open_state: Open, runtime: StepRuntime) -> None:
+    tokens = opened(open_state(), runtime)
+    many = [Principal("User", str(number)) for number in range(RENEWERS_MAX)]
+    assert tokens.create(ALICE, ALICE, many * 3, -1).renewers == tuple(many)
+    with pytest.raises(InvalidConfig, match="21 renewers"):
+        tokens.create(ALICE, ALICE, [*many, BOB], -1)
+    for name in ("n" * 250, "ö" * 125):
+        for owner, renewers in ((ALICE, [Principal("User", name)]), (Principal("User", name), [])):
+            with pytest.raises(InvalidConfig, match="user name"):
+                tokens.create(owner, ALICE, renewers, -1)
+    assert len(list(tokens.all())) == 1
+
+
+def test_one_user_asks_for_a_limited_number_of_tokens(
+    open_state: Open, runtime: StepRuntime
+) -> None:
+    config = replace(CONFIG, delegation_tokens_per_user_max=3)
+    tokens = opened(open_state(), runtime, config)
+    made = [tokens.create(ALICE, ALICE, [BOB], 200) for _ in range(3)]
+    with pytest.raises(Overloaded, match="delegation_tokens_per_user_max"):
+        tokens.create(ALICE, ALICE, [], -1)
+    # Others are not concerned, though they may renew these.
+    for _ in range(3):
+        tokens.create(ALICE, BOB, [], -1)
+    tokens.drop(made[0].token_id)
+    tokens.create(ALICE, ALICE, [], -1)
+    runtime.advance(300)
+    for _ in range(2):
+        tokens.create(ALICE, ALICE, [], -1)
+    with pytest.raises(Overloaded):
+        tokens.create(ALICE, ALICE, [], -1)
+    assert len(list(tokens.of(ALICE))) == 6
+    assert len(list(tokens.of(BOB))) == 3
 
 
 def test_without_a_secret_there_are_no_tokens(open_state: Open, runtime: StepRuntime) -> None:
@@ -128,4 +177,4 @@ def test_without_a_secret_there_are_no_tokens(open_state: Open, runtime: StepRun
     assert not tokens.enabled
     # What anybody could compute proves nothing.
     assert tokens.by_secret(hmac.digest(b"", made.token_id.encode(), "sha512")) is None
-    assert tokens.verifier("any", Mechanism.SHA_256).value is None
+    assert tokens.get("any") is None

@@ -166,3 +166,76 @@ def test_verifiers_made_elsewhere_are_looked_at(users: LocalUsers, bad: Verifier
     with pytest.raises(InvalidConfig):
         users.set_verifier("alice", Mechanism.SHA_256, bad)
     assert users.names() == []
+
+
+def challenge(users: LocalUsers, name: str, mechanism: Mechanism) -> tuple[bytes, int]:
+    """What a client is shown that wants to log in as somebody."""
+    found = users.verifier(name, mechanism) or users.decoy(name, mechanism)
+    return found.salt, found.iterations
+
+
+def test_users_that_do_not_exist_look_like_those_that_do(
+    users: LocalUsers, open_state: Open, runtime: StepRuntime
+) -> None:
+    users.set_password("alice", "secret")
+    users.set_password("bob", "secret")
+    runtime.run()
+    users.drop_verifier("bob", Mechanism.SHA_512)
+    runtime.run()
+    shown = {
+        (name, mechanism): challenge(users, name, mechanism)
+        for name in ("alice", "bob", "nobody", "no\udcffone", "n" * 100_000)
+        for mechanism in Mechanism
+    }
+    assert {len(salt) for salt, _ in shown.values()} == {32}
+    assert {iterations for _, iterations in shown.values()} == {4096}
+    assert len({salt for salt, _ in shown.values()}) == len(shown), "no salt is shown twice"
+    again = LocalUsers(open_state(), runtime)
+    again.open()
+    for (name, mechanism), seen in shown.items():
+        assert challenge(users, name, mechanism) == seen
+        assert challenge(again, name, mechanism) == seen, "after a restart"
+
+
+def test_no_proof_fits_a_decoy(users: LocalUsers) -> None:
+    seen = {users.decoy("nobody", Mechanism.SHA_256)[1:3] for _ in range(10)}
+    assert len(seen) == 10
+    assert all(len(key) == 32 for keys in seen for key in keys)
+
+
+def test_decoys_look_like_what_other_tools_make(users: LocalUsers) -> None:
+    """Kafka's tools make salts of letters and digits, and iterations are chosen."""
+    mechanism = Mechanism.SHA_512
+    for number in range(30):
+        salt = f"{number:02}abcdefghijklmnopqrstuvwx".encode()
+        users.set_verifier(f"k{number}", mechanism, Verifier(salt, bytes(64), bytes(64), 8192))
+    for number in range(10):
+        salt = bytes([number]) * 16
+        users.set_verifier(f"o{number}", mechanism, Verifier(salt, bytes(64), bytes(64), 4096))
+    shown = [challenge(users, f"nobody{number}", mechanism) for number in range(400)]
+    like_kafka = [salt for salt, iterations in shown if iterations == 8192]
+    others = [salt for salt, iterations in shown if iterations == 4096]
+    assert len(like_kafka) + len(others) == len(shown)
+    assert 200 <= len(like_kafka) <= 380, "about three of four"
+    assert all(len(salt) == 26 and salt.isalnum() for salt in like_kafka)
+    assert all(len(salt) == 16 and not salt.isalnum() for salt in others)
+    # A name keeps what it shows though users are added.
+    users.set_verifier("new", mechanism, Verifier(b"\1" * 16, bytes(64), bytes(64), 4096))
+    now = [challenge(users, f"nobody{number}", mechanism) for number in range(400)]
+    assert sum(one != other for one, other in zip(shown, now, strict=True)) < 20
+
+
+def test_a_password_takes_as_long_for_users_that_do_not_exist(
+    users: LocalUsers, runtime: StepRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users.set_verifier("alice", Mechanism.SHA_512, Verifier(b"s" * 16, bytes(64), bytes(64), 8192))
+    spent: list[tuple[str, int]] = []
+
+    def salted(digest: str, password: bytes, salt: bytes, iterations: int) -> bytes:
+        spent.append((digest, iterations))
+        return bytes(64)
+
+    monkeypatch.setattr("hashlib.pbkdf2_hmac", salted)
+    for name in ("alice", "nobody", "n" * 100_000):
+        assert not verified(users, runtime, name, "x")
+    assert spent == [("sha512", 8192)] * 3

@@ -199,3 +199,46 @@ def test_servers_and_options_are_checked() -> None:
     with pytest.raises(KafkaFailed, match="PLAIN, SCRAM"):
         ClientOptions(sasl_mechanism="GSSAPI")
     assert "hidden" not in repr(ClientOptions(username="me", password="hidden"))
+
+
+@pytest.mark.parametrize(
+    ("challenge", "complaint"),
+    [
+        ("r={nonce}more,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4095", "4095 iterations"),
+        ("r={nonce}more,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=1", "1 iterations"),
+        ("r={nonce}more,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=1000001", "1000001 iterations"),
+        ("r={nonce}more,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=many", "cannot be read"),
+        ("r={nonce}more,s=W22ZaJ0SNY7soEsUEjb6gQ==", "cannot be read"),
+        ("r={nonce}more,s=?,i=4096", "cannot be read"),
+        ("r={nonce},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096", "does not belong"),
+        ("r=more{nonce},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096", "does not belong"),
+        ("\udcff", "not text"),
+        ("r={nonce}" + "x" * 9000, "bytes"),
+    ],
+)
+def test_challenges_that_are_not_answered(
+    monkeypatch: pytest.MonkeyPatch, challenge: str, complaint: str
+) -> None:
+    """No proof is shown: an impostor could try passwords against it."""
+    monkeypatch.setattr(authentication.secrets, "token_urlsafe", lambda _: "abc")
+    said: list[bytes] = []
+
+    def exchange(token: bytes) -> bytes:
+        said.append(token)
+        return challenge.replace("{nonce}", "abc").encode("utf-8", "surrogateescape")
+
+    with pytest.raises(KafkaFailed, match=complaint):
+        authenticate("SCRAM-SHA-256", "user", "pencil", exchange)
+    assert said == [b"n,,n=user,r=abc"]
+
+
+@pytest.mark.parametrize("final", [b"", b"v=", b"v=?", b"e=other-error", b"v=AAAA"])
+def test_a_broker_that_proves_nothing_is_not_trusted(final: bytes) -> None:
+    def exchange(token: bytes) -> bytes:
+        if not token.startswith(b"n,,"):
+            return final
+        nonce = token.rpartition(b"r=")[2].decode()
+        return f"r={nonce}more,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096".encode()
+
+    with pytest.raises(KafkaFailed, match="did not prove"):
+        authenticate("SCRAM-SHA-512", "user", "pencil", exchange)

@@ -162,6 +162,7 @@ class BlipmqSession:
 
     def close(self) -> None:
         self._ended = True
+        self._context.access.cancel_attempt()
         self._waiting_for_login.cancel()
         if self._leave is not None:
             self._leave()
@@ -236,8 +237,23 @@ class BlipmqSession:
         if self._token_id:
             raise Nack(401, "token expired: connect again")
         key = messages.read_auth(frame.payload)
-        access = self._context.access
-        self._hold_back(access.login_delay_ms, lambda: self._log_in(frame.correlation, key))
+        begun = False
+        release: Callable[[], None] | None = None
+
+        def log_in() -> None:
+            nonlocal begun
+            begun = True
+            if release is not None:
+                release()
+            if self._ended:
+                self._context.access.end_attempt()
+            else:
+                self._log_in(frame.correlation, key)
+
+        if not self._context.access.attempt("", log_in, len(key)):
+            self._give_up()
+        elif not begun:
+            release = self._replies.hold()
 
     def _log_in(self, correlation: bytes, key: str) -> None:
         access = self._context.access
@@ -482,25 +498,35 @@ class BlipmqSession:
     def _go_on(self, parked: _Parked, *, moved: bool = True) -> None:
         if self._ended or not self._parked or self._parked[0] is not parked:
             return
-        if self._lapsed():
-            parked.answers.append(self._nacks(parked.rest, 401, UNAUTHENTICATED))
-        elif parked.kind is FrameType.ACK:
-            unknown = parked.subscription.acknowledge(parked.rest)
-            if unknown:
-                parked.answers.append(self._nacks(unknown, 404, UNKNOWN_TAG))
-        else:
-            try:
-                if not self._retry(parked, moved=moved):
-                    return
-            except BrokerError as refusal:
-                text = f"cannot deliver: {refusal}"
-                parked.answers.append(self._nacks(parked.rest, code_of(refusal), text))
+        try:
+            if not self._serve_parked(parked, moved=moved):
+                return
+        except BrokerError as refusal:
+            parked.answers.append(self._nacks(parked.rest, code_of(refusal), str(refusal)))
         self._parked.popleft()
         parked.place.fill(*parked.answers)
         if self._parked:
             # In a turn of its own: a long line of polls is no deep stack of calls.
             following = self._parked[0]
             self._context.runtime.soon(lambda: self._go_on(following))
+
+    def _serve_parked(self, parked: _Parked, *, moved: bool) -> bool:
+        """Serve what had to wait, unless the right was revoked; False: it waits again."""
+        if self._lapsed():
+            parked.answers.append(self._nacks(parked.rest, 401, UNAUTHENTICATED))
+            return True
+        rights.check(self._context.access, parked.kind, parked.subscription.topic)
+        if parked.kind is FrameType.ACK:
+            unknown = parked.subscription.acknowledge(parked.rest)
+            if unknown:
+                parked.answers.append(self._nacks(unknown, 404, UNKNOWN_TAG))
+            return True
+        try:
+            return self._retry(parked, moved=moved)
+        except BrokerError as refusal:
+            text = f"cannot deliver: {refusal}"
+            parked.answers.append(self._nacks(parked.rest, code_of(refusal), text))
+            return True
 
     def _retry(self, parked: _Parked, *, moved: bool) -> bool:
         """Answer polls that waited; False if they wait again."""

@@ -46,6 +46,7 @@ class Login:
             self._waiting = context.runtime.after(context.config.login_timeout_ms, give_up)
 
     def close(self) -> None:
+        self._context.access.cancel_attempt()
         if self._waiting is not None:
             self._waiting.cancel()
         if self._leave is not None:
@@ -113,8 +114,27 @@ class Login:
         return same and version == self._context.broker.users.version
 
     def _prove(self, call: Call, name: str, token: str, proved: Callable[[], None]) -> None:
-        delay_ms = self._context.access.login_delay_ms
-        self._hold_back(call, delay_ms, lambda: self._look(call, name, token, proved))
+        access = self._context.access
+        begun = False
+        release: Callable[[], None] | None = None
+
+        def look() -> None:
+            nonlocal begun
+            begun = True
+            if release is None:
+                self._look(call, name, token, proved)
+                return
+            release()
+            if call.session.ended:
+                access.end_attempt()
+            else:
+                call.attempt(lambda: self._look(call, name, token, proved))
+
+        if not access.attempt(name, look, len(name) + len(token)):
+            call.session.hang_up()
+        elif not begun:
+            call.keep_place()
+            release = self._replies.hold()
 
     def _look(self, call: Call, name: str, token: str, proved: Callable[[], None]) -> None:
         found = self._by_key(name, token)
@@ -141,7 +161,9 @@ class Login:
         def arrived(right: Later[bool]) -> None:
             # What is held is served in a later turn, so behind this.
             release()
-            if not call.session.ended:
+            if call.session.ended:
+                self._context.access.end_attempt()
+            else:
                 call.attempt(lambda: verified(right))
 
         later.then(arrived)

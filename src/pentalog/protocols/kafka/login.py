@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from enum import Enum, auto
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pentalog.model.errors import BrokerError
@@ -17,7 +18,13 @@ from pentalog.protocols.kafka import codec, frames
 from pentalog.protocols.kafka.entities import Undecodable
 from pentalog.protocols.kafka.errors import ErrorCode
 from pentalog.protocols.kafka.frames import Header
-from pentalog.protocols.kafka.mechanisms import MECHANISMS, Conversation, Known, Step
+from pentalog.protocols.kafka.mechanisms import (
+    MECHANISMS,
+    MESSAGE_BYTES_MAX,
+    Conversation,
+    Known,
+    Step,
+)
 
 if TYPE_CHECKING:
     from pentalog.runtime import Timer
@@ -25,7 +32,11 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger(__name__)
 
-_FRAME_BYTES_MAX: Final = 512 << 10
+_FRAME_BYTES_MAX: Final = MESSAGE_BYTES_MAX + (4 << 10)
+"""The longest message of a mechanism, and a header with a client id.  Kafka's own limit,
+`sasl.server.max.receive.size`, is 512 KiB."""
+_VERSIONS_REQUESTS_MAX: Final = 100
+"""ApiVersions is served before a login; Kafka's brokers serve it once."""
 _SIZE_BYTES: Final = 4
 DEMAND: Final = "sasl"
 """What a listener's name says where clients must log in."""
@@ -74,6 +85,11 @@ class Login:
         self._conversation: Conversation | None = None
         self._bare = False
         """Messages come without a request around them, as after the first handshake there was."""
+        self._versions_requests = 0
+        self._waits = False
+        """A message waits until its address may make another attempt."""
+        self._counted = False
+        """This login has been counted and audited as a failure."""
         self._release: Callable[[], None] | None = None
         self._timer: Timer | None = context.runtime.after(
             context.config.login_timeout_ms, self._too_late
@@ -89,7 +105,9 @@ class Login:
                 break
             size = int.from_bytes(data[used : used + _SIZE_BYTES], "big", signed=True)
             if not 0 <= size <= _FRAME_BYTES_MAX:
-                self.violate(f"a frame of {size} bytes before a login")
+                self.violate(
+                    f"a frame of {size} bytes before a login; accepted are 0..{_FRAME_BYTES_MAX}"
+                )
                 break
             self.wanted = size + _SIZE_BYTES
             if left < self.wanted:
@@ -100,18 +118,24 @@ class Login:
 
     def close(self) -> None:
         self.over = True
+        self._context.access.cancel_attempt()
         self._stop_timer()
 
     def serve(self, data: memoryview, start: int, end: int) -> None:
         """One frame."""
         self._context.metrics.requests += 1
+        if end - start > _FRAME_BYTES_MAX:
+            self.violate(
+                f"a frame of {end - start} bytes for a login; accepted are 0..{_FRAME_BYTES_MAX}"
+            )
+            return
         try:
             if self._bare:
                 self._hear(bytes(data[start:end]), None)
                 return
             header = frames.read_header(data, start, end)
             if header.key == API_VERSIONS and self._stage is _Stage.BEGUN:
-                self._api_versions(data, start, end)
+                self._serve_versions(data, start, end)
                 return
             body = self._body(header, data, end)
         except Undecodable as flaw:
@@ -121,6 +145,13 @@ class Login:
             self._choose(header, body.mechanism)
         else:
             self._hear(body.auth_bytes, header)
+
+    def _serve_versions(self, data: memoryview, start: int, end: int) -> None:
+        self._versions_requests += 1
+        if self._versions_requests > _VERSIONS_REQUESTS_MAX:
+            self.violate(f"more than {_VERSIONS_REQUESTS_MAX} ApiVersions before a login")
+            return
+        self._api_versions(data, start, end)
 
     def _body(self, header: Header, data: memoryview, end: int) -> Any:
         expected = HANDSHAKE if self._stage is _Stage.BEGUN else AUTHENTICATE
@@ -151,40 +182,68 @@ class Login:
         self._stage = _Stage.MECHANISM_CHOSEN
 
     def _hear(self, message: bytes, header: Header | None) -> None:
-        delay_ms = self._context.access.login_delay_ms
-        if delay_ms:
-            self._hold()
-            self._context.runtime.after(delay_ms, lambda: self._judge(message, header))
-        else:
-            self._judge(message, header)
-
-    def _judge(self, message: bytes, header: Header | None) -> None:
-        if self.over:
+        conversation = self._conversation
+        assert conversation is not None, "a mechanism was chosen"
+        if len(message) > conversation.bytes_max:
+            self._refuse(
+                f"a message of {len(message)} bytes; {self._mechanism} accepts "
+                f"{conversation.bytes_max}",
+                header,
+            )
             return
-        assert self._conversation is not None, "a mechanism was chosen"
-        step = self._conversation.hear(message)
+        claimed = conversation.claim(message)
+        if claimed is None:
+            self._judge(conversation, message, header)
+            return
+        self._waits = True
+        judge = partial(self._judge, conversation, message, header)
+        if not self._context.access.attempt(claimed, judge, len(message)):
+            self.violate("too many logins of its address wait")
+        elif self._waits:
+            self._hold()
+
+    def _judge(self, conversation: Conversation, message: bytes, header: Header | None) -> None:
+        self._waits = False
+        try:
+            step = conversation.hear(message)
+        except Exception:
+            self._context.access.end_attempt()
+            raise
         if not step.ready:
             self._hold()
         step.then(lambda done: self._heard(done, header))
 
     def _heard(self, done: Later[Step], header: Header | None) -> None:
-        if self.over:
-            return
         try:
             step = done.value
         except BrokerError as refusal:
             self._refuse(str(refusal), header)
             return
+        access = self._context.access
+        if self.over:
+            access.end_attempt()
+            return
+        if step.refusal:
+            self._hold()
+            delay_ms = self._count_failure(step.refusal)
+            self._context.runtime.after(delay_ms, lambda: self._reply(header, step))
+            return
+        self._reply(header, step)
+
+    def _reply(self, header: Header | None, step: Step) -> None:
+        if self.over:
+            return
         session = None
         if step.known is not None:
             if self._before is not None and self._before.known.who != step.known.who:
-                self._refuse("a login cannot be prolonged by somebody else", header)
+                self._refuse("a login cannot be prolonged by another user", header)
                 return
             session = Session(step.known, self._mechanism, self._lifetime_ms(step.known))
         self._answer(header, step.reply, 0 if session is None else session.lifetime_ms)
         if session is not None:
             self.close()
             self._done(session)
+        self._context.access.end_attempt()
         self._let_go()
 
     def _lifetime_ms(self, known: Known) -> int:
@@ -204,12 +263,19 @@ class Login:
         )
 
     def _refuse(self, reason: str, header: Header | None) -> None:
-        """Tell it, later, that it failed; why exactly is for the audit only."""
-        claimed = "" if self._conversation is None else self._conversation.claimed
+        """Report a failure, later; the exact reason is for the audit only."""
         self._stage = _Stage.OVER
+        delay_ms = 0 if self._counted else self._count_failure(reason)
+        if self.over:
+            return
         self._hold()
-        delay_ms = self._context.access.turned_away(self._mechanism, claimed[:249], reason)
         self._context.runtime.after(delay_ms, lambda: self._farewell(header))
+
+    def _count_failure(self, reason: str) -> int:
+        """Count and audit this login as failed; returns how long the refusal is held back."""
+        self._counted = True
+        claimed = "" if self._conversation is None else self._conversation.claimed
+        return self._context.access.turned_away(self._mechanism, claimed[:249], reason)
 
     def _farewell(self, header: Header | None) -> None:
         if self.over:

@@ -16,7 +16,15 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from scramp import ScramException, ScramMechanism  # type: ignore[import-untyped]
 
-from pentalog.broker.credentials import Bearer, Mechanism, TicketStep, Verifier
+from pentalog.broker.credentials import (
+    NAME_BYTES_MAX,
+    PASSWORD_BYTES_MAX,
+    TOKEN_BYTES_MAX,
+    Bearer,
+    Mechanism,
+    TicketStep,
+    Verifier,
+)
 from pentalog.broker.logins import PASSWORD, TOKEN, Proof
 from pentalog.broker.port import Broker
 from pentalog.broker.security import Principal
@@ -27,11 +35,16 @@ _TOKEN_MARK: Final = "tokenauth=true"
 """Kafka's extension: the name is a delegation token's id."""
 _SALT_BYTES: Final = 16
 _REFUSED_TOKEN: Final = b'{"status":"invalid_token"}'
-_BEARER: Final = re.compile(
-    r"n,(?:a=(?P<name>[^,\x01]*))?,\x01(?:[A-Za-z]+=[^\x01]*\x01)*?"
-    r"auth=(?i:bearer) +(?P<token>[A-Za-z0-9._~+/=-]+)\x01"
-    r"(?:[A-Za-z]+=[^\x01]*\x01)*\x01"
-)
+_AUTHORIZATION: Final = re.compile(r"(?i:bearer) +([A-Za-z0-9._~+/=-]+)")
+_PAIR_NAME: Final = re.compile(r"[A-Za-z]+")
+_PAIRS_MAX: Final = 64
+"""Of an OAUTHBEARER message: the token, and extensions such as Confluent's `logicalCluster`."""
+_PLAIN_BYTES_MAX: Final = 2 * NAME_BYTES_MAX + PASSWORD_BYTES_MAX + 2
+_SCRAM_BYTES_MAX: Final = 4 << 10
+"""A name in its longest spelling, two nonces and a proof have about 1 KiB."""
+_BEARER_BYTES_MAX: Final = TOKEN_BYTES_MAX + (2 << 10)
+MESSAGE_BYTES_MAX: Final = max(_PLAIN_BYTES_MAX, _SCRAM_BYTES_MAX, _BEARER_BYTES_MAX)
+"""The longest message of any mechanism."""
 
 
 class Known(NamedTuple):
@@ -53,13 +66,23 @@ class Step(NamedTuple):
 
     reply: bytes
     known: Known | None = None
+    refusal: str = ""
+    """Why the login has failed, where the client has to acknowledge the reply before it ends."""
 
 
 class Conversation(Protocol):
     """One login by one mechanism."""
 
+    bytes_max: int
+    """The longest message that is accepted."""
     claimed: str
     """The name the client says it has; empty until it does."""
+
+    def claim(self, message: bytes) -> str | None:
+        """The name that a message is to prove, empty if it does not say; None: it proves nothing.
+
+        Says so before the message is checked; to check one that proves something is an attempt.
+        """
 
     def hear(self, message: bytes) -> Later[Step]:
         """The next message; refused with `Unauthorized` if it proves that the client lies."""
@@ -72,9 +95,15 @@ def refused(text: str) -> Later[Step]:
 
 
 class Plain:
+    bytes_max = _PLAIN_BYTES_MAX
+
     def __init__(self, broker: Broker) -> None:
         self.claimed = ""
         self._users = broker.users
+
+    def claim(self, message: bytes) -> str | None:
+        _, _, rest = message.partition(b"\0")
+        return rest.partition(b"\0")[0].decode("utf-8", "replace")
 
     def hear(self, message: bytes) -> Later[Step]:
         try:
@@ -84,8 +113,10 @@ class Plain:
         self.claimed = name
         if not name or not password:
             return refused("a PLAIN message lacks the name or the password")
+        if len(name.encode()) > NAME_BYTES_MAX:
+            return refused(f"a name of more than {NAME_BYTES_MAX} bytes")
         if acts_as not in ("", name):
-            return refused("a user may act as himself only")
+            return refused("a user may act as themselves only")
         later: Later[Step] = Later()
 
         def verified(right: Later[bool]) -> None:
@@ -99,6 +130,8 @@ class Plain:
 
 
 class Scram:
+    bytes_max = _SCRAM_BYTES_MAX
+
     def __init__(self, broker: Broker, mechanism: Mechanism) -> None:
         self.claimed = ""
         self._broker = broker
@@ -107,6 +140,12 @@ class Scram:
         self._known: Known | None = None
         self._verifier: Verifier | None = None
         """What is proved, of a user."""
+
+    def claim(self, message: bytes) -> str | None:
+        if self._server is not None:
+            return self.claimed
+        # A challenge proves nothing; but that of a token has to be computed.
+        return "" if _TOKEN_MARK.encode() in message else None
 
     def hear(self, message: bytes) -> Later[Step]:
         try:
@@ -119,6 +158,10 @@ class Scram:
         parts = text.split(",")
         if len(parts) < 4 or not parts[2].startswith("n="):
             return refused("the first SCRAM message is not one")
+        name = parts[2][2:].replace("=2C", ",").replace("=3D", "=")
+        if len(name.encode()) > NAME_BYTES_MAX:
+            # Refused before it is normalized, which takes time that grows with its square.
+            return refused(f"a name of more than {NAME_BYTES_MAX} bytes")
         # The library does not know words of several letters before the sign of equality.
         plain = ",".join(part for part in parts if part != _TOKEN_MARK)
         if _TOKEN_MARK not in parts:
@@ -132,10 +175,11 @@ class Scram:
     def _verifier_of(self, name: str) -> Verifier:
         self.claimed = name
         users = self._broker.users
+        # Made for users that exist, too, so that the time taken says nothing.
+        decoy = users.decoy(name, self._mechanism)
         found = users.verifier(name, self._mechanism)
         if found is None:
-            # Somebody who does not exist is asked for a proof like everybody else.
-            return users.decoy(name, self._mechanism)
+            return decoy
         self._known = Known(Principal("User", name), proof=Proof(self._mechanism.value, name))
         self._verifier = found
         return found
@@ -146,12 +190,15 @@ class Scram:
         token_id: str,
         text: str,
         plain: str,
-        found: Later[Verifier | None],
+        found: Later[Verifier],
     ) -> None:
-        verifier, token = found.value, self._broker.tokens.get(token_id)
-        if verifier is None or token is None:
+        tokens = self._broker.tokens
+        try:
+            verifier = found.value
+        except BrokerError:  # this broker makes no tokens
             verifier = self._broker.users.decoy(token_id, self._mechanism)
-        else:
+        token = tokens.get(token_id) if tokens.enabled else None
+        if token is not None:
             self._known = Known(token.owner, token.expires_ms, Proof(TOKEN, token_id))
         challenged = self._challenge(text, plain, lambda _: verifier)
         challenged.then(partial(_pass_on, later))
@@ -204,19 +251,24 @@ class Scram:
 
 
 class OAuthBearer:
+    bytes_max = _BEARER_BYTES_MAX
+
     def __init__(self, broker: Broker) -> None:
         self.claimed = ""
         self._bearers = broker.bearers
         self._refusal = ""
 
+    def claim(self, message: bytes) -> str | None:
+        return None if self._refusal else ""
+
     def hear(self, message: bytes) -> Later[Step]:
         if self._refusal:
             return refused(self._refusal)
-        found = _BEARER.fullmatch(message.decode("utf-8", "replace"))
+        found = read_bearer(message.decode("utf-8", "replace"))
         if found is None:
             return refused("the message carries no bearer token")
         later: Later[Step] = Later()
-        acts_as = found["name"] or ""
+        acts_as, token = found
 
         def verified(done: Later[Bearer]) -> None:
             try:
@@ -224,22 +276,51 @@ class OAuthBearer:
             except BrokerError as refusal:
                 # The client is told in words of the mechanism, and says that it has heard.
                 self._refusal = str(refusal)
-                later.fill(Step(_REFUSED_TOKEN))
+                later.fill(Step(_REFUSED_TOKEN, refusal=self._refusal))
                 return
             self.claimed = bearer.who.name
             if acts_as not in ("", bearer.who.name):
-                later.refuse(Unauthorized("a user may act as himself only"))
+                later.refuse(Unauthorized("a user may act as themselves only"))
             else:
                 later.fill(Step(b"", Known(bearer.who, bearer.expires_ms)))
 
-        self._bearers.verify(found["token"]).then(verified)
+        self._bearers.verify(token).then(verified)
         return later
 
 
+def read_bearer(text: str) -> tuple[str, str] | None:
+    """The name to act as and the token of a message (RFC 7628), or None if it is malformed.
+
+    `n,a=NAME,` and then, each after a byte 1, pairs `name=value`, of which one is `auth`; two
+    bytes 1 end it.
+    """
+    head, *pairs = text.split("\x01", _PAIRS_MAX + 3)
+    flag, _, rest = head.partition(",")
+    identity, comma, behind = rest.partition(",")
+    if flag != "n" or not comma or behind or not (identity == "" or identity.startswith("a=")):
+        return None
+    if not 3 <= len(pairs) <= _PAIRS_MAX + 2 or pairs[-2:] != ["", ""]:
+        return None
+    tokens = []
+    for pair in pairs[:-2]:
+        name, sign, value = pair.partition("=")
+        if not sign or _PAIR_NAME.fullmatch(name) is None:
+            return None
+        if name == "auth":
+            tokens.append(value)
+    found = _AUTHORIZATION.fullmatch(tokens[0]) if len(tokens) == 1 else None
+    return None if found is None else (identity[2:], found[1])
+
+
 class Gssapi:
+    bytes_max = TOKEN_BYTES_MAX
+
     def __init__(self, broker: Broker) -> None:
         self.claimed = ""
         self._talk = broker.tickets.talk()
+
+    def claim(self, message: bytes) -> str | None:
+        return ""
 
     def hear(self, message: bytes) -> Later[Step]:
         later: Later[Step] = Later()

@@ -157,6 +157,21 @@ def test_polls_get_past_what_cannot_be_read(broker: BlipBroker, codec: int) -> N
     assert broker.metrics.unreadable_batches
 
 
+@pytest.mark.local_engine("stops between two turns")
+@pytest.mark.parametrize("revoked", [True, False])
+def test_polls_that_wait_get_nothing_after_a_revocation(broker: BlipBroker, revoked: bool) -> None:
+    connection = broker.client()
+    subscription = subscribe(connection)
+    connection.feed(publish(b"a") + poll(subscription, 1) + poll(subscription, 2))
+    assert connection.take() == b"", "the polls wait for the disk"
+    if revoked:
+        connection.session._context.access.shut()
+    connection.feed(publish(b"b"))
+    broker.runtime.step()
+    kinds = [answer[4] for answer in frames_of(connection.take())]
+    assert kinds == ([6, 6, 6] if revoked else [3, 3])
+
+
 def test_polls_of_many_subscriptions_in_line(broker: BlipBroker) -> None:
     connection = broker.client()
     first, second = subscribe(connection), subscribe(connection, qos=0)
