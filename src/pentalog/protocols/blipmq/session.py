@@ -42,6 +42,11 @@ _PARKED_BYTES_MAX: Final = 4 << 20
 """Deliveries made at once for polls that had to wait; the others find nothing, and poll again."""
 _PARKED_MAX: Final = 64
 """Runs of polls that may wait; further ones find nothing."""
+_FRAMES_PER_TURN: Final = 500
+"""Frames served one by one in a turn; those after them are served in the next one."""
+_TAGS_PER_TURN: Final = 8_192
+"""Acknowledgements settled in a turn."""
+_PAUSE_MS: Final = 1
 _UNWRITTEN_BYTES_MAX: Final = 8 << 20
 """Of one connection on their way to a cluster; whoever brings more is not read meanwhile."""
 
@@ -119,7 +124,12 @@ class BlipmqSession:
         )
         self.wanted = split.wanted
         metrics, replies = self._context.metrics, self._replies
+        left = _FRAMES_PER_TURN
         for item in split.items:
+            left -= 1
+            if not left:
+                # Served in a moment, when others have had their turn.
+                replies.mute(_PAUSE_MS)
             if not isinstance(item, PublishRun | NumberRun):
                 if replies.full:
                     return item[0] - 4
@@ -146,8 +156,12 @@ class BlipmqSession:
                 metrics.requests += len(item.correlations) // ID_BYTES
                 self._publish(item, data)
             elif item.kind == FrameType.ACK:
-                metrics.requests += len(item.correlations) // ID_BYTES
-                self._acknowledge(item)
+                served = min(len(item.correlations) // ID_BYTES, _TAGS_PER_TURN)
+                metrics.requests += served
+                self._acknowledge(item.subscription, item.correlations[: served * ID_BYTES])
+                if served * ID_BYTES < len(item.correlations):
+                    replies.mute(_PAUSE_MS)
+                    return item.start + served * frames.NUMBER_FRAME_BYTES
             else:
                 answered = self._poll(item)
                 metrics.requests += answered
@@ -297,7 +311,8 @@ class BlipmqSession:
         try:
             rights.check(self._context.access, frame.kind, asked.topic)
             self._routes.require(asked.topic)
-            later = self._subscriptions.open(asked.topic, leased=asked.qos == 1)
+            owner = str(self._context.access.who)
+            later = self._subscriptions.open(asked.topic, leased=asked.qos == 1, owner=owner)
         except BrokerError as refusal:
             raise Nack(code_of(refusal), f"cannot subscribe: {refusal}") from refusal
         if later.ready:
@@ -369,18 +384,28 @@ class BlipmqSession:
     def _publish_refused(self, correlations: bytes, refusal: BrokerError, qos: int) -> None:
         self._refuse(correlations, code_of(refusal), publish_failed(refusal, qos))
 
-    def _acknowledge(self, run: NumberRun) -> None:
-        subscription = self._subscriptions.get(run.subscription)
-        unknown = run.correlations
+    def _acknowledge(self, number: int, tags: bytes) -> None:
+        subscription = self._find(number)
+        unknown = tags
         if subscription is not None:
-            if not self._may(FrameType.ACK, subscription, run.correlations):
+            if not self._may(FrameType.ACK, subscription, tags):
                 return
             if 0 < len(self._parked) < _PARKED_MAX:
-                self._park(subscription, FrameType.ACK, run.correlations)
+                self._park(subscription, FrameType.ACK, tags)
                 return
-            unknown = subscription.acknowledge(run.correlations)
+            unknown = subscription.acknowledge(tags)
         if unknown:
             self._refuse(unknown, 404, UNKNOWN_TAG)
+
+    def _find(self, number: int) -> Subscription | None:
+        """The subscription of this number; another principal's is answered like one that is not.
+
+        One that an older version left without an owner is adopted by the first who may read.
+        """
+        subscription = self._subscriptions.get(number)
+        if subscription is None or rights.owns(self._context.access, subscription):
+            return subscription
+        return None
 
     def _may(self, kind: FrameType, subscription: Subscription, correlations: bytes) -> bool:
         """May this still be done with a subscription?  If not, that is answered."""
@@ -393,7 +418,7 @@ class BlipmqSession:
 
     def _poll(self, run: NumberRun) -> int:
         """How many of the polls are answered, or will be."""
-        subscription = self._subscriptions.get(run.subscription)
+        subscription = self._find(run.subscription)
         asked = len(run.correlations) // ID_BYTES
         if subscription is None or not self._may(FrameType.POLL, subscription, run.correlations):
             return asked
