@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -19,12 +19,16 @@ from pentalog.model.errors import (
 from pentalog.model.later import Later
 from pentalog.model.types import Ack, Appended, Partition
 from pentalog.protocols.fluvio import errors, messages, records, rights, transforms
-from pentalog.protocols.fluvio.codec import Writer
+from pentalog.protocols.fluvio.codec import Undecodable, Writer
 from pentalog.protocols.fluvio.errors import WireError
 from pentalog.protocols.fluvio.messages import Produce
 from pentalog.protocols.fluvio.session import Answer, Call
 from pentalog.runtime import Timer
 
+SEVERAL_BYTES_MAX: Final = 32 << 20
+"""A request for several partitions: as much as a producer sends at once, and little to copy."""
+_ENTRIES_AT_ONCE: Final = 4
+"""Partitions that are served without a pause."""
 OPENED_BYTES_MAX: Final = 64 << 20
 """What one compressed batch may hold."""
 
@@ -196,12 +200,31 @@ def serve(call: Call) -> None:
         Transforming(writing).start()
         writing.conclude()
         return
-    for topic in wish.topics:
-        entries = [
-            _take(writing, Partition(topic.name, part.index), part.batches)
-            for part in topic.partitions
-        ]
+    if len(at) <= _ENTRIES_AT_ONCE:
+        for _ in _taking(writing, call.reader.data):
+            pass
+        return
+    # The buffer that it was received in is used again before all of it is served.
+    start, end = wish.extent
+    if end - start > SEVERAL_BYTES_MAX:
+        raise Undecodable(
+            f"{end - start} bytes for {len(at)} partitions; accepted are {SEVERAL_BYTES_MAX} for "
+            f"more than {_ENTRIES_AT_ONCE}: send several requests"
+        )
+    data = memoryview(bytes(call.reader.data[start:end]))
+    call.slice(_taking(writing, data, start))
+
+
+def _taking(writing: Writing, data: memoryview, start: int = 0) -> Iterator[None]:
+    """Write the batches; `data` holds the request from `start` on."""
+    for topic in writing.wish.topics:
+        entries: list[Entry] = []
         writing.entries.append(entries)
+        for part in topic.partitions:
+            batches = [(first - start, last - start) for first, last in part.batches]
+            at = Partition(topic.name, part.index)
+            entries.append(_take(writing, at, data, batches))
+            yield
     writing.conclude()
 
 
@@ -227,7 +250,11 @@ class Transforming:
             return
         modules = self._call.context.broker.smart_modules
         try:
-            chain = modules.chain(self._writing.wish.links, version=self._call.version)
+            chain = modules.chain(
+                self._writing.wish.links,
+                version=self._call.version,
+                owner=transforms.owner_of(self._call.context),
+            )
         except BrokerError as refusal:
             self._refuse_all(transforms.chain_error(refusal))
         else:
@@ -309,12 +336,14 @@ class Transforming:
         self._next()
 
 
-def _take(writing: Writing, at: Partition, batches: list[tuple[int, int]]) -> Entry:
+def _take(
+    writing: Writing, at: Partition, data: memoryview, batches: list[tuple[int, int]]
+) -> Entry:
     entry = Entry(at)
     broker = writing.call.context.broker
     try:
         rights.check(writing.call, rights.SPU, at.topic)
-        translated = _translate(broker, writing.call, at, batches)
+        translated = _translate(broker, data, at, batches)
         if translated:
             writing.append(entry, translated)
         else:
@@ -325,11 +354,11 @@ def _take(writing: Writing, at: Partition, batches: list[tuple[int, int]]) -> En
 
 
 def _translate(
-    broker: Broker, call: Call, at: Partition, batches: list[tuple[int, int]]
+    broker: Broker, data: memoryview, at: Partition, batches: list[tuple[int, int]]
 ) -> list[bytearray]:
     topic = _topic_of(broker, at)
     return records.to_log(
-        call.reader.data,
+        data,
         batches,
         bytes_max=OPENED_BYTES_MAX,
         compression_type=topic.settings.compression,

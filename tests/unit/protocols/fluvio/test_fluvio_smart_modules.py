@@ -227,6 +227,13 @@ def test_a_stream_that_has_gone_does_not_keep_its_turn(demo: FluvioBroker) -> No
         (b"\0asm\1\0\0\0", "exports nothing"),
         (b"rubbish", "not a WebAssembly module"),
         (b"\x1f\x8brubbish", "decompressed"),
+        (b"(module)", "text form"),
+        (b"\0asm\x0d\0\1\0", "not a WebAssembly module"),
+        (b"\0asm\1\0\0\0\x0a\x85\x80\x80\x08", "bytes of code"),
+        (b"\0asm\1\0\0\0\x07\x03\xff\xff\x7f", "imports or exports"),
+        (b"\0asm\1\0\0\0\x0a\x04\xff\xff\x7f\0", "functions"),
+        (b"\0asm\1\0\0\0\x0a\x05\1\x80\x89\x7a\0", "too large to be compiled"),
+        (b"\0asm\1\0\0\0" + b"\0\1\0" * 1_001, "sections"),
     ],
 )
 def test_what_is_no_smart_module(demo: FluvioBroker, wasm: bytes, text: str) -> None:
