@@ -44,9 +44,13 @@ _PARKED_MAX: Final = 64
 """Runs of polls that may wait; further ones find nothing."""
 _FRAMES_PER_TURN: Final = 500
 """Frames served one by one in a turn; those after them are served in the next one."""
+_LARGE_BYTES: Final = 4 << 20
+"""A message that takes long to take out of its frame, and as long to append."""
+LOGIN_FRAME_BYTES_MAX: Final = 160 << 10
+"""Before login: a hundredth of the largest frame, and room for the longest key."""
 _TAGS_PER_TURN: Final = 8_192
 """Acknowledgements settled in a turn."""
-_PAUSE_MS: Final = 1
+_PAUSE_MS: Final = 0
 _UNWRITTEN_BYTES_MAX: Final = 8 << 20
 """Of one connection on their way to a cluster; whoever brings more is not read meanwhile."""
 
@@ -114,12 +118,13 @@ class BlipmqSession:
             self._forwarding.room()
             return 0
         lapsed = self._lapsed()
+        is_stranger = not self._authenticated
         split = kernels.split_blipmq(
             data,
             self._forwarding.served(),
             len(data),
             timestamp_ms=self._context.runtime.now_ms(),
-            frame_bytes_max=self._frame_bytes_max,
+            frame_bytes_max=LOGIN_FRAME_BYTES_MAX if is_stranger else self._frame_bytes_max,
             batch_bytes_max=BATCH_BYTES_MAX,
         )
         self.wanted = split.wanted
@@ -154,7 +159,10 @@ class BlipmqSession:
                 self._refuse(item.correlations, 401, UNAUTHENTICATED)
             elif isinstance(item, PublishRun):
                 metrics.requests += len(item.correlations) // ID_BYTES
-                self._publish(item, data)
+                if len(item.batch) > _LARGE_BYTES and item.facts.records == 1:
+                    self._publish_later(item)
+                else:
+                    self._publish(item, data)
             elif item.kind == FrameType.ACK:
                 served = min(len(item.correlations) // ID_BYTES, _TAGS_PER_TURN)
                 metrics.requests += served
@@ -167,6 +175,10 @@ class BlipmqSession:
                 metrics.requests += answered
                 if answered * ID_BYTES < len(item.correlations):
                     return item.start + answered * frames.NUMBER_FRAME_BYTES
+        if split.refused and is_stranger and self._authenticated:
+            # A large frame came together with the login: it is looked at once more.
+            replies.mute(_PAUSE_MS)
+            return split.used
         if split.refused:
             self._violation(split.refused)
             return len(data)
@@ -326,6 +338,18 @@ class BlipmqSession:
             return frames.ack(correlation, opened.value)
         except BrokerError as refusal:
             return self._nacks(correlation, code_of(refusal), f"cannot subscribe: {refusal}")
+
+    def _publish_later(self, run: PublishRun) -> None:
+        """Append a large message in a turn of its own; nothing is served before that."""
+        release = self._replies.hold()
+
+        def append() -> None:
+            # What is held is served in a later turn, so behind this.
+            release()
+            if not self._ended:
+                self._publish(run, memoryview(b""))
+
+        self._context.runtime.soon(append)
 
     def _publish(self, run: PublishRun, data: memoryview) -> None:
         log = self._context.broker.log
