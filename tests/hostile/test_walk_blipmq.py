@@ -175,3 +175,24 @@ def test_names_that_are_refused_cost_little(broker: TimedBroker) -> None:
     turn = broker.measure(ask)
     print(turn)
     assert turn.short, turn
+
+
+@pytest.mark.parametrize(
+    "made", [publish, lambda name, _: subscribe(name)], ids=["publish", "subscribe"]
+)
+def test_topics_that_are_made_because_they_are_named(
+    broker: TimedBroker, made: Callable[[str, bytes], bytes]
+) -> None:
+    number = 0
+
+    def ask() -> None:
+        nonlocal number
+        names = [f"named-{id(made)}-{number + each}" for each in range(60)]
+        number += 60
+        with connect(broker) as client:
+            answers = client.fence(b"".join(made(name, b"x") for name in names))
+            assert {kind for kind, _, _ in answers} <= {ACK}
+
+    turn = broker.measure(ask)
+    print(turn)
+    assert turn.short, turn

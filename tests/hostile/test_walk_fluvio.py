@@ -255,3 +255,28 @@ def test_many_batches_in_one_request(broker: TimedBroker) -> None:
     turn = broker.measure(ask)
     print(turn)
     assert turn.short, turn
+
+
+PIPELINED: dict[str, tuple[str, int, list[bytes]]] = {
+    "creations": ("fluvio-sc", CREATE, [create_topic(f"pipe-{number}") for number in range(60)]),
+    "listings": ("fluvio-sc", LIST, [list_objects("Partition")] * 20),
+    "streams": ("fluvio-spu", STREAM_FETCH, [stream_fetch(FULL, bytes_max=1 << 30)] * 30),
+    "fetches": ("fluvio-spu", FETCH, [fetch(1)] * 30),
+    "writes": ("fluvio-spu", PRODUCE, [many_parts(1)] * 2_000),
+    "offsets": ("fluvio-spu", FETCH_OFFSETS, [fetch_offsets(1)] * 2_000),
+}
+
+
+@pytest.mark.parametrize("name", PIPELINED)
+def test_requests_that_come_together(broker: TimedBroker, name: str) -> None:
+    port, key, bodies = PIPELINED[name]
+
+    def ask() -> None:
+        with connect(broker, port) as client:
+            client.socket.sendall(b"".join(client.frame(key, body) for body in bodies))
+            for _ in bodies:
+                client.receive()
+
+    turn = broker.measure(ask)
+    print(name, turn)
+    assert turn.short, turn

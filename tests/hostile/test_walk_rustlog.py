@@ -205,3 +205,29 @@ def test_what_is_no_request_costs_little(broker: TimedBroker, frame: bytes) -> N
     turn = broker.measure(ask)
     print(turn)
     assert turn.short, turn
+
+
+PIPELINED = {
+    "commits": [
+        packed(0x03, f"pipe-{number}", WIDE, tail=numbers(0, 1, wide=1)) for number in range(8_000)
+    ],
+    "creations": [packed(0x05, f"pipe-{number}", tail=numbers(1)) for number in range(60)],
+    "refusals": [text(type="Fetch", topic="absent", partition=0, offset=0, max_bytes=1)] * 300,
+    "fetches": [packed(0x02, "", WIDE, tail=numbers(1, 0, FRAME_BYTES_MAX, wide=1))] * 20,
+    "listings": [packed(0x06)] * 100,
+}
+
+
+@pytest.mark.parametrize("name", PIPELINED)
+def test_requests_that_come_together(broker: TimedBroker, name: str) -> None:
+    frames = PIPELINED[name]
+
+    def ask() -> None:
+        with connect(broker) as client:
+            client.socket.sendall(b"".join(frames))
+            for _ in frames:
+                client.receive()
+
+    turn = broker.measure(ask)
+    print(name, turn)
+    assert turn.short, turn

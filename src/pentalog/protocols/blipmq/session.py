@@ -44,6 +44,8 @@ _PARKED_MAX: Final = 64
 """Runs of polls that may wait; further ones find nothing."""
 _FRAMES_PER_TURN: Final = 500
 """Frames served one by one in a turn; those after them are served in the next one."""
+_TOPICS_PER_TURN: Final = 4
+"""Topics made in a turn because they were named: each is a directory and some files."""
 _LARGE_BYTES: Final = 4 << 20
 """A message that takes long to take out of its frame, and as long to append."""
 LOGIN_FRAME_BYTES_MAX: Final = 160 << 10
@@ -130,9 +132,10 @@ class BlipmqSession:
         self.wanted = split.wanted
         metrics, replies = self._context.metrics, self._replies
         left = _FRAMES_PER_TURN
+        made_max = self._routes.made + _TOPICS_PER_TURN
         for item in split.items:
             left -= 1
-            if not left:
+            if not left or self._routes.made >= made_max:
                 # Served in a moment, when others have had their turn.
                 replies.mute(_PAUSE_MS)
             if not isinstance(item, PublishRun | NumberRun):

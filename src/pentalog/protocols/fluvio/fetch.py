@@ -24,11 +24,11 @@ from pentalog.protocols.fluvio import (
 from pentalog.protocols.fluvio.codec import Writer
 from pentalog.protocols.fluvio.errors import WireError
 from pentalog.protocols.fluvio.messages import Fetch, PartitionFetch
-from pentalog.protocols.fluvio.session import Answer, Call, raise_error
+from pentalog.protocols.fluvio.session import WORK_BYTES, Answer, Call, raise_error
 
 WAITS_MAX: Final = 100
 """Fetches of one connection that may wait for records; further ones are answered at once."""
-_PARTS_AT_ONCE: Final = 4
+_PARTS_AT_ONCE: Final = 2
 """Partitions that are served without a pause."""
 _LENGTH: Final = struct.Struct(">i")
 _NO_MARKS: Final = Marks(0, 0, 0, 0)
@@ -160,6 +160,7 @@ class Reading:
         # A client takes the next offset from the last batch, or from here if there is none.
         next_offset = 0 if count else opened.next_offset
         self._bytes_left -= len(record_set)
+        self._call.session.work += len(record_set) // WORK_BYTES
         self._put(part, errors.FINE, opened.marks, record_set, next_offset)
 
     def _refuse(self, part: PartitionFetch, refusal: BrokerError) -> None:

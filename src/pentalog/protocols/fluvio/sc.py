@@ -16,7 +16,7 @@ from pentalog.protocols.fluvio import errors, frames, objects, rights, transform
 from pentalog.protocols.fluvio.codec import Reader, Undecodable, Writer, is_told
 from pentalog.protocols.fluvio.errors import WireError
 from pentalog.protocols.fluvio.forwarding import Errand, is_forwarded, is_trusted, owned
-from pentalog.protocols.fluvio.session import Answer, Api, Call, FluvioSession
+from pentalog.protocols.fluvio.session import CHANGE_WORK, Answer, Api, Call, FluvioSession
 from pentalog.protocols.fluvio.watches import WATCHES_MAX, Watch
 from pentalog.session import Context, Replies
 
@@ -200,6 +200,7 @@ def _create_topic(
         return None
 
     def make() -> Later[None]:
+        call.session.work += CHANGE_WORK
         topics.create(spec)
         call.context.usage.changed(wish.partitions)
         call.context.access.record("create topic", name)
@@ -313,6 +314,7 @@ def _delete(call: Call, label: str, name: str) -> Later[None]:
         call.context.usage.check_change()
         call.know(lambda known: [known.topics()])
         partitions = broker.topics.get(name).partitions
+        call.session.work += CHANGE_WORK
         broker.topics.delete(name)
         call.context.usage.changed(partitions)
         call.context.access.record("delete topic", name)
@@ -442,6 +444,7 @@ def _grow(call: Call, name: str, action: int, count: int) -> Later[None]:
     topics.grow(name, partitions, dry_run=True)
 
     def make() -> Later[None]:
+        call.session.work += CHANGE_WORK
         topics.grow(name, partitions)
         call.context.usage.changed(count)
         call.context.access.record("add partitions", name)

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger(__name__)
 
+CHANGE_WORK: Final = 32
+"""A topic that is made or deleted: it is a directory and some files."""
+WORK_BYTES: Final = 16 << 10
+"""Records that are translated for one unit of work."""
+_TURN_WORK: Final = 128
 API_VERSIONS: Final = 18
 _API_VERSIONS_MAX: Final = 2
 
@@ -128,6 +133,8 @@ class FluvioSession:
         self.waits: set[Waiting] = set()
         self.wanted = 0
         self.ended = False
+        self.work = 0
+        """What was done in this turn: requests, and more for what takes longer."""
         self._abandon: Callable[[], None] | None = None
         """Ends the request that is served in slices."""
 
@@ -136,7 +143,13 @@ class FluvioSession:
         size = len(data)
         frame_bytes_max = self.context.config.frame_bytes_max
         self.wanted = 0
+        self.work = 0
         while not self.ended and not self.replies.full:
+            if self.work >= _TURN_WORK:
+                # The rest is served in the next turn, when others have had theirs.
+                self.context.runtime.soon(self.replies.hold())
+                break
+            self.work += 1
             left = size - used
             if left < frames.LENGTH_BYTES:
                 break

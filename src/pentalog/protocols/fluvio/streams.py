@@ -26,7 +26,7 @@ from pentalog.protocols.fluvio import errors, frames, records, transforms
 from pentalog.protocols.fluvio.codec import Writer
 from pentalog.protocols.fluvio.errors import WireError
 from pentalog.protocols.fluvio.messages import StreamFetch
-from pentalog.protocols.fluvio.session import Call, FluvioSession
+from pentalog.protocols.fluvio.session import WORK_BYTES, Call, FluvioSession
 
 STREAMS_MAX: Final = 1_000
 """Per connection."""
@@ -268,6 +268,7 @@ class Stream:
             next_offset=next_offset,
         )
         body.out += _LENGTH.pack(len(record_set))
+        self._session.work += len(record_set) // WORK_BYTES
         head = frames.answer_head(self._correlation_id, len(body.out) + len(record_set))
         self._session.send(head + body.out, *((record_set,) if record_set else ()))
 

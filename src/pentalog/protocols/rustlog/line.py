@@ -19,7 +19,9 @@ T = TypeVar("T")
 Steps = Generator[None, None, bytes]
 """Makes an answer in steps."""
 
-_FRAME_WORK: Final = 64
+_FRAME_WORK: Final = 512
+CREATION_WORK: Final = 64 << 10
+"""A topic that is made: it is a directory and some files."""
 _ENDS_PER_STEP: Final = 64
 
 

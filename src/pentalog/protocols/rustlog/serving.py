@@ -18,7 +18,7 @@ from pentalog.model.types import Offset, Partition
 from pentalog.protocols.rustlog import prometheus, rights
 from pentalog.protocols.rustlog.errors import Invalid
 from pentalog.protocols.rustlog.frames import FRAME_BYTES_MAX
-from pentalog.protocols.rustlog.line import Line, Steps, finished
+from pentalog.protocols.rustlog.line import CREATION_WORK, Line, Steps, finished
 from pentalog.protocols.rustlog.messages import (
     PARTITIONS_MAX,
     CreateTopic,
@@ -169,6 +169,7 @@ def _create(
     topics = line.context.broker.topics
     line.context.usage.check_change()
     partitions = topics.create(spec).partitions
+    line.work += CREATION_WORK
     line.context.usage.changed(partitions)
     line.context.access.record("create topic", spec.name)
     line.answer_later(
