@@ -10,12 +10,12 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from pentalog import kernels
 from pentalog.broker.deliveries import Subscription
-from pentalog.broker.port import Waiting
-from pentalog.kernels import NumberRun, PublishRun
+from pentalog.kernels import BlipFrames, NumberRun, PublishRun
 from pentalog.model.errors import BrokerError, RecordTooLarge
 from pentalog.model.later import Later
 from pentalog.model.types import Ack, Appended, Horizon, Partition
@@ -31,8 +31,9 @@ from pentalog.protocols.blipmq.forwarding import FORWARDED, Forwarding
 from pentalog.protocols.blipmq.frames import FRAME_BYTES_MAX, ID_BYTES, Frame, FrameType
 from pentalog.protocols.blipmq.lookups import Asking, Item, Next
 from pentalog.protocols.blipmq.messages import Nack
+from pentalog.protocols.blipmq.parked import Parked
 from pentalog.protocols.blipmq.records import BATCH_BYTES_MAX, Routes
-from pentalog.session import Context, Place, Replies
+from pentalog.session import Context, Replies
 
 _log: Final = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ _PARKED_MAX: Final = 64
 """Runs of polls that may wait; further ones find nothing."""
 _FRAMES_PER_TURN: Final = 500
 """Frames served one by one in a turn; those after them are served in the next one."""
+_CAUTIOUS_BYTES: Final = 32 << 10
 _TOPICS_PER_TURN: Final = 4
 """Topics made in a turn because they were named: each is a directory and some files."""
 _LARGE_BYTES: Final = 4 << 20
@@ -55,24 +57,6 @@ _TAGS_PER_TURN: Final = 8_192
 _PAUSE_MS: Final = 0
 _UNWRITTEN_BYTES_MAX: Final = 8 << 20
 """Of one connection on their way to a cluster; whoever brings more is not read meanwhile."""
-
-
-class _Parked:
-    """Polls that wait for records to become durable or to come from a slow disk, or
-    acknowledgements that came behind such polls."""
-
-    __slots__ = ("answers", "kind", "place", "rest", "subscription", "targets", "waiting")
-
-    def __init__(
-        self, place: Place, subscription: Subscription, kind: FrameType, correlations: bytes
-    ) -> None:
-        self.place = place
-        self.subscription = subscription
-        self.kind = kind
-        self.rest = correlations
-        self.answers: list[bytes] = []
-        self.targets = subscription.underway()
-        self.waiting: Waiting | None = None
 
 
 class BlipmqSession:
@@ -109,7 +93,9 @@ class BlipmqSession:
         self._written_bytes = 0
         """What was published since all of them were known to be written."""
         self._key = b""
-        self._parked: deque[_Parked] = deque()
+        self._parked: deque[Parked] = deque()
+        self._cautious = False
+        """Not everything that had come was served in the last turn."""
         timeout_ms = context.config.login_timeout_ms
         self._waiting_for_login = context.runtime.after(timeout_ms, self._give_up)
 
@@ -121,15 +107,8 @@ class BlipmqSession:
             return 0
         lapsed = self._lapsed()
         is_stranger = not self._authenticated
-        split = kernels.split_blipmq(
-            data,
-            self._forwarding.served(),
-            len(data),
-            timestamp_ms=self._context.runtime.now_ms(),
-            frame_bytes_max=LOGIN_FRAME_BYTES_MAX if is_stranger else self._frame_bytes_max,
-            batch_bytes_max=BATCH_BYTES_MAX,
-        )
-        self.wanted = split.wanted
+        split, end = self._split(data, self._forwarding.served())
+        self.wanted = split.wanted if end == len(data) else 0
         metrics, replies = self._context.metrics, self._replies
         left = _FRAMES_PER_TURN
         made_max = self._routes.made + _TOPICS_PER_TURN
@@ -137,6 +116,7 @@ class BlipmqSession:
             left -= 1
             if not left or self._routes.made >= made_max:
                 # Served in a moment, when others have had their turn.
+                self._cautious = True
                 replies.mute(_PAUSE_MS)
             if not isinstance(item, PublishRun | NumberRun):
                 if replies.full:
@@ -155,29 +135,11 @@ class BlipmqSession:
             ready = self._ready(item, item.correlations, data, item.start, item.end)
             if ready is None:
                 return item.start
+            stopped = self._serve_run(item, data) if ready else -1
             if not ready:
                 metrics.requests += len(item.correlations) // ID_BYTES
-            elif not self._authenticated:
-                metrics.requests += len(item.correlations) // ID_BYTES
-                self._refuse(item.correlations, 401, UNAUTHENTICATED)
-            elif isinstance(item, PublishRun):
-                metrics.requests += len(item.correlations) // ID_BYTES
-                if len(item.batch) > _LARGE_BYTES and item.facts.records == 1:
-                    self._publish_later(item)
-                else:
-                    self._publish(item, data)
-            elif item.kind == FrameType.ACK:
-                served = min(len(item.correlations) // ID_BYTES, _TAGS_PER_TURN)
-                metrics.requests += served
-                self._acknowledge(item.subscription, item.correlations[: served * ID_BYTES])
-                if served * ID_BYTES < len(item.correlations):
-                    replies.mute(_PAUSE_MS)
-                    return item.start + served * frames.NUMBER_FRAME_BYTES
-            else:
-                answered = self._poll(item)
-                metrics.requests += answered
-                if answered * ID_BYTES < len(item.correlations):
-                    return item.start + answered * frames.NUMBER_FRAME_BYTES
+            if stopped >= 0:
+                return stopped
         if split.refused and is_stranger and self._authenticated:
             # A large frame came together with the login: it is looked at once more.
             replies.mute(_PAUSE_MS)
@@ -187,7 +149,51 @@ class BlipmqSession:
             return len(data)
         if lapsed:
             self._give_up()
+        self._cautious = end < len(data)
+        if self._cautious:
+            replies.mute(_PAUSE_MS)
         return split.used
+
+    def _split(self, data: memoryview, start: int) -> tuple[BlipFrames, int]:
+        """(frames, up to where was looked for them).
+
+        Not far, if the last turn had to stop: what was split and not served is split again.
+        """
+        stranger = not self._authenticated
+        split = partial(
+            kernels.split_blipmq,
+            timestamp_ms=self._context.runtime.now_ms(),
+            frame_bytes_max=LOGIN_FRAME_BYTES_MAX if stranger else self._frame_bytes_max,
+            batch_bytes_max=BATCH_BYTES_MAX,
+        )
+        end = min(len(data), start + _CAUTIOUS_BYTES) if self._cautious else len(data)
+        found = split(data, start, end)
+        if found.used == start and end < len(data):
+            end = len(data)  # one frame is larger than that
+            found = split(data, start, end)
+        return found, end
+
+    def _serve_run(self, run: PublishRun | NumberRun, data: memoryview) -> int:
+        """Serve a run; returns where to go on in a later turn, or -1 if all of it is served."""
+        count = len(run.correlations) // ID_BYTES
+        if not self._authenticated:
+            self._refuse(run.correlations, 401, UNAUTHENTICATED)
+        elif isinstance(run, PublishRun):
+            if len(run.batch) > _LARGE_BYTES and run.facts.records == 1:
+                self._publish_later(run)
+            else:
+                self._publish(run, data)
+        elif run.kind == FrameType.ACK:
+            count = min(count, _TAGS_PER_TURN)
+            self._acknowledge(run.subscription, run.correlations[: count * ID_BYTES])
+            if count * ID_BYTES < len(run.correlations):
+                self._replies.mute(_PAUSE_MS)
+        else:
+            count = self._poll(run)
+        self._context.metrics.requests += count
+        if count * ID_BYTES < len(run.correlations):
+            return run.start + count * frames.NUMBER_FRAME_BYTES
+        return -1
 
     def close(self) -> None:
         self._ended = True
@@ -512,12 +518,12 @@ class BlipmqSession:
         correlations: bytes,
         disk: Later[None] | None = None,
     ) -> None:
-        parked = _Parked(self._replies.place(), subscription, kind, correlations)
+        parked = Parked(self._replies.place(), subscription, kind, correlations)
         self._parked.append(parked)
         if len(self._parked) == 1:
             self._wait(parked, disk)
 
-    def _wait(self, parked: _Parked, disk: Later[None] | None) -> None:
+    def _wait(self, parked: Parked, disk: Later[None] | None) -> None:
         """Go on with the first in line when the disk has answered."""
         if disk is not None:
             disk.then(lambda _: self._go_on(parked))
@@ -531,7 +537,7 @@ class BlipmqSession:
         )
         parked.waiting.then(lambda moved: self._go_on(parked, moved=bool(moved.value)))
 
-    def _go_on(self, parked: _Parked, *, moved: bool = True) -> None:
+    def _go_on(self, parked: Parked, *, moved: bool = True) -> None:
         if self._ended or not self._parked or self._parked[0] is not parked:
             return
         if self._lapsed():
@@ -554,7 +560,7 @@ class BlipmqSession:
             following = self._parked[0]
             self._context.runtime.soon(lambda: self._go_on(following))
 
-    def _retry(self, parked: _Parked, *, moved: bool) -> bool:
+    def _retry(self, parked: Parked, *, moved: bool) -> bool:
         """Answer polls that waited; False if they wait again."""
         while parked.rest and sum(map(len, parked.answers)) < _PARKED_BYTES_MAX:
             found = self._deliver(parked.subscription, memoryview(parked.rest))
@@ -571,7 +577,7 @@ class BlipmqSession:
             parked.rest = parked.rest[used * ID_BYTES :]
         return True
 
-    def _unmet(self, parked: _Parked) -> bool:
+    def _unmet(self, parked: Parked) -> bool:
         log = self._context.broker.log
         return any(log.marks(at).durable < end for at, end in parked.targets.items())
 
