@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final
 
 from pentalog import kernels
+from pentalog.broker.council import Council
 from pentalog.broker.deliveries import Subscription
 from pentalog.kernels import BlipFrames, NumberRun, PublishRun
 from pentalog.model.errors import BrokerError, RecordTooLarge
@@ -92,7 +93,7 @@ class BlipmqSession:
         """The last write to each partition: who polls elsewhere behind them shall find them."""
         self._written_bytes = 0
         """What was published since all of them were known to be written."""
-        self._key = b""
+        self._login: Callable[[Council], bytes] = lambda _: b""
         self._parked: deque[Parked] = deque()
         self._cautious = False
         """Not everything that had come was served in the last turn."""
@@ -135,10 +136,9 @@ class BlipmqSession:
             ready = self._ready(item, item.correlations, data, item.start, item.end)
             if ready is None:
                 return item.start
-            stopped = self._serve_run(item, data) if ready else -1
             if not ready:
                 metrics.requests += len(item.correlations) // ID_BYTES
-            if stopped >= 0:
+            elif (stopped := self._serve_run(item, data)) >= 0:
                 return stopped
         if split.refused and is_stranger and self._authenticated:
             # A large frame came together with the login: it is looked at once more.
@@ -233,7 +233,7 @@ class BlipmqSession:
         if self._asking.must_wait(self._written.values()):
             return None
         self._written.clear()
-        self._forwarding.forward(bytes(data[start:end]), correlations, self._key)
+        self._forwarding.forward(bytes(data[start:end]), correlations, self._login(council))
         return None if self._forwarding.busy or not self._forwarding.served() else False
 
     def _serve(self, frame: Frame) -> None:
@@ -279,7 +279,7 @@ class BlipmqSession:
         owner = keys.owner(key, self._context)
         if owner is not None:
             self._authenticated = True
-            self._key = key.encode()
+            self._login = partial(keys.forwarded, key, owner)
             self._token_id = owner.token_id
             if owner.proof is not None:
                 self._leave = self._context.broker.users.logins.enter(owner.proof, self._shut)

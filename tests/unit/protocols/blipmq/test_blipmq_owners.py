@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import sqlite3
+import sys
 from pathlib import Path
 
+import pytest
 from test_blipmq_session import ack, frame, frames_of, poll, publish, subscribe
 from tests.support.blipmq_world import AUTH, HELLO, BlipBroker, Connection
 
 from pentalog.broker.security import Kind, Operation, Principal, Unguarded, Verdict
 from pentalog.broker.state import FILE_NAME
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "cluster"))
+
+from blipmq_gateway import BlipConnection, BlipFleet, BlipGateway
 
 ALICE, BOB = Principal("User", "alice"), Principal("User", "bob")
 NOBODYS = 999
@@ -131,3 +137,35 @@ def test_a_right_that_was_taken_back_is_told_to_the_owner(tmp_path: Path) -> Non
     answers = frames_of(connect(broker, ALICE).ask(poll(number)))
     assert [answer[4] for answer in answers] == [6]
     broker.stop()
+
+
+def connect_to(gateway: BlipGateway, who: Principal) -> BlipConnection:
+    connection = BlipConnection(gateway)
+    connection.session._context.access.who = who
+    connection.ask(HELLO + AUTH)
+    return connection
+
+
+def test_a_client_is_the_same_principal_at_every_gateway(tmp_path: Path) -> None:
+    """It is known by its certificate, which the gateway that takes its frames on does not have."""
+    fleet = BlipFleet(tmp_path, "one", "two")
+    keeper = next(each for each in fleet.gateway._fleet.values() if each.keeps)
+    assert keeper is not fleet.gateway
+    number = subscribe(connect_to(fleet.gateway, ALICE))
+    connect_to(fleet.gateway, ALICE).ask(publish(b"x"))
+    for gateway in (fleet.gateway, keeper):
+        assert delivered(connect_to(gateway, BOB), number) == []
+    assert delivered(connect_to(keeper, ALICE), number) == [3]
+    assert connect_to(fleet.gateway, ALICE).ask(ack(number, 1)) == b""
+    fleet.stop()
+
+
+@pytest.mark.parametrize("secret", ["", "wrong"])
+def test_only_gateways_may_say_who_a_client_is(tmp_path: Path, secret: str) -> None:
+    fleet = BlipFleet(tmp_path, "one")
+    key = f"pentalog gateway {secret}\nUser:alice".encode()
+    connection = fleet.connect()
+    connection.ask(HELLO)
+    answer = connection.ask(frame(2, 2, len(key).to_bytes(2, "big") + key))
+    assert answer[4] == 6
+    fleet.stop()
