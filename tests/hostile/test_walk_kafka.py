@@ -12,7 +12,6 @@ import runpy
 import signal
 import socket
 import struct
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,8 +33,6 @@ turns: Final = SimpleNamespace(**runpy.run_path(str(_TURNS)))
 """How the benchmarks time the turns of a broker's loop."""
 
 TURN_MS_MAX: Final = 20.0
-RULER_MS: Final = 0.75
-"""CPU time of `turns.ruler_ms` on a machine for which the limit above is meant."""
 TOPICS: Final = 400
 PARTITIONS: Final = 400
 """Of one more topic."""
@@ -128,7 +125,7 @@ class Broker:
         os.kill(self.process.pid, signal.SIGUSR1)
         answer = self.ask(request)
         shown = turns.longest(self.process.pid, self._file)
-        return answer, shown["cpu_ms"] / max(1.0, shown["ruler_ms"] / RULER_MS)
+        return answer, shown["cpu_ms"] / max(1.0, shown["ruler_ms"] / turns.RULER_MS)
 
     def ask(self, request: bytes) -> bytes | None:
         """Send one request; returns its answer, or None if the connection was closed."""
@@ -171,7 +168,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     process = BrokerProcess(
         folder / "data",
         "--super-users", "User:ANONYMOUS",
-        command=(sys.executable, "-c", turns.PROGRAM),
+        program=turns.PROGRAM,
         environment={turns.FILE_VARIABLE: str(file)},
     )  # fmt: skip
     with process:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.simulation.planting import Planted, fault, patch
 
-from pentalog.broker import aggregates, named_producers
+from pentalog.broker import aggregates, named_producers, subscription_rows
 from pentalog.broker.aggregates import AggregateIndex, LocalAggregates
 from pentalog.broker.derived_topics import Derivation
 from pentalog.broker.named_producers import LocalNamedProducers
@@ -133,14 +133,14 @@ def derived_place_forgotten(stack: ExitStack) -> None:
 
 @_fault("quality 0 is delivered again after a crash")
 def quality_0_again(stack: ExitStack) -> None:
-    restored = LocalSubscriptions._restored
+    restore = subscription_rows.restore_window
 
-    def believe(owner: LocalSubscriptions, subscription: Any, entry: Any) -> Window:
-        window = restored(owner, subscription, entry)
+    def believe(state: Any, at: Any, row: Any, end: int) -> Window:
+        window = restore(state, at, row, end)
         window.doubtful_end = 0
         return window
 
-    patch(stack, LocalSubscriptions, "_restored", believe)
+    patch(stack, subscription_rows, "restore_window", believe)
 
 
 @_fault("quality 0 is delivered before its reservation is on the disk")
@@ -188,9 +188,9 @@ def pong_before_sync(stack: ExitStack) -> None:
 def subscription_confirmed_early(stack: ExitStack) -> None:
     opening = LocalSubscriptions.open
 
-    def confirm(owner: LocalSubscriptions, topic: str, *, leased: bool) -> Later[int]:
-        opening(owner, topic, leased=leased)
-        return Later.now(owner._next_id - 1)
+    def confirm(every: LocalSubscriptions, topic: str, *, leased: bool, owner: str) -> Later[int]:
+        opening(every, topic, leased=leased, owner=owner)
+        return Later.now(every._next_id - 1)
 
     patch(stack, LocalSubscriptions, "open", confirm)
 

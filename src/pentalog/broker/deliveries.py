@@ -51,6 +51,13 @@ class Subscription(Protocol):
     @property
     def topic(self) -> str: ...
     @property
+    def owner(self) -> str | None:
+        """The principal that opened it; None: nobody is known to, the next one adopts it."""
+
+    def adopt(self, owner: str) -> None:
+        """Give one without an owner to a principal."""
+
+    @property
     def leased(self) -> bool:
         """Are deliveries acknowledged?  If not, each is made once."""
 
@@ -96,7 +103,7 @@ class Subscriptions(Protocol):
     def watch(self, run: Callable[[], None]) -> Callable[[], None]:
         """Call `run` whenever another may keep them, until the function returned is called."""
 
-    def open(self, topic: str, *, leased: bool) -> Later[int]:
+    def open(self, topic: str, *, leased: bool, owner: str) -> Later[int]:
         """Make one that begins at the topic's end; its id, once it is on the disk."""
 
     def get(self, subscription_id: int) -> Subscription | None: ...
@@ -115,7 +122,7 @@ class Unsubscribed:
     def watch(self, run: Callable[[], None]) -> Callable[[], None]:
         return lambda: None
 
-    def open(self, topic: str, *, leased: bool) -> Later[int]:
+    def open(self, topic: str, *, leased: bool, owner: str) -> Later[int]:
         raise TopicNotFound(f"no subscription to {topic!r}: this broker keeps none")
 
     def get(self, subscription_id: int) -> Subscription | None:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import gzip
 import io
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pentalog import kernels
@@ -33,12 +33,40 @@ if TYPE_CHECKING:
     import wasmtime
 
 WASM_BYTES_MAX: Final = 32 << 20
+CODE_BYTES_MAX: Final = 4 << 20
+"""Functions of one module, all together: to compile them takes seconds."""
+FUNCTION_SQUARES_MAX: Final = 10**10
+"""The compiler may take time by the square of a function's bytes: one of 100 kB, some seconds."""
+FUNCTIONS_MAX: Final = 20_000
+PARTS_MAX: Final = 1_000
+"""Sections, imports and exports, each."""
+TABLES_MAX: Final = 4
+TABLE_ELEMENTS_MAX: Final = 100_000
 OUTPUT_BYTES_MAX: Final = 16 << 20
 """What a module may give back of one batch, and a chain of all it is shown at once."""
 TICK_MS: Final = 50
 """How often the clock of the engine is moved while something runs."""
 
 _GZIP_MAGIC: Final = b"\x1f\x8b"
+_WASM_MAGIC: Final = b"\0asm\1\0\0\0"
+"""How a binary module begins; the text form and components are refused."""
+_IMPORTS, _EXPORTS, _CODE = 2, 7, 10
+_COPIES_MAX: Final = 16
+"""How often a module may hand its output over in one call."""
+_GROUP_RECORDS: Final = 64
+_UNUSED_FEATURES: Final = (
+    "wasm_gc",
+    "wasm_function_references",
+    "wasm_exceptions",
+    "wasm_stack_switching",
+    "wasm_threads",
+    "wasm_memory64",
+    "wasm_multi_memory",
+    "wasm_custom_page_sizes",
+    "wasm_component_model",
+    "shared_memory",
+)
+"""No SmartModule needs these, and some of them take memory that no limit counts."""
 _TRANSFORMS: Final = {"filter": 0, "map": 1, "filter_map": 4, "array_map": 2, "aggregate": 3}
 """In the order in which they are looked for, with the numbers their failures carry."""
 _AGGREGATE: Final = 3
@@ -71,27 +99,31 @@ class Engine:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
+        self.ticks = 0
+        """How often the clock has been moved."""
         self._engine: wasmtime.Engine | None = None
 
     def tick(self) -> None:
-        """Move the clock by `TICK_MS`; from any thread."""
+        """Move the clock by `TICK_MS`."""
+        self.ticks += 1
         if self._engine is not None:
             self._engine.increment_epoch()
 
     def compile(self, wasm: bytes) -> Any:
-        """A module, checked; raises `SmartModuleInvalid`."""
+        """A module, checked; raises `SmartModuleInvalid`.
+
+        Always called on the same thread: the first call makes the engine that all share.
+        """
         try:
             import wasmtime
         except ImportError as error:
             raise SmartModuleInvalid(_MISSING) from error
         if self._engine is None:
-            config = wasmtime.Config()
-            config.consume_fuel = True
-            config.epoch_interruption = True
-            config.parallel_compilation = False
-            self._engine = wasmtime.Engine(config)
+            self._engine = wasmtime.Engine(_configuration())
+        binary = _unpacked(wasm)
+        _check_sizes(binary)
         try:
-            module = wasmtime.Module(self._engine, _unpacked(wasm))
+            module = wasmtime.Module(self._engine, binary)
         except wasmtime.WasmtimeError as error:
             first = str(error).splitlines()[0]
             raise SmartModuleInvalid(f"not a WebAssembly module: {first}") from error
@@ -115,6 +147,75 @@ def _unpacked(wasm: bytes) -> bytes:
     if len(wasm) > WASM_BYTES_MAX:
         raise SmartModuleInvalid(f"the module has more than {WASM_BYTES_MAX} bytes")
     return wasm
+
+
+def _configuration() -> wasmtime.Config:
+    import wasmtime
+
+    config = wasmtime.Config()
+    config.consume_fuel = True
+    config.epoch_interruption = True
+    config.parallel_compilation = False
+    for feature in _UNUSED_FEATURES:
+        if hasattr(wasmtime.Config, feature):
+            setattr(config, feature, False)
+    return config
+
+
+def _check_sizes(wasm: bytes) -> None:
+    """Refuse what is not a binary module or would take long to compile."""
+    if wasm[: len(_WASM_MAGIC)] != _WASM_MAGIC:
+        raise SmartModuleInvalid(
+            f"not a WebAssembly module: it begins with {wasm[:8]!r}; accepted are binary modules, "
+            "not their text form"
+        )
+    position, sections = len(_WASM_MAGIC), 0
+    while position < len(wasm):
+        sections += 1
+        kind = wasm[position]
+        size, start = _number(wasm, position + 1)
+        position = start + size
+        if sections > PARTS_MAX:
+            raise SmartModuleInvalid(f"the module has more than {PARTS_MAX} sections")
+        if kind in (_IMPORTS, _EXPORTS) and _number(wasm, start)[0] > PARTS_MAX:
+            raise SmartModuleInvalid(f"the module has more than {PARTS_MAX} imports or exports")
+        if kind == _CODE:
+            _check_code(wasm, start, position)
+
+
+def _check_code(wasm: bytes, start: int, end: int) -> None:
+    if end - start > CODE_BYTES_MAX:
+        raise SmartModuleInvalid(
+            f"the module has {end - start} bytes of code; accepted are {CODE_BYTES_MAX}"
+        )
+    count, position = _number(wasm, start)
+    if count > FUNCTIONS_MAX:
+        raise SmartModuleInvalid(f"the module has {count} functions; accepted are {FUNCTIONS_MAX}")
+    squares = 0
+    for _ in range(count):
+        size, position = _number(wasm, position)
+        position += size
+        squares += size * size
+        if squares > FUNCTION_SQUARES_MAX:
+            raise SmartModuleInvalid(
+                f"the functions of the module are too large to be compiled, one has {size} bytes; "
+                f"accepted are {FUNCTION_SQUARES_MAX} for the sum of the squares of their sizes: "
+                "split them, or build for size"
+            )
+
+
+def _number(wasm: bytes, position: int) -> tuple[int, int]:
+    """(the u32 at this position, the position after it)."""
+    value = shift = 0
+    while True:
+        if position >= len(wasm) or shift > 28:
+            raise SmartModuleInvalid("not a WebAssembly module: it ends too early")
+        byte = wasm[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return value, position
 
 
 def _check(module: Any) -> None:
@@ -143,8 +244,12 @@ class _Output:
 
     def __init__(self) -> None:
         self.copied = b""
+        self.copies = 0
 
     def copy(self, caller: Any, pointer: int, size: int) -> None:
+        self.copies += 1
+        if self.copies > _COPIES_MAX:
+            raise Broken(f"output handed back more than {_COPIES_MAX} times in one call")
         pointer &= 0xFFFFFFFF
         memory = caller["memory"]
         if not 0 <= size <= OUTPUT_BYTES_MAX or pointer + size > memory.data_len(caller):
@@ -167,7 +272,13 @@ class Instance:
         self._accumulator = link.accumulator
         self._output = output = _Output()
         self._store = store = wasmtime.Store(engine)
-        store.set_limits(memory_size=limits.memory_bytes, instances=1, memories=1)
+        store.set_limits(
+            memory_size=limits.memory_bytes,
+            table_elements=TABLE_ELEMENTS_MAX,
+            instances=1,
+            tables=TABLES_MAX,
+            memories=1,
+        )
         self._refuel()
         linker = wasmtime.Linker(engine)
         two = wasmtime.FuncType([wasmtime.ValType.i32(), wasmtime.ValType.i32()], [])
@@ -187,6 +298,10 @@ class Instance:
         self._transform: Any = exports[name]
         self._look_back: Any = exports.get("look_back")
         self._start(exports.get("init"))
+
+    @property
+    def memory_bytes(self) -> int:
+        return int(self._memory.data_len(self._store))
 
     @property
     def looks_back(self) -> bool:
@@ -255,6 +370,7 @@ class Instance:
     def _call(self, function: Callable[..., Any], given: bytes) -> int:
         self._refuel()
         self._output.copied = b""
+        self._output.copies = 0
         try:
             pointer = self._alloc(self._store, len(given))
             self._memory.write(self._store, given, pointer & 0xFFFFFFFF)
@@ -336,10 +452,12 @@ class Single(NamedTuple):
     value: bytes
 
 
-def singles(section: Section) -> list[Single]:
-    """Each record alone, to find the one that breaks a module."""
+def singles(section: Section, first: int = 0) -> Iterator[Single]:
+    """Each record alone, to find the one that breaks a module; `first` is the number of the first.
+
+    In turn, not all at once: there may be millions.
+    """
     data = bytes(section.records)
-    found: list[Single] = []
     start = 4
     for index in range(_I32.unpack_from(data)[0]):
         end = kernels.fluvio_end(data, start, len(data), 1)
@@ -347,9 +465,22 @@ def singles(section: Section) -> list[Single]:
             break
         key, value = _parts(data, start)
         alone = section._replace(records=_I32.pack(1) + data[start:end])
-        found.append(Single(alone, section.base_offset + index, key, value))
+        yield Single(alone, section.base_offset + first + index, key, value)
         start = end
-    return found
+
+
+def groups(section: Section) -> Iterator[tuple[int, Section]]:
+    """A few records at a time, each with the number of its first record."""
+    data = bytes(section.records)
+    start = 4
+    count = int(_I32.unpack_from(data)[0])
+    for first in range(0, count, _GROUP_RECORDS):
+        size = min(_GROUP_RECORDS, count - first)
+        end = kernels.fluvio_end(data, start, len(data), size)
+        if end < 0:
+            break
+        yield first, section._replace(records=_I32.pack(size) + data[start:end])
+        start = end
 
 
 def _parts(data: bytes, position: int) -> tuple[bytes | None, bytes]:

@@ -228,6 +228,10 @@ def _create_enlisted(database: sqlite3.Connection) -> None:
     )
 
 
+def _own_subscriptions(database: sqlite3.Connection) -> None:
+    database.execute("ALTER TABLE subscriptions ADD COLUMN owner TEXT")
+
+
 MIGRATIONS: Final[tuple[Callable[[sqlite3.Connection], None], ...]] = (
     _create_first_tables,
     _create_group_tables,
@@ -244,6 +248,7 @@ MIGRATIONS: Final[tuple[Callable[[sqlite3.Connection], None], ...]] = (
     _number_offsets,
     _reserve_deliveries,
     _create_enlisted,
+    _own_subscriptions,
 )
 """Step n brings a file from version n to n + 1.  Steps are never changed once released."""
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import zlib
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from pentalog.broker.needs import Rows
-from pentalog.broker.windows import WINDOW_OFFSETS_MAX
+from pentalog.broker.windows import WINDOW_OFFSETS_MAX, Window
 from pentalog.model.errors import StorageFailed
+from pentalog.model.types import Offset, Partition
+
+_log: Final = logging.getLogger(__name__)
 
 FIRST_ID: Final = 2
 """The original's self-test has taken 1 when its first client subscribes."""
@@ -21,6 +25,8 @@ class SubscriptionRow(NamedTuple):
     topic_id: UUID
     leased: bool
     used_ms: int
+    owner: str | None = None
+    """The principal that opened it; None: it was opened before owners were kept."""
 
 
 class WindowRow(NamedTuple):
@@ -37,9 +43,9 @@ def read(state: Rows) -> tuple[int, list[SubscriptionRow], list[WindowRow]]:
     """(the next id, subscriptions, windows)."""
     found = state.rows("SELECT next_id FROM subscription_ids WHERE lane = 0")
     subscriptions = [
-        SubscriptionRow(number, topic, UUID(bytes=topic_id), bool(leased), used_ms)
-        for number, topic, topic_id, leased, used_ms in state.rows(
-            "SELECT subscription_id, topic, topic_id, leased, used_ms FROM subscriptions"
+        SubscriptionRow(number, topic, UUID(bytes=topic_id), bool(leased), used_ms, owner)
+        for number, topic, topic_id, leased, used_ms, owner in state.rows(
+            "SELECT subscription_id, topic, topic_id, leased, used_ms, owner FROM subscriptions"
         )
     ]
     windows = [
@@ -57,14 +63,15 @@ def write_next_id(state: Rows, next_id: int) -> None:
 
 
 def write(state: Rows, row: SubscriptionRow) -> None:
-    number, topic, topic_id, leased, used_ms = row
+    number, topic, topic_id, leased, used_ms, owner = row
     state.write(
-        "INSERT OR REPLACE INTO subscriptions VALUES (?, ?, ?, ?, ?)",
+        "INSERT OR REPLACE INTO subscriptions VALUES (?, ?, ?, ?, ?, ?)",
         number,
         topic,
         topic_id.bytes,
         int(leased),
         used_ms,
+        owner,
     )
 
 
@@ -79,6 +86,33 @@ def write_window(state: Rows, row: WindowRow) -> None:
         packed,
         row.reserved,
     )
+
+
+def restore_window(state: Rows, at: Partition, row: WindowRow, end: Offset) -> Window:
+    """A window as an earlier life left it, of a partition that ends at `end`."""
+    # The window may start after records that a power cut removed.  New records reuse their
+    # offsets, so the row is corrected too: after another crash it would skip the new ones.
+    first, floor = min(row.first, end), min(row.floor, end)
+    states = row.states[: max(0, end - row.floor)]
+    if (first, floor, states) != (row.first, row.floor, row.states):
+        row = row._replace(first=first, floor=floor, states=states)
+        write_window(state, row)
+    window = Window(at, first, floor, states)
+    window.restore()
+    window.inherited = min(window.cursor, end)
+    window.reserved = window.reserved_end = row.reserved
+    window.reserved_at = window.cursor
+    window.doubtful_end = min(row.reserved, end)
+    if window.doubtful_end > window.cursor:
+        _log.info(
+            "subscription %d: of %d records of %s from offset %d on, those of quality 0 may "
+            "have been delivered before the crash and are passed over",
+            row.subscription_id,
+            window.doubtful_end - window.cursor,
+            at,
+            window.cursor,
+        )
+    return window
 
 
 def delete(state: Rows, subscription_id: int) -> None:

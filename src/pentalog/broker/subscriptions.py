@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from pentalog import kernels
@@ -21,7 +21,8 @@ from pentalog.broker.deliveries import OPEN_BYTES, Stretch, Subscription, Subscr
 from pentalog.broker.needs import Appendable, NamedTopics, Rows
 from pentalog.broker.port import Opened, Topic
 from pentalog.broker.reservations import Reservations
-from pentalog.broker.subscription_rows import SubscriptionRow, WindowRow
+from pentalog.broker.subscription_rows import SubscriptionRow
+from pentalog.broker.subscription_upkeep import Upkeep
 from pentalog.broker.topics import name_flaw
 from pentalog.broker.windows import (
     TAG_PARTITION_SHIFT,
@@ -37,17 +38,15 @@ from pentalog.model.errors import BrokerError, OffsetOutOfRange, Overloaded, Top
 from pentalog.model.later import Later, all_of
 from pentalog.model.settings import LogSettings
 from pentalog.model.types import Horizon, Marks, Offset, Partition
-from pentalog.runtime import Runtime, Timer
+from pentalog.runtime import Runtime, Slices
 
 _log: Final = logging.getLogger(__name__)
 
+_WINDOWS_PER_SUBSCRIPTION: Final = 50
+"""Partitions of all subscriptions together, for each that `subscriptions_max` allows."""
+_WINDOWS_PER_STEP: Final = 16
 OPENINGS_MAX: Final = 128
 """Opened batches kept, of all subscriptions together."""
-EXPIRE_MS: Final = 200
-"""How often leases are looked at, as in the original."""
-SAVE_MS: Final = 100
-"""How long a change may wait to be written."""
-IDLE_LOOK_MS: Final = 60_000
 _NO_LIMIT: Final = -(1 << 63)
 _TAG: Final = struct.Struct(">Q")
 
@@ -80,6 +79,15 @@ class LocalSubscription:
         return self.row.topic
 
     @property
+    def owner(self) -> str | None:
+        return self.row.owner
+
+    def adopt(self, owner: str) -> None:
+        assert self.row.owner is None, "it has an owner"
+        self.row = self.row._replace(owner=owner)
+        self._owner.changed(self)
+
+    @property
     def leased(self) -> bool:
         return self.row.leased
 
@@ -99,6 +107,7 @@ class LocalSubscription:
                 at = Partition(self.row.topic, len(self.windows))
                 self.windows.append(Window(at, 0, 0, bytearray()))
                 self.windows[-1].changed = True
+                self._owner.grown()
         return self._topic.settings
 
     def stretch(self) -> Stretch | Later[None] | None:
@@ -205,17 +214,19 @@ class LocalSubscription:
         except TopicNotFound:
             return ()
 
-    def expire(self, now_ms: int) -> None:
-        """Take back leases that have run out."""
+    def expire(self, now_ms: int) -> Iterator[None]:
+        """Take back leases that have run out, some at a time."""
         try:
             attempts_max = self.settings.delivery_attempts_max if self.sets_aside else -1
         except TopicNotFound:
             return
         for window, marks in self._marked():
-            if window.leases and window.expire(now_ms, marks.end, attempts_max):
-                self._owner.changed(self)
-                if window.dead:
-                    self._owner.dead_letters.begin(self, window)
+            while window.leases and window.is_due(now_ms):
+                if window.expire(now_ms, marks.end, attempts_max):
+                    self._owner.changed(self)
+                    if window.dead:
+                        self._owner.dead_letters.begin(self, window)
+                yield
 
     def view(self) -> SubscriptionView:
         behind = sum(max(0, marks.end - window.cursor) for window, marks in self._marked())
@@ -365,16 +376,17 @@ class LocalSubscriptions:
         self.reservations = Reservations(state)
         self._state = state
         self._subscriptions_max = config.subscriptions_max
-        self._idle_ms_max = config.subscription_idle_ms_max
         self._all: dict[int, LocalSubscription] = {}
         self._next_id = 0
-        self._dirty: dict[LocalSubscription, None] = {}
-        self._leasing: dict[LocalSubscription, None] = {}
+        self._opening = 0
+        """Subscriptions that are being opened."""
+        self._windows = 0
+        """Of all subscriptions together."""
+        self._slices = Slices(runtime)
         self._openings: OrderedDict[Window, None] = OrderedDict()
-        self._save_timer: Timer | None = None
-        self._expire_timer: Timer | None = None
-        self._idle_timer: Timer | None = None
-        self._closed = False
+        self._upkeep = Upkeep(
+            state, runtime, self._slices, self.reservations, self._all, self._abandoned, config
+        )
 
     def watch(self, run: Callable[[], None]) -> Callable[[], None]:
         return lambda: None
@@ -393,76 +405,97 @@ class LocalSubscriptions:
                 self._all[row.subscription_id] = LocalSubscription(self, row)
             else:
                 rows.delete(self._state, row.subscription_id)
+        orphans: set[int] = set()
         for entry in windows:
             subscription = self._all.get(entry.subscription_id)
             if subscription is not None and len(subscription.windows) == entry.partition:
-                subscription.windows.append(self._restored(subscription, entry))
+                at = Partition(subscription.topic, entry.partition)
+                window = rows.restore_window(self._state, at, entry, self.log.marks(at).end)
+                subscription.windows.append(window)
+            elif subscription is None:
+                orphans.add(entry.subscription_id)
+        for number in orphans:
+            rows.delete(self._state, number)
         for subscription in self._all.values():
+            self._windows += len(subscription.windows)
             for window in subscription.windows:
                 if window.dead:
                     self.dead_letters.begin(subscription, window)
-        self._idle_timer = self.runtime.after(self._idle_look_ms, self._look_for_idle)
+        self._upkeep.start()
 
-    def _restored(self, subscription: LocalSubscription, entry: WindowRow) -> Window:
-        at = Partition(subscription.topic, entry.partition)
-        # The window may start after records that a power cut removed.  New records reuse their
-        # offsets, so the row is corrected too: after another crash it would skip the new ones.
-        end = self.log.marks(at).end
-        first, floor = min(entry.first, end), min(entry.floor, end)
-        states = entry.states[: max(0, end - entry.floor)]
-        if (first, floor, states) != (entry.first, entry.floor, entry.states):
-            entry = entry._replace(first=first, floor=floor, states=states)
-            rows.write_window(self._state, entry)
-        window = Window(at, first, floor, states)
-        window.restore()
-        window.inherited = min(window.cursor, end)
-        window.reserved = window.reserved_end = entry.reserved
-        window.reserved_at = window.cursor
-        window.doubtful_end = min(entry.reserved, end)
-        if window.doubtful_end > window.cursor:
-            _log.info(
-                "subscription %d: of %d records of %s from offset %d on, those of quality 0 may "
-                "have been delivered before the crash and are passed over",
-                subscription.subscription_id,
-                window.doubtful_end - window.cursor,
-                at,
-                window.cursor,
-            )
-        return window
-
-    def open(self, topic: str, *, leased: bool) -> Later[int]:
-        if len(self._all) >= self._subscriptions_max:
+    def open(self, topic: str, *, leased: bool, owner: str) -> Later[int]:
+        if len(self._all) + self._opening >= self._subscriptions_max:
             raise Overloaded(
                 f"{len(self._all)} subscriptions are open, subscriptions_max allows no more: "
                 "poll an old one, or raise the setting"
             )
         found = self.topics.get(topic)
+        self._check_windows(found.partitions)
         self._state.check()
         number, self._next_id = self._next_id, self._next_id + 1
-        row = SubscriptionRow(number, found.name, found.topic_id, leased, self.runtime.now_ms())
-        subscription = self._all[number] = LocalSubscription(self, row)
         rows.write_next_id(self._state, self._next_id)
-        rows.write(self._state, row)
-        for index in range(found.partitions):
-            at = Partition(found.name, index)
-            end = self.log.marks(at).end
-            window = Window(at, end, end, bytearray())
-            subscription.windows.append(window)
-        self.reservations.write(number, subscription.windows)
+        now_ms = self.runtime.now_ms()
+        row = SubscriptionRow(number, found.name, found.topic_id, leased, now_ms, owner)
+        subscription = LocalSubscription(self, row)
+        later: Later[int] = Later()
+        self._opening += 1
+        self._windows += found.partitions
+
+        def opened(error: Exception | None) -> None:
+            self._opening -= 1
+            if error is None:
+                self._settle(subscription, later)
+                return
+            self._windows -= found.partitions
+            if not isinstance(error, BrokerError):
+                raise error
+            later.refuse(error)
+
+        self._slices.run(self._open(subscription, found), opened)
+        return later
+
+    def _check_windows(self, partitions: int) -> None:
+        """Refuse a subscription to many partitions if there are too many of those."""
+        windows_max = _WINDOWS_PER_SUBSCRIPTION * self._subscriptions_max
+        if self._windows + partitions > windows_max:
+            raise Overloaded(
+                f"subscriptions to {self._windows} partitions are open; accepted are {windows_max}:"
+                " close some, or raise subscriptions_max"
+            )
+
+    def _open(self, subscription: LocalSubscription, topic: Topic) -> Iterator[None]:
+        """Begin at the end of each partition, a few at a time."""
+        number = subscription.subscription_id
+        for start in range(0, topic.partitions, _WINDOWS_PER_STEP):
+            if start:
+                yield
+            some: list[Window] = []
+            for index in range(start, min(start + _WINDOWS_PER_STEP, topic.partitions)):
+                at = Partition(topic.name, index)
+                end = self.log.marks(at).end
+                some.append(Window(at, end, end, bytearray()))
+            self.reservations.write(number, some)
+            subscription.windows += some
+        if self.topics.get(topic.name).topic_id != topic.topic_id:
+            raise TopicNotFound(f"the topic {topic.name!r} is another one by now")
+        # The row comes last: windows without one are those of a subscription nobody has.
+        rows.write(self._state, subscription.row)
+        self._all[number] = subscription
+
+    def _settle(self, subscription: LocalSubscription, later: Later[int]) -> None:
+        """Confirm a subscription that is complete, once it is on the disk."""
         # A power cut must not remove records before its start: others would get their offsets.
         ends = self.log.ends([window.at for window in subscription.windows])
         self.metrics.subscriptions_opened += 1
-        later: Later[int] = Later()
 
         def settled(outcome: Later[None]) -> None:
             try:
                 _ = outcome.value
-                later.fill(number)
+                later.fill(subscription.subscription_id)
             except BrokerError as refusal:
                 later.refuse(refusal)
 
         all_of([self._state.settle(), ends]).then(settled)
-        return later
 
     def get(self, subscription_id: int) -> Subscription | None:
         return self._all.get(subscription_id)
@@ -472,11 +505,23 @@ class LocalSubscriptions:
         if subscription is None:
             return
         subscription.closed = True
-        self._dirty.pop(subscription, None)
-        self._leasing.pop(subscription, None)
+        self._windows -= len(subscription.windows)
+        self._upkeep.forget(subscription)
         for window in subscription.windows:
             self._openings.pop(window, None)
         rows.delete(self._state, subscription_id)
+
+    def _abandoned(self, subscription: LocalSubscription, idle_ms: int) -> None:
+        """Nobody has used it for too long."""
+        _log.info(
+            "subscription %d to %s is closed: nobody has used it for %d s "
+            "(subscription_idle_ms_max)",
+            subscription.subscription_id,
+            subscription.topic,
+            idle_ms // 1000,
+        )
+        self.metrics.subscriptions_expired += 1
+        self.close(subscription.subscription_id)
 
     def all(self) -> Sequence[SubscriptionView]:
         return [subscription.view() for subscription in self._all.values()]
@@ -489,33 +534,23 @@ class LocalSubscriptions:
 
     def stop(self) -> None:
         """Write what has changed; nothing happens by itself any more."""
-        self._closed = True
         self.reservations.close()
-        for timer in (self._save_timer, self._expire_timer, self._idle_timer):
-            if timer is not None:
-                timer.cancel()
         self.dead_letters.stop()
-        self._dirty = {each: None for each in self._all.values() if not each.closed}
-        self._save()
+        self._upkeep.stop()
 
     def abandon(self) -> None:
         """Stop, and write nothing more: they are kept elsewhere by now."""
         for subscription in self._all.values():
             subscription.closed = True
-        self._dirty.clear()
         self.stop()
 
     def changed(self, subscription: LocalSubscription) -> None:
         """Its states are to be written, and its leases to be watched."""
-        if subscription.closed or self._closed:
-            return
-        self._dirty[subscription] = None
-        if self._save_timer is None:
-            self._save_timer = self.runtime.after(SAVE_MS, self._save_in_time)
-        if any(window.leases for window in subscription.windows):
-            self._leasing[subscription] = None
-            if self._expire_timer is None:
-                self._expire_timer = self.runtime.after(EXPIRE_MS, self._expire)
+        self._upkeep.changed(subscription)
+
+    def grown(self) -> None:
+        """A topic has another partition: so has a subscription to it."""
+        self._windows += 1
 
     def keep(self, window: Window) -> None:
         """Note that this window's opened batches are in use; the longest unused are let go."""
@@ -528,64 +563,3 @@ class LocalSubscriptions:
 
     def monotonic_ms(self) -> int:
         return int(self.runtime.monotonic() * 1000)
-
-    def _expire(self) -> None:
-        self._expire_timer = None
-        now_ms = self.monotonic_ms()
-        for subscription in list(self._leasing):
-            subscription.expire(now_ms)
-            if not any(window.leases for window in subscription.windows):
-                self._leasing.pop(subscription, None)
-        if self._leasing and self._expire_timer is None:
-            self._expire_timer = self.runtime.after(EXPIRE_MS, self._expire)
-
-    def _save_in_time(self) -> None:
-        self._save_timer = None
-        self._save()
-
-    def _save(self) -> None:
-        try:
-            self._state.check()
-        except BrokerError:
-            if not self._closed:
-                self._save_timer = self.runtime.after(10 * SAVE_MS, self._save_in_time)
-            return
-        dirty, self._dirty = self._dirty, {}
-        for subscription in dirty:
-            subscription.row = subscription.row._replace(used_ms=subscription.used_ms)
-            rows.write(self._state, subscription.row)
-            self._write_windows(subscription)
-
-    def _write_windows(self, subscription: LocalSubscription) -> None:
-        windows = subscription.windows
-        if self._closed:
-            # Nothing is delivered from here on: what was reserved and not used is given back.
-            left = [each for each in windows if each.changed or each.reserved_end > each.cursor]
-            self.reservations.write(subscription.subscription_id, left, ahead=False)
-            return
-        unwritten = [window for window in windows if window.unwritten]
-        self.reservations.write(subscription.subscription_id, unwritten)
-        if any(window.unwritten for window in unwritten):
-            self.changed(subscription)
-
-    @property
-    def _idle_look_ms(self) -> int:
-        return max(1, min(IDLE_LOOK_MS, self._idle_ms_max // 2))
-
-    def _look_for_idle(self) -> None:
-        now_s = self.runtime.monotonic()
-        for subscription in list(self._all.values()):
-            idle_ms = int((now_s - subscription.used_s) * 1000)
-            if idle_ms >= self._idle_ms_max:
-                _log.info(
-                    "subscription %d to %s is closed: nobody has used it for %d s "
-                    "(subscription_idle_ms_max)",
-                    subscription.subscription_id,
-                    subscription.topic,
-                    idle_ms // 1000,
-                )
-                self.metrics.subscriptions_expired += 1
-                self.close(subscription.subscription_id)
-            elif abs(subscription.used_ms - subscription.row.used_ms) > self._idle_ms_max // 10:
-                self.changed(subscription)
-        self._idle_timer = self.runtime.after(self._idle_look_ms, self._look_for_idle)

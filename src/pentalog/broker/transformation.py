@@ -13,6 +13,9 @@ from pentalog.model.errors import SmartModuleInvalid, SmartModuleNotFound
 from pentalog.model.later import Later
 from pentalog.model.types import Offset
 
+BROKER: Final = ""
+"""The owner of what the broker does by itself: derived topics."""
+
 
 class SmartModule(NamedTuple):
     """A stored program."""
@@ -85,10 +88,12 @@ class SmartModules(Protocol):
     version: int
     """Grows with every change of any module."""
 
-    def create(self, module: SmartModule, *, dry_run: bool = False) -> Later[None]:
+    def create(
+        self, module: SmartModule, *, owner: str = BROKER, dry_run: bool = False
+    ) -> Later[None]:
         """Store it, in place of one of the same name; ready when it is checked and on the disk.
 
-        Refused with `SmartModuleInvalid`.
+        Refused with `SmartModuleInvalid`.  `owner` is the client whose share of the work it is.
         """
 
     def delete(self, name: str) -> None:
@@ -102,8 +107,11 @@ class SmartModules(Protocol):
     def watch(self, run: Callable[[], None]) -> Callable[[], None]:
         """Call `run` after every change; returns what ends that."""
 
-    def chain(self, links: Sequence[Link], *, version: int) -> Later[Chain]:
-        """Start programs, which are spoken to at `version` of Fluvio's protocol."""
+    def chain(self, links: Sequence[Link], *, version: int, owner: str = BROKER) -> Later[Chain]:
+        """Start programs, which are spoken to at `version` of Fluvio's protocol.
+
+        `owner` is the client whose share of memory and time they use.
+        """
 
 
 class Untransformed:
@@ -111,7 +119,9 @@ class Untransformed:
 
     version = 1
 
-    def create(self, module: SmartModule, *, dry_run: bool = False) -> Later[None]:
+    def create(
+        self, module: SmartModule, *, owner: str = BROKER, dry_run: bool = False
+    ) -> Later[None]:
         raise SmartModuleInvalid(_NONE)
 
     def delete(self, name: str) -> None:
@@ -129,7 +139,7 @@ class Untransformed:
     def watch(self, run: Callable[[], None]) -> Callable[[], None]:
         return lambda: None
 
-    def chain(self, links: Sequence[Link], *, version: int) -> Later[Chain]:
+    def chain(self, links: Sequence[Link], *, version: int, owner: str = BROKER) -> Later[Chain]:
         raise SmartModuleInvalid(_NONE)
 
 

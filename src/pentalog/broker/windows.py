@@ -22,6 +22,7 @@ TAG_PARTITION_SHIFT: Final = 48
 RESERVED_MIN: Final = 16
 RESERVED_MAX: Final = 65_536
 """Offsets reserved at a time, by how fast they are used; a crash may cost as many of quality 0."""
+_EXPIRED_PER_CALL: Final = 256
 _LEASE_MS_MAX: Final = 24 * 3600 * 1000
 _DEAD: Final = bytes(range(DEAD_ATTEMPTS, DEAD_TOO_LARGE + 1))
 
@@ -319,17 +320,22 @@ class Window:
             self.states[low:high] = part.replace(bytes((before,)), bytes((after,)))
         return count
 
+    def is_due(self, now_ms: int) -> bool:
+        return any(line[0].due_ms <= now_ms for line in self.leases.values())
+
     def expire(self, now_ms: int, behind: Offset, attempts_max: int) -> bool:
-        """Take back what is due; what was delivered often enough is to be set aside."""
+        """Take back some of what is due; what was delivered often enough is to be set aside."""
         due: list[Lease] = []
-        for attempt in list(self.leases):
-            line = self.leases[attempt]
-            while line and line[0].due_ms <= now_ms:
-                due.append(line.popleft())
+        while self.leases and len(due) < _EXPIRED_PER_CALL:
+            line = min(self.leases.values(), key=lambda line: _urgency(line[0]))
+            if line[0].due_ms > now_ms:
+                break
+            lease = line.popleft()
+            due.append(lease)
             if not line:
-                del self.leases[attempt]
+                del self.leases[lease.attempt]
         changed = False
-        for lease in sorted(due, key=_urgency):
+        for lease in due:
             dead = 0 < attempts_max <= lease.attempt
             after = DEAD_ATTEMPTS if dead else lease.attempt | AGAIN
             if not self.change(lease.start, lease.end, lease.attempt, after):

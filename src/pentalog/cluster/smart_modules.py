@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from pentalog.broker.smart_modules import LocalSmartModules
-from pentalog.broker.transformation import SmartModule
+from pentalog.broker.transformation import BROKER, SmartModule
 from pentalog.cluster.desk import Desk
 from pentalog.cluster.state_topic import BATCH_BYTES_MAX, ClusterState
 from pentalog.config import Config
@@ -35,11 +35,13 @@ class ClusterSmartModules(LocalSmartModules):
         if self._modules != before:
             self._changed()
 
-    def create(self, module: SmartModule, *, dry_run: bool = False) -> Later[None]:
+    def create(
+        self, module: SmartModule, *, owner: str = BROKER, dry_run: bool = False
+    ) -> Later[None]:
         if len(module.wasm) > WASM_BYTES_MAX:
             raise SmartModuleInvalid(
                 f"a module of {len(module.wasm)} bytes; a cluster keeps up to {WASM_BYTES_MAX}"
             )
         if not dry_run:
             self._state.check()
-        return super().create(module, dry_run=dry_run)
+        return super().create(module, owner=owner, dry_run=dry_run)

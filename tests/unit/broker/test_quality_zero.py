@@ -28,7 +28,7 @@ class World:
         self._count = 0
 
     def subscribe(self, *, leased: bool) -> int:
-        later = self.broker.subscriptions.open("t", leased=leased)
+        later = self.broker.subscriptions.open("t", leased=leased, owner="User:ANONYMOUS")
         self.broker.runtime.step()
         return later.value
 

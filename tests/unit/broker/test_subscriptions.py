@@ -32,7 +32,7 @@ def broker(tmp_path: Path) -> Iterator[BlipBroker]:
 
 
 def subscribe(broker: BlipBroker, topic: str = "t", *, leased: bool = True) -> Subscription:
-    later = broker.subscriptions.open(topic, leased=leased)
+    later = broker.subscriptions.open(topic, leased=leased, owner="User:ANONYMOUS")
     broker.runtime.step()
     found = broker.subscriptions.get(later.value)
     assert found is not None
@@ -400,7 +400,7 @@ def test_there_is_a_largest_number(tmp_path: Path) -> None:
     broker.topic("t")
     subscription = subscribe(broker)
     with pytest.raises(Overloaded, match="subscriptions_max"):
-        broker.subscriptions.open("t", leased=True)
+        broker.subscriptions.open("t", leased=True, owner="User:ANONYMOUS")
     broker.subscriptions.close(subscription.subscription_id)
     subscribe(broker)
     broker.stop()
@@ -419,7 +419,7 @@ def test_a_deleted_topic_takes_its_subscriptions_along(broker: BlipBroker) -> No
 
 def test_a_broker_without_subscriptions() -> None:
     with pytest.raises(TopicNotFound):
-        UNSUBSCRIBED.open("t", leased=True)
+        UNSUBSCRIBED.open("t", leased=True, owner="User:ANONYMOUS")
     assert UNSUBSCRIBED.get(1) is None
     assert UNSUBSCRIBED.all() == ()
 

@@ -13,6 +13,8 @@ FRAME_BYTES_MAX: Final = 16 << 20
 NUMBER_FRAME_BYTES: Final = 21
 """Size of a POLL or ACK frame on the wire."""
 ID_BYTES: Final = 8
+PAYLOAD_BYTES_MAX: Final = 128 << 10
+"""More than the longest key or name of a topic has."""
 _TEXT_BYTES_MAX: Final = 1_000
 
 _HEAD: Final = struct.Struct(">IB8s")
@@ -40,7 +42,11 @@ class Frame(NamedTuple):
 
 
 def read(data: memoryview, start: int, end: int) -> Frame:
-    """The frame whose type is at `start`; the kernel has seen that it is whole and of a kind."""
+    """The frame whose type is at `start`; the kernel has seen that it is whole and of a kind.
+
+    What no frame but a PUBLISH needs of its payload is not copied.
+    """
+    end = min(end, start + 9 + PAYLOAD_BYTES_MAX)
     return Frame(
         FrameType(data[start]), bytes(data[start + 1 : start + 9]), bytes(data[start + 9 : end])
     )

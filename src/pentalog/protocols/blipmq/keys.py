@@ -10,6 +10,7 @@ import hmac
 import ipaddress
 from typing import Final, NamedTuple
 
+from pentalog.broker.council import Council
 from pentalog.broker.logins import KEY, Proof
 from pentalog.broker.port import Broker
 from pentalog.broker.security import ANONYMOUS, Principal
@@ -17,6 +18,8 @@ from pentalog.config import Config
 from pentalog.session import Context
 
 DEVELOPMENT_KEY: Final = "dev-key"
+_GATEWAY: Final = "pentalog gateway "
+"""How one gateway's key begins at another; the owner's secret and a principal follow."""
 CONFIGURED: Final = Principal("User", "blipmq")
 """Whoever comes with a key of the configuration, unless a certificate or the listener says more."""
 
@@ -33,7 +36,7 @@ class Owner(NamedTuple):
 
 def owner(key: str, context: Context) -> Owner | None:
     """Whose key is this?  None: nobody's."""
-    found = _of_user(key, context.broker)
+    found = _of_gateway(key, context.broker) or _of_user(key, context.broker)
     if found is not None:
         return found
     if not accepted(key, context.config, context.peer):
@@ -41,6 +44,31 @@ def owner(key: str, context: Context) -> Owner | None:
     if context.access.who != ANONYMOUS or not context.config.blipmq_api_keys:
         return Owner(context.access.who)
     return Owner(CONFIGURED)
+
+
+def forwarded(key: str, found: Owner, council: Council) -> bytes:
+    """What a gateway logs in with at another one, for a client that came with this key.
+
+    Where the key alone does not say who the client is, the gateway does.
+    """
+    told = found.proof is not None or found.token_id or found.who in (ANONYMOUS, CONFIGURED)
+    if told or not council.secret:
+        return key.encode()
+    return f"{_GATEWAY}{council.secret}\n{found.who}".encode()
+
+
+def _of_gateway(key: str, broker: Broker) -> Owner | None:
+    """Whom another gateway has found a client to be; believed if it knows the gateways' secret."""
+    secret = broker.council.secret
+    if broker.knowledge.current or not secret or not key.startswith(_GATEWAY):
+        return None
+    said, _, name = key.removeprefix(_GATEWAY).partition("\n")
+    if not hmac.compare_digest(said.encode(), secret.encode()):
+        return None
+    try:
+        return Owner(Principal.parse(name))
+    except ValueError:
+        return None
 
 
 def _of_user(key: str, broker: Broker) -> Owner | None:

@@ -106,7 +106,7 @@ class Asking:
 
     def _poll(self, run: NumberRun) -> Next:
         subscription = self._broker.subscriptions.get(run.subscription)
-        if subscription is None:
+        if subscription is None or not rights.owns(self._access, subscription):
             return Next.SERVE
         knowledge = self._broker.knowledge
         return self._ask(

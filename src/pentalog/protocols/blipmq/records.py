@@ -36,6 +36,8 @@ class Routes:
         self._number = number
         self._version = topics.version
         self._known: dict[bytes, Partition] = {}
+        self.made = 0
+        """Topics made for this connection."""
 
     def knows(self, name: bytes) -> bool:
         """Has it been written to, with topics as they are?"""
@@ -77,6 +79,7 @@ class Routes:
         partitions = self._topics.create(spec).partitions
         self._usage.changed(partitions)
         self._access.record("create topic", topic)
+        self.made += 1
         return partitions
 
     def batch_bytes_max(self, at: Partition) -> int:

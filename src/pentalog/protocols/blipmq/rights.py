@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from pentalog.broker import rights
+from pentalog.broker.deliveries import Subscription
 from pentalog.broker.rights import Need
-from pentalog.broker.security import Access
+from pentalog.broker.security import Access, Kind, Operation
 from pentalog.protocols.blipmq.frames import FrameType
 
 
@@ -37,6 +38,19 @@ def check(access: Access, kind: FrameType, topic: str) -> None:
     """Raise `Unauthorized` unless it may be done.  Asked before anything is looked up."""
     if access.guarded:
         rights.check_for(access, NEEDS[kind], topic)
+
+
+def owns(access: Access, subscription: Subscription) -> bool:
+    """May this client use the subscription as its own?  Administrators may use every one."""
+    owner, who = subscription.owner, str(access.who)
+    if owner == who:
+        return True
+    if owner is None:
+        if not access.could(Operation.READ, Kind.TOPIC, subscription.topic):
+            return False
+        subscription.adopt(who)
+        return True
+    return access.guarded and access.could(Operation.ALTER, Kind.CLUSTER)
 
 
 def check_creation(access: Access, topic: str) -> None:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from pentalog import kernels
+from pentalog.broker.council import Council
 from pentalog.broker.deliveries import Subscription
-from pentalog.broker.port import Waiting
-from pentalog.kernels import NumberRun, PublishRun
+from pentalog.kernels import BlipFrames, NumberRun, PublishRun
 from pentalog.model.errors import BrokerError, RecordTooLarge
 from pentalog.model.later import Later
 from pentalog.model.types import Ack, Appended, Horizon, Partition
@@ -31,8 +32,9 @@ from pentalog.protocols.blipmq.forwarding import FORWARDED, Forwarding
 from pentalog.protocols.blipmq.frames import FRAME_BYTES_MAX, ID_BYTES, Frame, FrameType
 from pentalog.protocols.blipmq.lookups import Asking, Item, Next
 from pentalog.protocols.blipmq.messages import Nack
+from pentalog.protocols.blipmq.parked import Parked
 from pentalog.protocols.blipmq.records import BATCH_BYTES_MAX, Routes
-from pentalog.session import Context, Place, Replies
+from pentalog.session import Context, Replies
 
 _log: Final = logging.getLogger(__name__)
 
@@ -42,26 +44,20 @@ _PARKED_BYTES_MAX: Final = 4 << 20
 """Deliveries made at once for polls that had to wait; the others find nothing, and poll again."""
 _PARKED_MAX: Final = 64
 """Runs of polls that may wait; further ones find nothing."""
+_FRAMES_PER_TURN: Final = 500
+"""Frames served one by one in a turn; those after them are served in the next one."""
+_CAUTIOUS_BYTES: Final = 32 << 10
+_TOPICS_PER_TURN: Final = 4
+"""Topics made in a turn because they were named: each is a directory and some files."""
+_LARGE_BYTES: Final = 4 << 20
+"""A message that takes long to take out of its frame, and as long to append."""
+LOGIN_FRAME_BYTES_MAX: Final = 160 << 10
+"""Before login: a hundredth of the largest frame, and room for the longest key."""
+_TAGS_PER_TURN: Final = 8_192
+"""Acknowledgements settled in a turn."""
+_PAUSE_MS: Final = 0
 _UNWRITTEN_BYTES_MAX: Final = 8 << 20
 """Of one connection on their way to a cluster; whoever brings more is not read meanwhile."""
-
-
-class _Parked:
-    """Polls that wait for records to become durable or to come from a slow disk, or
-    acknowledgements that came behind such polls."""
-
-    __slots__ = ("answers", "kind", "place", "rest", "subscription", "targets", "waiting")
-
-    def __init__(
-        self, place: Place, subscription: Subscription, kind: FrameType, correlations: bytes
-    ) -> None:
-        self.place = place
-        self.subscription = subscription
-        self.kind = kind
-        self.rest = correlations
-        self.answers: list[bytes] = []
-        self.targets = subscription.underway()
-        self.waiting: Waiting | None = None
 
 
 class BlipmqSession:
@@ -97,8 +93,10 @@ class BlipmqSession:
         """The last write to each partition: who polls elsewhere behind them shall find them."""
         self._written_bytes = 0
         """What was published since all of them were known to be written."""
-        self._key = b""
-        self._parked: deque[_Parked] = deque()
+        self._login: Callable[[Council], bytes] = lambda _: b""
+        self._parked: deque[Parked] = deque()
+        self._cautious = False
+        """Not everything that had come was served in the last turn."""
         timeout_ms = context.config.login_timeout_ms
         self._waiting_for_login = context.runtime.after(timeout_ms, self._give_up)
 
@@ -109,17 +107,18 @@ class BlipmqSession:
             self._forwarding.room()
             return 0
         lapsed = self._lapsed()
-        split = kernels.split_blipmq(
-            data,
-            self._forwarding.served(),
-            len(data),
-            timestamp_ms=self._context.runtime.now_ms(),
-            frame_bytes_max=self._frame_bytes_max,
-            batch_bytes_max=BATCH_BYTES_MAX,
-        )
-        self.wanted = split.wanted
+        is_stranger = not self._authenticated
+        split, end = self._split(data, self._forwarding.served())
+        self.wanted = split.wanted if end == len(data) else 0
         metrics, replies = self._context.metrics, self._replies
+        left = _FRAMES_PER_TURN
+        made_max = self._routes.made + _TOPICS_PER_TURN
         for item in split.items:
+            left -= 1
+            if not left or self._routes.made >= made_max:
+                # Served in a moment, when others have had their turn.
+                self._cautious = True
+                replies.mute(_PAUSE_MS)
             if not isinstance(item, PublishRun | NumberRun):
                 if replies.full:
                     return item[0] - 4
@@ -139,26 +138,62 @@ class BlipmqSession:
                 return item.start
             if not ready:
                 metrics.requests += len(item.correlations) // ID_BYTES
-            elif not self._authenticated:
-                metrics.requests += len(item.correlations) // ID_BYTES
-                self._refuse(item.correlations, 401, UNAUTHENTICATED)
-            elif isinstance(item, PublishRun):
-                metrics.requests += len(item.correlations) // ID_BYTES
-                self._publish(item, data)
-            elif item.kind == FrameType.ACK:
-                metrics.requests += len(item.correlations) // ID_BYTES
-                self._acknowledge(item)
-            else:
-                answered = self._poll(item)
-                metrics.requests += answered
-                if answered * ID_BYTES < len(item.correlations):
-                    return item.start + answered * frames.NUMBER_FRAME_BYTES
+            elif (stopped := self._serve_run(item, data)) >= 0:
+                return stopped
+        if split.refused and is_stranger and self._authenticated:
+            # A large frame came together with the login: it is looked at once more.
+            replies.mute(_PAUSE_MS)
+            return split.used
         if split.refused:
             self._violation(split.refused)
             return len(data)
         if lapsed:
             self._give_up()
+        self._cautious = end < len(data)
+        if self._cautious:
+            replies.mute(_PAUSE_MS)
         return split.used
+
+    def _split(self, data: memoryview, start: int) -> tuple[BlipFrames, int]:
+        """(frames, up to where was looked for them).
+
+        Not far, if the last turn had to stop: what was split and not served is split again.
+        """
+        stranger = not self._authenticated
+        split = partial(
+            kernels.split_blipmq,
+            timestamp_ms=self._context.runtime.now_ms(),
+            frame_bytes_max=LOGIN_FRAME_BYTES_MAX if stranger else self._frame_bytes_max,
+            batch_bytes_max=BATCH_BYTES_MAX,
+        )
+        end = min(len(data), start + _CAUTIOUS_BYTES) if self._cautious else len(data)
+        found = split(data, start, end)
+        if found.used == start and end < len(data):
+            end = len(data)  # one frame is larger than that
+            found = split(data, start, end)
+        return found, end
+
+    def _serve_run(self, run: PublishRun | NumberRun, data: memoryview) -> int:
+        """Serve a run; returns where to go on in a later turn, or -1 if all of it is served."""
+        count = len(run.correlations) // ID_BYTES
+        if not self._authenticated:
+            self._refuse(run.correlations, 401, UNAUTHENTICATED)
+        elif isinstance(run, PublishRun):
+            if len(run.batch) > _LARGE_BYTES and run.facts.records == 1:
+                self._publish_later(run)
+            else:
+                self._publish(run, data)
+        elif run.kind == FrameType.ACK:
+            count = min(count, _TAGS_PER_TURN)
+            self._acknowledge(run.subscription, run.correlations[: count * ID_BYTES])
+            if count * ID_BYTES < len(run.correlations):
+                self._replies.mute(_PAUSE_MS)
+        else:
+            count = self._poll(run)
+        self._context.metrics.requests += count
+        if count * ID_BYTES < len(run.correlations):
+            return run.start + count * frames.NUMBER_FRAME_BYTES
+        return -1
 
     def close(self) -> None:
         self._ended = True
@@ -199,7 +234,7 @@ class BlipmqSession:
         if self._asking.must_wait(self._written.values()):
             return None
         self._written.clear()
-        self._forwarding.forward(bytes(data[start:end]), correlations, self._key)
+        self._forwarding.forward(bytes(data[start:end]), correlations, self._login(council))
         return None if self._forwarding.busy or not self._forwarding.served() else False
 
     def _serve(self, frame: Frame) -> None:
@@ -260,7 +295,7 @@ class BlipmqSession:
         owner = keys.owner(key, self._context)
         if owner is not None:
             self._authenticated = True
-            self._key = key.encode()
+            self._login = partial(keys.forwarded, key, owner)
             self._token_id = owner.token_id
             if owner.proof is not None:
                 self._leave = self._context.broker.users.logins.enter(owner.proof, self._shut)
@@ -313,7 +348,8 @@ class BlipmqSession:
         try:
             rights.check(self._context.access, frame.kind, asked.topic)
             self._routes.require(asked.topic)
-            later = self._subscriptions.open(asked.topic, leased=asked.qos == 1)
+            owner = str(self._context.access.who)
+            later = self._subscriptions.open(asked.topic, leased=asked.qos == 1, owner=owner)
         except BrokerError as refusal:
             raise Nack(code_of(refusal), f"cannot subscribe: {refusal}") from refusal
         if later.ready:
@@ -327,6 +363,18 @@ class BlipmqSession:
             return frames.ack(correlation, opened.value)
         except BrokerError as refusal:
             return self._nacks(correlation, code_of(refusal), f"cannot subscribe: {refusal}")
+
+    def _publish_later(self, run: PublishRun) -> None:
+        """Append a large message in a turn of its own; nothing is served before that."""
+        release = self._replies.hold()
+
+        def append() -> None:
+            # What is held is served in a later turn, so behind this.
+            release()
+            if not self._ended:
+                self._publish(run, memoryview(b""))
+
+        self._context.runtime.soon(append)
 
     def _publish(self, run: PublishRun, data: memoryview) -> None:
         log = self._context.broker.log
@@ -385,18 +433,28 @@ class BlipmqSession:
     def _publish_refused(self, correlations: bytes, refusal: BrokerError, qos: int) -> None:
         self._refuse(correlations, code_of(refusal), publish_failed(refusal, qos))
 
-    def _acknowledge(self, run: NumberRun) -> None:
-        subscription = self._subscriptions.get(run.subscription)
-        unknown = run.correlations
+    def _acknowledge(self, number: int, tags: bytes) -> None:
+        subscription = self._find(number)
+        unknown = tags
         if subscription is not None:
-            if not self._may(FrameType.ACK, subscription, run.correlations):
+            if not self._may(FrameType.ACK, subscription, tags):
                 return
             if 0 < len(self._parked) < _PARKED_MAX:
-                self._park(subscription, FrameType.ACK, run.correlations)
+                self._park(subscription, FrameType.ACK, tags)
                 return
-            unknown = subscription.acknowledge(run.correlations)
+            unknown = subscription.acknowledge(tags)
         if unknown:
             self._refuse(unknown, 404, UNKNOWN_TAG)
+
+    def _find(self, number: int) -> Subscription | None:
+        """The subscription of this number; another principal's is answered like one that is not.
+
+        One that an older version left without an owner is adopted by the first who may read.
+        """
+        subscription = self._subscriptions.get(number)
+        if subscription is None or rights.owns(self._context.access, subscription):
+            return subscription
+        return None
 
     def _may(self, kind: FrameType, subscription: Subscription, correlations: bytes) -> bool:
         """May this still be done with a subscription?  If not, that is answered."""
@@ -409,7 +467,7 @@ class BlipmqSession:
 
     def _poll(self, run: NumberRun) -> int:
         """How many of the polls are answered, or will be."""
-        subscription = self._subscriptions.get(run.subscription)
+        subscription = self._find(run.subscription)
         asked = len(run.correlations) // ID_BYTES
         if subscription is None or not self._may(FrameType.POLL, subscription, run.correlations):
             return asked
@@ -476,12 +534,12 @@ class BlipmqSession:
         correlations: bytes,
         disk: Later[None] | None = None,
     ) -> None:
-        parked = _Parked(self._replies.place(), subscription, kind, correlations)
+        parked = Parked(self._replies.place(), subscription, kind, correlations)
         self._parked.append(parked)
         if len(self._parked) == 1:
             self._wait(parked, disk)
 
-    def _wait(self, parked: _Parked, disk: Later[None] | None) -> None:
+    def _wait(self, parked: Parked, disk: Later[None] | None) -> None:
         """Go on with the first in line when the disk has answered."""
         if disk is not None:
             disk.then(lambda _: self._go_on(parked))
@@ -495,7 +553,7 @@ class BlipmqSession:
         )
         parked.waiting.then(lambda moved: self._go_on(parked, moved=bool(moved.value)))
 
-    def _go_on(self, parked: _Parked, *, moved: bool = True) -> None:
+    def _go_on(self, parked: Parked, *, moved: bool = True) -> None:
         if self._ended or not self._parked or self._parked[0] is not parked:
             return
         try:
@@ -510,7 +568,7 @@ class BlipmqSession:
             following = self._parked[0]
             self._context.runtime.soon(lambda: self._go_on(following))
 
-    def _serve_parked(self, parked: _Parked, *, moved: bool) -> bool:
+    def _serve_parked(self, parked: Parked, *, moved: bool) -> bool:
         """Serve what had to wait, unless the right was revoked; False: it waits again."""
         if self._lapsed():
             parked.answers.append(self._nacks(parked.rest, 401, UNAUTHENTICATED))
@@ -528,7 +586,7 @@ class BlipmqSession:
             parked.answers.append(self._nacks(parked.rest, code_of(refusal), text))
             return True
 
-    def _retry(self, parked: _Parked, *, moved: bool) -> bool:
+    def _retry(self, parked: Parked, *, moved: bool) -> bool:
         """Answer polls that waited; False if they wait again."""
         while parked.rest and sum(map(len, parked.answers)) < _PARKED_BYTES_MAX:
             found = self._deliver(parked.subscription, memoryview(parked.rest))
@@ -545,7 +603,7 @@ class BlipmqSession:
             parked.rest = parked.rest[used * ID_BYTES :]
         return True
 
-    def _unmet(self, parked: _Parked) -> bool:
+    def _unmet(self, parked: Parked) -> bool:
         log = self._context.broker.log
         return any(log.marks(at).durable < end for at, end in parked.targets.items())
 

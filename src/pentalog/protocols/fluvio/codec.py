@@ -23,6 +23,9 @@ from pentalog.kernels import Buffer
 T = TypeVar("T")
 
 TEXT_BYTES_MAX: Final = 32_767
+_SHARED_BYTES_MIN: Final = 4_096
+ELEMENTS_MAX: Final = 2_000
+"""Elements of all lists and maps of one request: each takes a few microseconds to read."""
 _I16: Final = struct.Struct(">h")
 _U16: Final = struct.Struct(">H")
 _I32: Final = struct.Struct(">i")
@@ -38,13 +41,21 @@ class Undecodable(Exception):
 class Reader:
     """Takes values off a request, in order; every one is checked against what is there."""
 
-    __slots__ = ("at", "data", "end", "version")
+    __slots__ = ("at", "data", "elements_left", "end", "version")
 
-    def __init__(self, data: memoryview, start: int, end: int, version: int) -> None:
+    def __init__(
+        self,
+        data: memoryview,
+        start: int,
+        end: int,
+        version: int,
+        elements_max: int = ELEMENTS_MAX,
+    ) -> None:
         self.data = data
         self.at = start
         self.end = end
         self.version = version
+        self.elements_left = elements_max
 
     @property
     def left(self) -> int:
@@ -119,17 +130,27 @@ class Reader:
         return bytes(self.data[start : start + size])
 
     def many(self, read: Callable[[], T]) -> list[T]:
-        count = max(0, self.i32())
+        count = self.counted(max(0, self.i32()))
         if count > self.left:
             raise Undecodable(f"{count} elements in {self.left} bytes")
         return [read() for _ in range(count)]
+
+    def counted(self, count: int) -> int:
+        """Charge elements to the request before they are read."""
+        self.elements_left -= count
+        if self.elements_left < 0:
+            raise Undecodable(
+                f"{count} elements in a list; accepted are {ELEMENTS_MAX} in all lists of one "
+                "request: send several"
+            )
+        return count
 
     def option(self, read: Callable[[], T]) -> T | None:
         return read() if self.boolean() else None
 
     def texts(self) -> dict[str, str]:
         """A map of texts."""
-        return {self.text(): self.text() for _ in range(self.u16())}
+        return {self.text(): self.text() for _ in range(self.counted(self.u16()))}
 
     def duration_ms(self) -> int:
         seconds, nanoseconds = self.u64(), self.u32()
@@ -149,11 +170,34 @@ def is_told(text: str) -> bool:
 class Writer:
     """Builds one answer at one version."""
 
-    __slots__ = ("out", "version")
+    __slots__ = ("_before", "out", "version")
 
     def __init__(self, version: int) -> None:
         self.out = bytearray()
         self.version = version
+        self._before: list[bytes | bytearray] = []
+        """Pieces that come before `out`."""
+
+    @property
+    def pieces(self) -> list[bytes | bytearray]:
+        """Everything written: large values as they are, not copies of them."""
+        return [*self._before, self.out]
+
+    @property
+    def size(self) -> int:
+        return len(self.out) + sum(map(len, self._before))
+
+    def shared(self, data: bytes) -> Writer:
+        """Bytes that are not copied if they are many: only for answers sent as `pieces`."""
+        return self.u32(len(data)).attach(data)
+
+    def attach(self, data: bytes) -> Writer:
+        """The same without their length."""
+        if len(data) < _SHARED_BYTES_MIN:
+            return self.raw(data)
+        self._before += (self.out, data)
+        self.out = bytearray()
+        return self
 
     def raw(self, data: Buffer) -> Writer:
         self.out += data

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -12,12 +12,24 @@ from pentalog.broker.security import Kind
 from pentalog.model.errors import BrokerError, OffsetOutOfRange, StorageFailed, Unauthorized
 from pentalog.model.later import Later, all_of
 from pentalog.model.types import Horizon, Marks, Offset, Partition
-from pentalog.protocols.fluvio import errors, lookups, messages, records, rights, streams
+from pentalog.protocols.fluvio import (
+    errors,
+    frames,
+    lookups,
+    messages,
+    records,
+    rights,
+    streams,
+)
 from pentalog.protocols.fluvio.codec import Writer
 from pentalog.protocols.fluvio.errors import WireError
 from pentalog.protocols.fluvio.messages import Fetch, PartitionFetch
-from pentalog.protocols.fluvio.session import Answer, Call
+from pentalog.protocols.fluvio.session import WORK_BYTES, Answer, Call, raise_error
 
+WAITS_MAX: Final = 100
+"""Fetches of one connection that may wait for records; further ones are answered at once."""
+_PARTS_AT_ONCE: Final = 2
+"""Partitions that are served without a pause."""
 _LENGTH: Final = struct.Struct(">i")
 _NO_MARKS: Final = Marks(0, 0, 0, 0)
 _CONSUMER_ID_VERSION: Final = 23
@@ -47,6 +59,8 @@ class Reading:
     def _behind(self) -> dict[Partition, Offset] | None:
         """Where to wait; None if some partition can be answered as it is."""
         if self._wish.wait_ms <= 0 and self._horizon is Horizon.END:
+            return None
+        if len(self._call.session.waits) >= WAITS_MAX:
             return None
         broker = self._call.context.broker
         positions: dict[Partition, Offset] = {}
@@ -78,23 +92,43 @@ class Reading:
 
         def waited(_: Later[bool]) -> None:
             session.waits.discard(waiting)
-            self._read()
+            if session.replies.full:
+                # Many that waited together would fill the memory together.
+                session.replies.when_room(self._read)
+            else:
+                session.soon(self._read)
 
         self._answer = self._call.place()
         waiting.then(waited)
 
     def _read(self) -> None:
+        """Read on; in slices, where there is much."""
+        if len(self._parts) <= _PARTS_AT_ONCE:
+            for _ in self._reading():
+                pass
+            return
+        if self._answer is None:
+            self._answer = self._call.place()
+        self._call.context.slices.run(self._reading(), raise_error)
+
+    def _reading(self) -> Iterator[None]:
         """One partition after the other: what one has taken the next may not bring."""
         while self._next < len(self._parts):
+            yield
             if self._call.session.ended:
                 return
             part = self._parts[self._next]
             self._next += 1
             at = Partition(part.topic, part.partition)
-            bytes_max = max(1, min(part.bytes_max, self._bytes_left))
+            bytes_max = max(1, min(part.bytes_max, self._bytes_left, streams.OPEN_BYTES_MAX))
             try:
                 rights.check(self._call, rights.SPU, part.topic)
                 self._call.context.broker.topics.get(part.topic)
+                if self._bytes_left <= 0:
+                    # The answer is full: as if there were nothing new.
+                    marks = self._call.context.broker.log.marks(at)
+                    self._put(part, errors.FINE, marks, b"", part.offset)
+                    continue
                 opened = self._call.context.broker.log.open(
                     at, part.offset, bytes_max=bytes_max, horizon=self._horizon
                 )
@@ -125,7 +159,8 @@ class Reading:
         self._call.context.metrics.sent_records += count
         # A client takes the next offset from the last batch, or from here if there is none.
         next_offset = 0 if count else opened.next_offset
-        self._bytes_left = max(1, self._bytes_left - len(record_set))
+        self._bytes_left -= len(record_set)
+        self._call.session.work += len(record_set) // WORK_BYTES
         self._put(part, errors.FINE, opened.marks, record_set, next_offset)
 
     def _refuse(self, part: PartitionFetch, refusal: BrokerError) -> None:
@@ -154,7 +189,8 @@ class Reading:
             horizon=self._horizon,
             next_offset=next_offset,
         )
-        self._bodies.append(bytes(body.out + _LENGTH.pack(len(record_set)) + record_set))
+        body.out += _LENGTH.pack(len(record_set))
+        self._bodies.append(bytes(body.out + record_set))
 
     def _finish(self) -> None:
         size_bytes = sum(len(body or b"") for body in self._bodies)
@@ -165,11 +201,12 @@ class Reading:
         for name, parts in self._wish.topics:
             body.text(name).u32(len(parts))
             for _ in parts:
-                body.raw(next(bodies))
+                body.attach(next(bodies))
+        head = frames.answer_head(self._call.head.correlation_id, body.size)
         if self._answer is None:
-            self._call.answer(body)
+            self._call.session.send(head, *body.pieces)
         else:
-            self._answer.fill(body)
+            self._answer.place.fill(head, *body.pieces)
 
 
 def serve(call: Call) -> None:
@@ -190,14 +227,26 @@ def serve_offsets(call: Call) -> None:
     call.know(lambda known: lookups.marks(known, by_topic))
     if consumer_id is not None:
         _know_offsets(call, consumer_id, topics)
-    every = [Partition(name, index) for name, indexes in topics for index in indexes]
-    shown = {at: _shown(call, at) for at in every}
+    call.slice(_finding_offsets(call, topics, consumer_id))
+
+
+def _finding_offsets(
+    call: Call, topics: list[tuple[str, list[int]]], consumer_id: str | None
+) -> Iterator[None]:
+    shown: dict[Partition, int] = {}
+    for name, indexes in topics:
+        for index in indexes:
+            at = Partition(name, index)
+            if at not in shown:
+                shown[at] = _shown(call, at)
+                yield
     ends = call.context.broker.log.ends([at for at in shown if shown[at] == errors.NONE])
-    starts = _consumer_starts(call, consumer_id, every)
+    starts = _consumer_starts(call, consumer_id, list(shown))
+    yield
     both = all_of([ends, starts])
     answer = None if both.ready else call.place()
 
-    def settled(_: Later[None]) -> None:
+    def writing() -> Iterator[None]:
         body = call.writer()
         body.u32(len(topics))
         for name, indexes in topics:
@@ -205,12 +254,20 @@ def serve_offsets(call: Call) -> None:
             for index in indexes:
                 at = Partition(name, index)
                 _write_marks(body, call, at, shown[at], ends.value.get(at), starts)
+                yield
         if answer is None:
             call.answer(body)
         else:
             answer.fill(body)
 
-    both.then(settled)
+    if answer is None:
+        yield from writing()
+    else:
+
+        def settled(_: Later[None]) -> None:
+            call.context.slices.run(writing(), raise_error)
+
+        both.then(settled)
 
 
 def _know_offsets(call: Call, consumer_id: str, topics: list[tuple[str, list[int]]]) -> None:

@@ -51,6 +51,12 @@ def answer(correlation_id: int, body: Writer) -> bytearray:
     return bytearray(_HEAD.pack(len(body.out) + 4, correlation_id)) + body.out
 
 
+def answer_pieces(correlation_id: int, head: Writer, body: Writer) -> list[bytes | bytearray]:
+    """A whole frame, in pieces that are not copied."""
+    size = len(head.out) + body.size
+    return [bytes(answer_head(correlation_id, size) + head.out), *body.pieces]
+
+
 def answer_head(correlation_id: int, body_bytes: int) -> bytes:
     """What comes before a body that is sent in pieces of its own."""
     return _HEAD.pack(body_bytes + 4, correlation_id)

@@ -18,6 +18,8 @@ _LENGTH_MIN: Final = BATCH_HEADER_BYTES - _FRAMING_BYTES
 _MAGIC: Final = 2
 _LENGTH: Final = struct.Struct(">i")
 LINKS_MAX: Final = 16
+BATCHES_MAX: Final = 10_000
+"""Of one Produce."""
 
 
 class PartitionData(NamedTuple):
@@ -85,7 +87,10 @@ def _read_produce(reader: Reader, *, documented: bool) -> Produce:
     if timeout_ms < 0:
         raise Undecodable(f"a timeout of {timeout_ms} ms; accepted is 0 or more")
 
+    batches_left = BATCHES_MAX
+
     def partition() -> PartitionData:
+        nonlocal batches_left
         index = reader.u32()
         if documented:
             return PartitionData(index, [_read_batch(reader, reader.end)])
@@ -93,6 +98,9 @@ def _read_produce(reader: Reader, *, documented: bool) -> Produce:
         batches: list[tuple[int, int]] = []
         while reader.at < end:
             batches.append(_read_batch(reader, end))
+            if len(batches) > batches_left:
+                raise Undecodable(f"more than {BATCHES_MAX} batches in one request: send several")
+        batches_left -= len(batches)
         return PartitionData(index, batches)
 
     topics = reader.many(lambda: TopicData(reader.text(), reader.many(partition)))

@@ -6,6 +6,7 @@ gives it.  Only what this broker can honour is read into a `TopicWish`; the rest
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -40,6 +41,8 @@ _ONLINE: Final = 1
 SIZE_UNKNOWN: Final = -2
 """What the original says of partitions whose size is not told."""
 _MODULES_VERSION_VISIBLE: Final = 19
+_REPLICA: Final = struct.Struct(">IIi")
+"""A partition, the number of its copies, and the SPU that has the one."""
 
 
 class TopicWish(NamedTuple):
@@ -152,7 +155,7 @@ def _skip_package(reader: Reader) -> None:
     if reader.version >= _MODULES_VERSION_VISIBLE:
         reader.u8()
     reader.option(reader.text)
-    for _ in range(reader.u16()):
+    for _ in range(reader.counted(reader.u16())):
         reader.text()
         reader.option(reader.text)
         reader.boolean()
@@ -165,8 +168,8 @@ def write_topic(writer: Writer, topic: Topic | None, leader: Callable[[int], int
     writer.u8(_COMPUTED).u32(partitions).u32(1).boolean(topic is not None)
     _write_settings(writer, topic)
     writer.u8(_PROVISIONED).u16(partitions)
-    for index in range(partitions):
-        writer.u32(index).u32(1).i32(leader(index))
+    pack = _REPLICA.pack
+    writer.raw(b"".join([pack(index, 1, leader(index)) for index in range(partitions)]))
     if writer.version >= 14:
         writer.u16(0)
     writer.text("")
@@ -244,4 +247,4 @@ def write_module(writer: Writer, module: SmartModule, *, summary: bool) -> None:
     else:
         writer.u8(0)
     writer.u8(0) if not summary else writer.u8(1).u32(len(module.wasm))
-    writer.u8(0).bytes_(b"" if summary else module.wasm)
+    writer.u8(0).shared(b"" if summary else module.wasm)

@@ -6,10 +6,10 @@ offset to read.  One is added on the way in and taken off on the way out, here a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 
-from pentalog.broker.port import Committed, Fence
+from pentalog.broker.port import Broker, Committed, Fence
 from pentalog.broker.security import Kind
 from pentalog.model.errors import BrokerError, TopicNotFound, Unauthorized
 from pentalog.model.later import Later, all_of
@@ -17,7 +17,7 @@ from pentalog.model.types import Offset, Partition
 from pentalog.protocols.fluvio import errors, rights
 from pentalog.protocols.fluvio.codec import Writer, is_told
 from pentalog.protocols.fluvio.errors import WireError
-from pentalog.protocols.fluvio.session import Answer, Call
+from pentalog.protocols.fluvio.session import Answer, Call, raise_error
 
 _FILTER_VERSION = 24
 
@@ -35,25 +35,49 @@ def fetch(call: Call) -> None:
         consumer_id = reader.option(reader.text)
     reader.finish()
     call.know(lambda known: [known.topics(), *(() if consumer_id else [known.groups()])])
-    broker = call.context.broker
-    sizes = {topic.name: topic.partitions for topic in broker.topics.all() if is_told(topic.name)}
-    offsets = broker.groups.offsets
+    offsets = call.context.broker.groups.offsets
     groups = sorted(offsets.groups()) if consumer_id is None else [consumer_id]
     call.know(lambda known: [known.offsets(group, at and [at]) for group in groups])
-    access = call.context.access
+    call.slice(_finding(call, groups, at))
+
+
+def _finding(call: Call, groups: list[str], at: Partition | None) -> Iterator[None]:
+    """Find the offsets that this client may see, and answer with them."""
+    broker, access = call.context.broker, call.context.access
+    offsets = broker.groups.offsets
     found: list[tuple[str, Partition, Committed]] = []
     asked: list[Later[None]] = []
     for group in groups:
+        yield
         if not is_told(group) or not access.sees(Kind.GROUP, group):
             continue
-        asked.append(offsets.settled(group))
-        for where, kept in offsets.committed(group, None if at is None else [at]).items():
-            known = where.index < sizes.get(where.topic, 0)
-            if known and access.sees(Kind.TOPIC, where.topic):
+        settled = offsets.settled(group)
+        if not settled.ready:
+            asked.append(settled)
+        kept_by_group = offsets.committed(group, None if at is None else [at])
+        yield
+        for where, kept in kept_by_group.items():
+            if _is_shown(broker, where) and access.sees(Kind.TOPIC, where.topic):
                 found.append((group, where, kept))
-    settled = all_of(asked)
-    answer = None if settled.ready else call.place()
-    settled.then(lambda done: _answer_fetch(call, answer, found, done))
+            yield
+    every = all_of(asked)
+    answer = None if every.ready else call.place()
+    if answer is None:
+        yield from _answer_fetch(call, answer, found, every)
+    else:
+
+        def settled_all(done: Later[None]) -> None:
+            call.context.slices.run(_answer_fetch(call, answer, found, done), raise_error)
+
+        every.then(settled_all)
+
+
+def _is_shown(broker: Broker, at: Partition) -> bool:
+    """Is this a partition that clients can be told of?"""
+    try:
+        return is_told(at.topic) and at.index < broker.topics.get(at.topic).partitions
+    except TopicNotFound:
+        return False
 
 
 def _answer_fetch(
@@ -61,7 +85,7 @@ def _answer_fetch(
     answer: Answer | None,
     found: list[tuple[str, Partition, Committed]],
     settled: Later[None],
-) -> None:
+) -> Iterator[None]:
     error = errors.FINE
     try:
         _ = settled.value
@@ -69,7 +93,10 @@ def _answer_fetch(
         error, found = errors.error_of(refusal), []
     body = call.writer()
     error.write(body)
-    body.many(found, lambda entry: _write(body, *entry))
+    body.u32(len(found))
+    for entry in found:
+        _write(body, *entry)
+        yield
     _send(call, answer, body)
 
 

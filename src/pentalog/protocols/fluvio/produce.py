@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -23,10 +23,10 @@ from pentalog.model.later import Later
 from pentalog.model.settings import LogSettings
 from pentalog.model.types import Ack, Appended, Partition
 from pentalog.protocols.fluvio import errors, messages, records, rights, transforms
-from pentalog.protocols.fluvio.codec import Writer
+from pentalog.protocols.fluvio.codec import Undecodable, Writer
 from pentalog.protocols.fluvio.errors import WireError
 from pentalog.protocols.fluvio.messages import Produce
-from pentalog.protocols.fluvio.session import Answer, Call
+from pentalog.protocols.fluvio.session import Answer, Call, raise_error
 from pentalog.runtime import Timer
 
 _INLINE_BYTES_MAX: Final = 32 << 10
@@ -37,6 +37,10 @@ Translate: TypeAlias = Callable[[memoryview, int], list[bytearray]]
 """The log's batches of what lies in a buffer, within so many bytes once opened."""
 
 _log: Final = logging.getLogger(__name__)
+SEVERAL_BYTES_MAX: Final = 32 << 20
+"""A request for several partitions: as much as a producer sends at once, and little to copy."""
+_ENTRIES_AT_ONCE: Final = 4
+"""Partitions that are served without a pause."""
 
 
 class Entry:
@@ -239,6 +243,11 @@ def serve(call: Call) -> None:
         Transforming(writing).start()
         writing.conclude()
         return
+    if len(at) > _ENTRIES_AT_ONCE and size_bytes > SEVERAL_BYTES_MAX:
+        raise Undecodable(
+            f"{size_bytes} bytes for {len(at)} partitions; accepted are {SEVERAL_BYTES_MAX} for "
+            f"more than {_ENTRIES_AT_ONCE}: send several requests"
+        )
     Taking(writing).start()
     writing.conclude()
 
@@ -264,9 +273,19 @@ class Taking:
                 self._left.append((entry, part.batches))
             self._writing.entries.append(entries)
         self._left.reverse()
+        if len(self._left) > _ENTRIES_AT_ONCE:
+            self._detach()
         self._serve()
 
     def _serve(self) -> None:
+        """Serve the entries in one go, or in slices if the request was detached."""
+        if self._let_go is None:
+            for _ in self._steps():
+                pass
+        else:
+            self._writing.call.context.slices.run(self._steps(), raise_error)
+
+    def _steps(self) -> Iterator[None]:
         while self._left:
             entry, batches = self._left[-1]
             try:
@@ -283,6 +302,7 @@ class Taking:
                 entry.refuse(refusal)
                 self._writing.arrived(entry)
             self._left.pop()
+            yield
         if self._let_go is not None:
             self._let_go()
 
@@ -303,14 +323,17 @@ class Taking:
 
     def _offload(self, translate: Translate, bytes_max: int) -> None:
         """Translate elsewhere, from a copy: the receive buffer is not kept."""
-        call = self._writing.call
         if self._let_go is None:
-            self._let_go = call.session.replies.hold()
-            self._data = memoryview(bytearray(self._data))
-            for entry, _ in self._left:
-                self._writing.wait(entry)
+            self._detach()
         work = partial(translate, self._data, bytes_max)
-        call.context.runtime.offload(_LANE, work, self._translated)
+        self._writing.call.context.runtime.offload(_LANE, work, self._translated)
+
+    def _detach(self) -> None:
+        """Let the request outlive this turn: copy it, and let later requests wait."""
+        self._let_go = self._writing.call.session.replies.hold()
+        self._data = memoryview(bytearray(self._data))
+        for entry, _ in self._left:
+            self._writing.wait(entry)
 
     def _translated(self, translated: list[bytearray] | None, error: BaseException | None) -> None:
         entry, _ = self._left.pop()
@@ -360,7 +383,11 @@ class Transforming:
             return
         modules = self._call.context.broker.smart_modules
         try:
-            chain = modules.chain(self._writing.wish.links, version=self._call.version)
+            chain = modules.chain(
+                self._writing.wish.links,
+                version=self._call.version,
+                owner=transforms.owner_of(self._call.context),
+            )
         except BrokerError as refusal:
             self._refuse_all(transforms.chain_error(refusal))
         else:

@@ -11,7 +11,7 @@ from pentalog.broker.security import CLUSTER_NAME, Access, Kind, Operation
 from pentalog.protocols.fluvio import objects
 
 if TYPE_CHECKING:
-    from pentalog.protocols.fluvio.door import Objects
+    from pentalog.protocols.fluvio.door import Objects, Steps
     from pentalog.protocols.fluvio.session import Call
 
 Needs = Callable[[str, str], tuple[Need, ...]]
@@ -79,11 +79,32 @@ def check(call: Call, table: Mapping[int, Needs], first: str, second: str = "") 
         rights.check_for(access, table[call.head.key], first, second)
 
 
-def visible(access: Access, label: str, found: Objects) -> Objects:
-    """The objects of a kind that this caller may know of."""
+def visible(access: Access, label: str, found: Objects) -> Steps[Objects]:
+    """The objects of a kind that this caller may know of; found out in steps.
+
+    The watches of one connection share them while neither objects nor rules change.
+    """
     if not access.guarded:
         return found
+    version = access.rules.version
+    kept = access.remembered.get((_VISIBLE, label))
+    if kept is not None and access.version == version and kept[0] is found:
+        seen: Objects = kept[1]
+        return seen
     if label in (objects.TOPIC, objects.PARTITION):
-        return {name: kept for name, kept in found.items() if access.sees(Kind.TOPIC, name)}
-    nothing: Mapping[str, Any] = {}
-    return found if access.sees(Kind.CLUSTER, CLUSTER_NAME) else nothing
+        chosen: dict[str, Any] = {}
+        for number, (name, each) in enumerate(found.items()):
+            if access.sees(Kind.TOPIC, name):
+                chosen[name] = each
+            if not number % _NAMES_PER_STEP:
+                yield
+        seen = chosen
+    else:
+        seen = found if access.sees(Kind.CLUSTER, CLUSTER_NAME) else {}
+    if access.version == access.rules.version == version:
+        access.remembered[_VISIBLE, label] = found, seen
+    return seen
+
+
+_VISIBLE: Final = "fluvio objects"
+_NAMES_PER_STEP: Final = 64

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import ClassVar, Final
 
 from pentalog.broker.port import TopicSpec
+from pentalog.broker.security import Kind
 from pentalog.broker.transformation import SmartModule
 from pentalog.model.errors import BrokerError, Overloaded, SmartModuleInvalid
 from pentalog.model.later import Later
-from pentalog.protocols.fluvio import errors, objects, rights
-from pentalog.protocols.fluvio.codec import Reader, Undecodable, Writer
+from pentalog.protocols.fluvio import errors, frames, objects, rights, transforms
+from pentalog.protocols.fluvio.codec import Reader, Undecodable, Writer, is_told
 from pentalog.protocols.fluvio.errors import WireError
 from pentalog.protocols.fluvio.forwarding import Errand, is_forwarded, is_trusted, owned
-from pentalog.protocols.fluvio.session import Answer, Api, Call, FluvioSession
+from pentalog.protocols.fluvio.session import CHANGE_WORK, Answer, Api, Call, FluvioSession
 from pentalog.protocols.fluvio.watches import WATCHES_MAX, Watch
 from pentalog.session import Context, Replies
 
@@ -23,6 +24,9 @@ VERSION_MIN: Final = 11
 """Older ones wrap objects in another way, which no client in use sends."""
 VERSION_MAX: Final = 19
 _LIST_VERSION_MIN: Final = 15
+_FILTERS_MAX: Final = 100
+"""Of one List: every name is compared with every filter."""
+_TOPICS_PER_STEP: Final = 32
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _RETENTION_S_MIN: Final = 10
 _SEGMENT_BYTES_MIN: Final = 1024
@@ -161,7 +165,11 @@ def _create_module(
     call: Call, name: str, wish: objects.ModuleWish, *, dry_run: bool
 ) -> Later[None]:
     modules = call.context.broker.smart_modules
-    made = modules.create(SmartModule(name, wish.wasm, wish.package), dry_run=dry_run)
+    made = modules.create(
+        SmartModule(name, wish.wasm, wish.package),
+        owner=transforms.owner_of(call.context),
+        dry_run=dry_run,
+    )
     if not dry_run:
         call.context.access.record("create SmartModule", name)
     return made
@@ -186,14 +194,51 @@ def _create_topic(
     spec = TopicSpec(name=name, partitions=wish.partitions, settings=settings)
     call.context.usage.check_change()
     call.know(lambda known: [known.topics()])
-    if dry_run:
+    if dry_run or call.context.broker.knowledge.current:
         topics.create(spec, dry_run=True)
+    if dry_run:
         return None
-    call.know(lambda _: [topics.prepare(spec)])
-    topics.create(spec)
-    call.context.usage.changed(wish.partitions)
-    call.context.access.record("create topic", name)
-    return topics.settle()
+
+    def make() -> Later[None]:
+        call.session.work += CHANGE_WORK
+        topics.create(spec)
+        call.context.usage.changed(wish.partitions)
+        call.context.access.record("create topic", name)
+        return topics.settle()
+
+    return _when_prepared(call, spec, make)
+
+
+def _when_prepared(call: Call, spec: TopicSpec, make: Callable[[], Later[None]]) -> Later[None]:
+    """Do it once the directories of a topic are there; nothing else is served meanwhile."""
+    if not call.context.broker.knowledge.current:
+        call.know(lambda _: [call.context.broker.topics.prepare(spec)])
+        return make()
+    prepared = call.context.broker.topics.prepare(spec)
+    if prepared.ready:
+        prepared.check()
+        return make()
+    made: Later[None] = Later()
+    release = call.session.replies.hold()
+
+    def settled(later: Later[None]) -> None:
+        try:
+            made.fill(later.value)
+        except BrokerError as refusal:
+            made.refuse(refusal)
+
+    def arrived(later: Later[None]) -> None:
+        release()
+        try:
+            later.check()
+            settling = make()
+        except BrokerError as refusal:
+            made.refuse(refusal)
+        else:
+            settling.then(settled)
+
+    prepared.then(arrived)
+    return made
 
 
 def _check_topic(name: str, wish: objects.TopicWish) -> None:
@@ -269,6 +314,7 @@ def _delete(call: Call, label: str, name: str) -> Later[None]:
         call.context.usage.check_change()
         call.know(lambda known: [known.topics()])
         partitions = broker.topics.get(name).partitions
+        call.session.work += CHANGE_WORK
         broker.topics.delete(name)
         call.context.usage.changed(partitions)
         call.context.access.record("delete topic", name)
@@ -282,33 +328,64 @@ def _delete(call: Call, label: str, name: str) -> Later[None]:
 def list_objects(call: Call) -> None:
     label, reader = _unwrap(call.reader)
     filters = reader.many(reader.text)
+    if len(filters) > _FILTERS_MAX:
+        raise Undecodable(f"{len(filters)} filters; accepted are {_FILTERS_MAX}")
     summary = reader.boolean()
     system = reader.boolean()
     reader.finish()
     if label in (objects.TOPIC, objects.PARTITION):
         call.know(lambda known: [known.topics(settings=True)])
-    body = call.writer()
+    if label not in (objects.TOPIC, objects.PARTITION) or call.context.broker.knowledge.current:
+        call.slice(_listing(call, label, filters, summary=summary, system=system))
+        return
+    found = {
+        name: entry
+        for name, entry in call.session.door.seen(label).items()
+        if not system and _matches(filters, name) and call.context.access.sees(Kind.TOPIC, name)
+    }
+    if label == objects.PARTITION:
+        call.know(lambda known: [known.sizes(found), *(known.partitions(name) for name in found)])
+    call.slice(_write_list(call, label, found, filters, summary=summary, system=system))
+
+
+def _listing(
+    call: Call, label: str, filters: list[str], *, summary: bool, system: bool
+) -> Iterator[None]:
+    """Find what is listed, and answer with it."""
+    door, access = call.session.door, call.context.access
+    found: dict[str, object] = {}
     if label == objects.SPU:
-        spus = call.session.door.spus.seen_by(call.context).values()
-        chosen = [spu for spu in spus if _matches(filters, spu.name)]
-        body.many(chosen, lambda spu: objects.write_spu(body, spu))
-    elif label in objects.EMPTY:
-        body.u32(0)
+        found.update(door.spus.seen_by(call.context))
+    elif label in (objects.TOPIC, objects.PARTITION):
+        for number, topic in enumerate(() if system else call.context.broker.topics.all()):
+            if not number % _TOPICS_PER_STEP:
+                yield
+            if not access.guarded or access.sees(Kind.TOPIC, topic.name):
+                found[topic.name] = topic
     else:
-        door = call.session.door
-        is_split = label in (objects.TOPIC, objects.PARTITION)
-        found = {
-            name: entry
-            for name, entry in rights.visible(call.context.access, label, door.seen(label)).items()
-            if (not is_split or not system) and _matches(filters, name)
-        }
-        if label == objects.PARTITION:
-            call.know(
-                lambda known: [known.sizes(found), *(known.partitions(name) for name in found)]
-            )
-        shown = system and _matches(filters, objects.OFFSETS_TOPIC)
-        door.write_all(body, label, found, summary=summary, system=shown)
-    call.answer(call.writer().text(label).bytes_(body.out))
+        found.update((yield from rights.visible(access, label, door.seen(label))))
+    chosen: dict[str, object] = {}
+    for name, each in found.items():
+        if _matches(filters, name) and is_told(name):
+            chosen[name] = each
+        yield
+    yield from _write_list(call, label, chosen, filters, summary=summary, system=system)
+
+
+def _write_list(
+    call: Call,
+    label: str,
+    found: Mapping[str, object],
+    filters: list[str],
+    *,
+    summary: bool,
+    system: bool,
+) -> Iterator[None]:
+    body = call.writer()
+    shown = system and _matches(filters, objects.OFFSETS_TOPIC)
+    yield from call.session.door.write_all(body, label, found, summary=summary, system=shown)
+    head = call.writer().text(label).u32(body.size)
+    call.session.send(*frames.answer_pieces(call.head.correlation_id, head, body))
 
 
 def _matches(filters: list[str], name: str) -> bool:
@@ -328,7 +405,7 @@ def watch(call: Call) -> None:
         raise Undecodable(f"more than {WATCHES_MAX} watches on one connection")
     opened = Watch(call, label, summary=summary)
     session.watches.append(opened)
-    opened.open()
+    call.slice(opened.opening())
 
 
 def update(call: Call) -> None:
@@ -363,10 +440,19 @@ def _grow(call: Call, name: str, action: int, count: int) -> Later[None]:
         raise Refused(errors.other(text), text)
     call.context.usage.check_change()
     call.know(lambda known: [known.topics()])
-    topics.grow(name, topics.get(name).partitions + count)
-    call.context.usage.changed(count)
-    call.context.access.record("add partitions", name)
-    return topics.settle()
+    partitions = topics.get(name).partitions + count
+    topics.grow(name, partitions, dry_run=True)
+
+    def make() -> Later[None]:
+        call.session.work += CHANGE_WORK
+        topics.grow(name, partitions)
+        call.context.usage.changed(count)
+        call.context.access.record("add partitions", name)
+        return topics.settle()
+
+    if not call.context.broker.knowledge.current:
+        return make()
+    return _when_prepared(call, TopicSpec(name=name, partitions=partitions), make)
 
 
 class ScSession(FluvioSession):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from pentalog.model.errors import BrokerError
@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger(__name__)
 
+CHANGE_WORK: Final = 32
+"""A topic that is made or deleted: it is a directory and some files."""
+WORK_BYTES: Final = 16 << 10
+"""Records that are translated for one unit of work."""
+_TURN_WORK: Final = 128
 API_VERSIONS: Final = 18
 _API_VERSIONS_MAX: Final = 2
 
@@ -64,6 +69,10 @@ class Call(NamedTuple):
     def answer(self, body: Writer) -> None:
         self.session.send(frames.answer(self.head.correlation_id, body))
 
+    def slice(self, steps: Iterator[None]) -> None:
+        """Serve the rest of a long request in steps, between which others are served."""
+        self.session.slice(self, steps)
+
     def place(self) -> Answer:
         """Keep a place for an answer that comes later."""
         return Answer(self.head.correlation_id, self.session.replies.place())
@@ -102,6 +111,11 @@ class Turns:
             self._waiting.popleft()()
 
 
+def raise_error(error: Exception | None) -> None:
+    if error is not None:
+        raise error
+
+
 class FluvioSession:
     """Splits and dispatches; the two ports differ in what they serve."""
 
@@ -111,7 +125,7 @@ class FluvioSession:
     def __init__(self, context: Context, replies: Replies) -> None:
         self.context = context
         self.replies = replies
-        self.door: Door = door_of(context.broker)
+        self.door: Door = door_of(context.broker, context.slices)
         self.streams: dict[int, Stream] = {}
         self.stream_ids = 0
         self.turns = Turns()
@@ -119,13 +133,23 @@ class FluvioSession:
         self.waits: set[Waiting] = set()
         self.wanted = 0
         self.ended = False
+        self.work = 0
+        """What was done in this turn: requests, and more for what takes longer."""
+        self._abandon: Callable[[], None] | None = None
+        """Ends the request that is served in slices."""
 
     def receive(self, data: memoryview) -> int:
         used = 0
         size = len(data)
         frame_bytes_max = self.context.config.frame_bytes_max
         self.wanted = 0
+        self.work = 0
         while not self.ended and not self.replies.full:
+            if self.work >= _TURN_WORK:
+                # The rest is served in the next turn, when others have had theirs.
+                self.context.runtime.soon(self.replies.hold())
+                break
+            self.work += 1
             left = size - used
             if left < frames.LENGTH_BYTES:
                 break
@@ -151,8 +175,40 @@ class FluvioSession:
     def send(self, *pieces: bytes | bytearray | memoryview) -> None:
         self.replies.send(*pieces)
 
+    def slice(self, call: Call, steps: Iterator[None]) -> None:
+        """Serve a request in slices; nothing else of this connection is served meanwhile."""
+        release: Callable[[], None] | None = None
+        is_done = False
+
+        def done(error: Exception | None) -> None:
+            nonlocal is_done
+            is_done = True
+            self._abandon = None
+            if release is not None:
+                release()
+            if isinstance(error, Undecodable | BrokerError):
+                self.violation(f"{self.apis[call.head.key].name}: {error}")
+            elif error is not None:
+                self.replies.hang_up()
+                raise error
+
+        abandon = self.context.slices.run(steps, done)
+        if not is_done:
+            self._abandon = abandon
+            release = self.replies.hold()
+
+    def soon(self, run: Callable[[], None]) -> None:
+        """Do a piece of work now, or in a later turn if this one has done enough of them.
+
+        For what many connections are woken up for together.
+        """
+        self.context.slices.run((run() for _ in range(1)), raise_error)
+
     def close(self) -> None:
         self.ended = True
+        abandon, self._abandon = self._abandon, None
+        if abandon is not None:
+            abandon()
 
     def violation(self, text: str) -> None:
         """The peer broke the protocol: there is no answer to that but hanging up."""

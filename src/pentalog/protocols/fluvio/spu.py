@@ -75,7 +75,7 @@ def update_offsets(call: Call) -> None:
         going_on.append(stream)
     call.answer(body)
     for stream in going_on:
-        stream.pump()
+        call.session.soon(stream.pump)
 
 
 class SpuSession(FluvioSession):

@@ -26,11 +26,13 @@ from pentalog.protocols.fluvio import errors, frames, records, transforms
 from pentalog.protocols.fluvio.codec import Writer
 from pentalog.protocols.fluvio.errors import WireError
 from pentalog.protocols.fluvio.messages import StreamFetch
-from pentalog.protocols.fluvio.session import Call, FluvioSession
+from pentalog.protocols.fluvio.session import WORK_BYTES, Call, FluvioSession
 
 STREAMS_MAX: Final = 1_000
 """Per connection."""
 FRAME_BYTES_MAX: Final = 16 << 20
+OPEN_BYTES_MAX: Final = 2 << 20
+"""Read of one partition at a time: to translate it takes a few milliseconds."""
 _WAIT_MS: Final = 3_600_000
 _LENGTH: Final = struct.Struct(">i")
 _NO_MARKS: Final = Marks(0, 0, 0, 0)
@@ -50,7 +52,7 @@ class Stream:
         self._version = call.version
         self._topic_id = topic.topic_id
         self._offset = wish.offset
-        self._bytes_max = max(1, min(wish.bytes_max, FRAME_BYTES_MAX))
+        self._bytes_max = max(1, min(wish.bytes_max, OPEN_BYTES_MAX))
         self._horizon = records.horizon_of(call.context.broker, committed=wish.committed)
         self._sent_to: Offset | None = None
         """Up to where the client has been sent records it has not acknowledged; None: nothing."""
@@ -72,7 +74,8 @@ class Stream:
         self._busy = True
         modules = self._session.context.broker.smart_modules
         try:
-            chain = modules.chain(self._links, version=self._version)
+            owner = transforms.owner_of(self._session.context)
+            chain = modules.chain(self._links, version=self._version, owner=owner)
         except BrokerError as refusal:
             self._fail(transforms.chain_error(refusal))
         else:
@@ -88,8 +91,11 @@ class Stream:
                 self._session.context, self.at, self._chain, self._links
             )
         except BrokerError as refusal:
-            self._fail(transforms.chain_error(refusal))
+            if not self.ended:
+                self._fail(transforms.chain_error(refusal))
         else:
+            # The programs may be large, and streams that have ended are remembered.
+            self._links = []
             looked.then(self._looked)
 
     def _looked(self, later: Later[None]) -> None:
@@ -137,6 +143,7 @@ class Stream:
 
     def close(self) -> None:
         self.ended = True
+        self._links = []
         if self._waiting is not None:
             self._waiting.cancel()
             self._waiting = None
@@ -238,7 +245,7 @@ class Stream:
                 # Nobody is to wait any more: the broker stops.
                 self.ended = True
             else:
-                self.pump()
+                self._session.soon(self.pump)
 
         self._waiting = waiting
         waiting.then(waited)
@@ -261,6 +268,7 @@ class Stream:
             next_offset=next_offset,
         )
         body.out += _LENGTH.pack(len(record_set))
+        self._session.work += len(record_set) // WORK_BYTES
         head = frames.answer_head(self._correlation_id, len(body.out) + len(record_set))
         self._session.send(head + body.out, *((record_set,) if record_set else ()))
 

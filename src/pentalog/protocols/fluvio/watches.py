@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from pentalog.protocols.fluvio import frames, objects, rights
 from pentalog.protocols.fluvio.codec import Writer
-from pentalog.protocols.fluvio.door import Objects
+from pentalog.protocols.fluvio.door import Objects, Steps
 from pentalog.protocols.fluvio.session import Call, FluvioSession
 
 WATCHES_MAX: Final = 100
@@ -22,42 +23,71 @@ class Watch:
         self._correlation_id = call.head.correlation_id
         self._version = call.version
         self._summary = summary
-        self._seen = self._visible()
+        self._seen: Objects = {}
         self._waiting = False
+        self._telling = False
+        self._changed = False
 
-    def open(self) -> None:
-        door = self._session.door
-        self._send(door.snapshot(self.label, self._seen, self._version, summary=self._summary))
+    def opening(self) -> Iterator[None]:
+        """Send everything there is, then be told of changes."""
+        session, door = self._session, self._session.door
+        self._seen = yield from self._visible()
+        body = yield from door.snapshot(
+            self.label, self._seen, self._version, summary=self._summary
+        )
+        self._send(body)
         door.watch(self)
+        if not session.ended:
+            # Something may have changed meanwhile.
+            yield from self.telling()
 
-    def tell(self) -> None:
-        if self._waiting or self._session.ended:
+    def telling(self) -> Iterator[None]:
+        self._changed = True
+        if self._telling:
             return
-        if self._session.replies.full:
+        self._telling = True
+        try:
+            while self._changed and self._has_room():
+                self._changed = False
+                yield from self._tell()
+        finally:
+            self._telling = False
+
+    def _has_room(self) -> bool:
+        session = self._session
+        if self._waiting or session.ended:
+            return False
+        if session.replies.full:
             # A slow reader gets what has come together until it has room, not every change.
             self._waiting = True
-            self._session.replies.when_room(self._go_on)
-            return
+            session.replies.when_room(self._go_on)
+        return not self._waiting
+
+    def _tell(self) -> Iterator[None]:
         door = self._session.door
-        seen, current = self._seen, self._visible()
+        seen = self._seen
+        current = yield from self._visible()
         own = self.label == objects.SPU or self._session.context.access.guarded
         if own and seen == current:
             return
-        body = door.difference(self.label, seen, current, self._version, summary=self._summary)
-        if body is not None:
+        body = yield from door.difference(
+            self.label, seen, current, self._version, summary=self._summary
+        )
+        if body is not None and not self._session.ended:
             self._seen = current
             self._send(body)
 
-    def _visible(self) -> Objects:
+    def _visible(self) -> Steps[Objects]:
         session = self._session
         if self.label == objects.SPU:
             return session.door.spus.seen_by(session.context)
-        return rights.visible(session.context.access, self.label, session.door.seen(self.label))
+        found = session.door.seen(self.label)
+        return (yield from rights.visible(session.context.access, self.label, found))
 
     def _go_on(self) -> None:
         self._waiting = False
-        self.tell()
+        self._session.door.tell(self)
 
-    def _send(self, body: bytearray) -> None:
-        wrapped = Writer(self._version).text(self.label).bytes_(body)
-        self._session.send(frames.answer(self._correlation_id, wrapped))
+    def _send(self, body: Writer) -> None:
+        head = Writer(self._version).text(self.label).u32(body.size)
+        self._session.send(*frames.answer_pieces(self._correlation_id, head, body))

@@ -45,6 +45,8 @@ OBJECT: Final = 0x7B
 
 _METRICS: Final = 0x09
 _WHITE: Final = b" \t\r\n"
+_BLANKS_MAX: Final = 4_096
+"""A request in JSON begins within so many bytes."""
 _OTHER_JSON: Final = frozenset(b'["0123456789tfn')
 _FLAWS: Final = ("", "truncated record length", "truncated record")
 """By the numbers of `kernels.rustlog_flaw`."""
@@ -72,7 +74,7 @@ def is_json(payload: memoryview) -> bool:
     if first == OBJECT or first in _OTHER_JSON:
         return True
     if first in _WHITE and len(payload) > 1:
-        return bytes(payload).lstrip(_WHITE)[:1] == b"{"
+        return bytes(payload[:_BLANKS_MAX]).lstrip(_WHITE)[:1] == b"{"
     return False
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
 from pentalog.broker.port import Topic
 from pentalog.model.errors import BrokerError
-from pentalog.model.later import Later
+from pentalog.model.later import Later, all_of
 from pentalog.model.types import Appended, Offset, Partition
 from pentalog.protocols.rustlog import rights
 from pentalog.protocols.rustlog.door import Door
@@ -16,14 +16,31 @@ from pentalog.protocols.rustlog.replies import Dialect
 from pentalog.session import Context, Place, Replies
 
 T = TypeVar("T")
+Steps = Generator[None, None, bytes]
+"""Makes an answer in steps."""
 
-_FRAME_WORK: Final = 64
+_FRAME_WORK: Final = 512
+CREATION_WORK: Final = 64 << 10
+"""A topic that is made: it is a directory and some files."""
+_ENDS_PER_STEP: Final = 64
+
+
+def finished(steps: Steps) -> bytes:
+    """The answer, made at once."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            return bytes(ended.value)
+
+
+def _nothing() -> None: ...
 
 
 class Line:
     """Counts what leaves, and knows which writes of this connection are not safe yet."""
 
-    __slots__ = ("busy", "closed", "context", "door", "replies", "unsettled", "work")
+    __slots__ = ("_abandon", "busy", "closed", "context", "door", "replies", "unsettled", "work")
 
     def __init__(self, context: Context, door: Door, replies: Replies) -> None:
         self.context = context
@@ -35,6 +52,8 @@ class Line:
         self.unsettled: dict[Partition, Later[Appended]] = {}
         self.work = 0
         """What was answered by hand in this turn."""
+        self._abandon: Callable[[], None] = _nothing
+        """Ends the request that is answered in slices."""
 
     def send(self, frames: bytes) -> None:
         self.door.sent_bytes += len(frames)
@@ -49,7 +68,7 @@ class Line:
         self.door.sent_bytes += len(frames)
         place.fill(frames)
 
-    def visible(self) -> Sequence[Topic]:
+    def visible(self) -> Iterable[Topic]:
         """The topics the peer may know of."""
         return rights.visible(self.context.access, self.context.broker.topics)
 
@@ -62,6 +81,90 @@ class Line:
             self.say(frame)
         else:
             self.fill(place, frame)
+
+    def slice(
+        self,
+        dialect: Dialect,
+        request: Request,
+        steps: Steps,
+        kept: Place | None = None,
+        *,
+        held: Callable[[], None] | None = None,
+    ) -> None:
+        """Answer with the frame that steps make; what comes after the request waits meanwhile.
+
+        `kept` and `held` are the place that is kept and the hold on the connection, if there are.
+        """
+        place = self.replies.place() if kept is None else kept
+        release = held
+        is_done = False
+
+        def answer() -> Iterator[None]:
+            frame = yield from steps
+            self.work += _FRAME_WORK + len(frame)
+            if not self.closed:
+                self.fill(place, frame)
+
+        def done(error: Exception | None) -> None:
+            nonlocal is_done
+            is_done = True
+            self._abandon = _nothing
+            if release is not None:
+                release()
+            if isinstance(error, BrokerError):
+                self.refuse(dialect, request, error, place)
+            elif error is not None:
+                self.replies.hang_up()
+                raise error
+
+        abandon = self.context.slices.run(answer(), done)
+        if not is_done:
+            self._abandon = abandon
+            if release is None:
+                release = self.replies.hold()
+
+    def slice_with_ends(
+        self,
+        dialect: Dialect,
+        request: Request,
+        partitions: Sequence[Partition],
+        steps: Callable[[Mapping[Partition, Offset]], Steps],
+    ) -> None:
+        """Answer with what steps make of the ends of these partitions, once they are durable."""
+        log = self.context.broker.log
+        place = self.replies.place()
+        release = self.replies.hold()
+        waiting: list[Later[Mapping[Partition, Offset]]] = []
+        is_asked = False
+
+        def ask() -> Iterator[None]:
+            for start in range(0, len(partitions), _ENDS_PER_STEP):
+                waiting.append(log.ends(partitions[start : start + _ENDS_PER_STEP]))
+                yield
+
+        def asked(error: Exception | None) -> None:
+            nonlocal is_asked
+            is_asked = True
+            if error is not None:
+                release()
+                self.replies.hang_up()
+                raise error
+            all_of(waiting).then(settled)
+
+        def settled(_: Later[None]) -> None:
+            ends: dict[Partition, Offset] = {}
+            for each in waiting:
+                ends.update(each.value)
+            if not self.closed:
+                self.slice(dialect, request, steps(ends), place, held=release)
+
+        abandon = self.context.slices.run(ask(), asked)
+        if not is_asked:
+            self._abandon = abandon
+
+    def close(self) -> None:
+        self.closed = True
+        self._abandon()
 
     def answer_with_ends(
         self,

@@ -16,6 +16,13 @@ from pentalog.protocols.rustlog.errors import Invalid, NotJson
 RECORDS_MAX: Final = 1000
 """Records of one Produce in JSON, by the document."""
 PARTITIONS_MAX: Final = 1000
+VALUES_MAX: Final = 100_000
+"""Values of one request in JSON, as its commas count them."""
+SMALL_BYTES_MAX: Final = 1 << 20
+"""A request in JSON that is no Produce."""
+_HEAD_BYTES: Final = 4_096
+"""The type of a large Produce stands in so many bytes at the front or at the end."""
+_CHUNK_BYTES: Final = 256 << 10
 NAME_CHARACTERS_MAX: Final = 255
 TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,255}", re.ASCII)
 _U64_MAX: Final = (1 << 64) - 1
@@ -100,6 +107,8 @@ _SHAPE: Final = msgspec.json.Decoder(msgspec.Raw)
 
 def decode(payload: memoryview) -> Request:
     """A request in JSON; raises `Invalid` for wrong fields and `NotJson` for what is no JSON."""
+    if len(payload) > VALUES_MAX:
+        _check_size(payload)
     try:
         codecs.utf_8_decode(payload, "strict", True)
         request = _DECODER.decode(payload)
@@ -112,6 +121,29 @@ def decode(payload: memoryview) -> Request:
         raise NotJson(str(flaw)) from flaw
     _check(request)
     return request
+
+
+def _check_size(payload: memoryview) -> None:
+    """Refuse what would take long to read before it is read.
+
+    Names are short, so only records can make a request large; and a list of millions of small
+    values is read whole before its elements are counted.
+    """
+    if len(payload) > SMALL_BYTES_MAX:
+        ends = bytes(payload[:_HEAD_BYTES]) + bytes(payload[-_HEAD_BYTES:])
+        if b'"Produce"' not in ends:
+            raise Invalid(
+                f"a request of {len(payload)} bytes; at most {SMALL_BYTES_MAX} are accepted for "
+                "everything but a Produce"
+            )
+    commas = 0
+    for start in range(0, len(payload), _CHUNK_BYTES):
+        commas += bytes(payload[start : start + _CHUNK_BYTES]).count(b",")
+        if commas > VALUES_MAX:
+            raise Invalid(
+                f"more than {VALUES_MAX} values in one request; at most {RECORDS_MAX} records are "
+                "accepted in one Produce: send several"
+            )
 
 
 def _require_json(payload: memoryview) -> None:

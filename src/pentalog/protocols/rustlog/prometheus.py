@@ -5,7 +5,7 @@ What passes through this door is counted here, what the log does for all doors b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Final
 
 from pentalog.broker.security import Kind
@@ -18,13 +18,17 @@ _PERCENTILES: Final = (50, 95, 99)
 _LAGS_MAX: Final = 10_000
 
 
-def text(door: Door, context: Context) -> str:
+def text(door: Door, context: Context) -> Generator[None, None, str]:
+    """The text, made in steps."""
     lines: list[str] = []
     for name, kind, meaning, value in _values(door, context.totals):
         lines += [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}", f"{name} {value}"]
     lines.append("# HELP consumer_lag Records between a group's committed offset and the end.")
     lines.append("# TYPE consumer_lag gauge")
-    lines += _lags(context)
+    for line in _lags(context):
+        if line:
+            lines.append(line)
+        yield
     return "\n".join(lines) + "\n"
 
 
@@ -67,12 +71,15 @@ def _values(door: Door, metrics: Metrics) -> Iterator[tuple[str, str, str, int]]
 
 
 def _lags(context: Context) -> Iterator[str]:
+    """A line for each group and partition; an empty one for each that is not told."""
     broker, access = context.broker, context.access
     left = _LAGS_MAX
     for group in sorted(broker.groups.offsets.groups()):
+        yield ""
         if not access.sees(Kind.GROUP, group):
             continue
         for at, committed in sorted(broker.groups.offsets.committed(group).items()):
+            yield ""
             if len(group) + len(at.topic) > LABEL_CHARACTERS_MAX:
                 continue
             if not access.sees(Kind.TOPIC, at.topic):

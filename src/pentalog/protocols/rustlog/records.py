@@ -33,8 +33,12 @@ from pentalog.session import Place
 
 _ATTRIBUTES: Final = DOORS.index("rustlog") << DOOR_SHIFT
 _COUNT_BYTES: Final = 4
-_JSON_PAYLOAD_BYTES_MAX: Final = 7 << 20
-"""Read at most this much for a reply in base64: more would not fit its frame."""
+LARGE_BYTES: Final = 2 << 20
+"""A request that takes long to read, and as long to append."""
+RECORDS_MAX: Final = 500_000
+"""Records of one binary Produce: to copy each takes a few nanoseconds."""
+FETCH_BYTES_MAX: Final = 3 << 20
+"""Read for one reply: to translate it takes a few milliseconds, and in base64 it fits a frame."""
 _HIDDEN_STEPS_MAX: Final = 4
 """Reads that may find nothing but hidden records before the client is told to go on there."""
 
@@ -64,6 +68,9 @@ class Writing:
             return start
         if not rights.may_write(line.context.access, route.at.topic):
             return start
+        behind = self._refuse_many(data, start, end, route)
+        if behind:
+            return behind
         run = kernels.rustlog_run(
             data,
             start,
@@ -90,6 +97,25 @@ class Writing:
         self._settle(PACKED, appended, run.counts, run.facts)
         return run.end
 
+    def _refuse_many(self, data: memoryview, start: int, end: int, route: Route) -> int:
+        """Refuse a request of too many records; returns where it ends, or 0 if it is not one."""
+        (size,) = LENGTH.unpack_from(data, start)
+        behind = start + LENGTH.size + size
+        at = start + LENGTH.size + 1
+        at += 2 + int.from_bytes(data[at : at + 2], "big") + LENGTH.size
+        if size <= RUN_BYTES_MAX or at + LENGTH.size > min(behind, end):
+            return 0
+        (count,) = LENGTH.unpack_from(data, at)
+        if count <= RECORDS_MAX or count > size // LENGTH.size:
+            return 0  # the second is no request, and refused for that
+        line = self._line
+        line.context.metrics.requests += 1
+        refusal = RecordTooLarge(
+            f"{count} records in one request; at most {RECORDS_MAX} are accepted: send several"
+        )
+        line.refuse(PACKED, Produce(route.at.topic, route.at.index, []), refusal, None)
+        return behind
+
     def _packed_singly(self, data: memoryview, start: int, end: int) -> int:
         """A run is taken whole or not at all: find out which of its requests are at fault."""
         while start < end:
@@ -98,6 +124,11 @@ class Writing:
                 break
             start = behind
         return start
+
+    @property
+    def large(self) -> bool:
+        """Is so much gathered that it is better appended in a turn of its own?"""
+        return self._gathered_bytes > LARGE_BYTES
 
     def gather(self, request: Produce, size: int) -> None:
         """Keep a Produce in JSON for a moment: the next may go the same way.
@@ -276,8 +307,8 @@ class Fetching:
         if offset >= min(marks.stable, self._end_offset) or bytes_max == 0:
             self._answer(self._dialect.nothing(offset))
             return True
-        limit = _JSON_PAYLOAD_BYTES_MAX if self._dialect.json else FRAME_BYTES_MAX
-        later = log.open(self._at, offset, bytes_max=min(bytes_max, limit), horizon=Horizon.STABLE)
+        bytes_max = min(bytes_max, FETCH_BYTES_MAX)
+        later = log.open(self._at, offset, bytes_max=bytes_max, horizon=Horizon.STABLE)
         if later.ready:
             return self._take(later)
         if self._place is None:

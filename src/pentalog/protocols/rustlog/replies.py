@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -41,9 +41,11 @@ _LISTED_TOPICS_MAX: Final = 1000
 """Names in the answer to a topic that is not there."""
 _TEXT_BYTES_MAX: Final = 0xFFFF
 _ENCODER: Final = msgspec.json.Encoder()
+_PART: Final = 256
+"""Elements of a long list that are encoded in one step."""
 
-
-Listed: TypeAlias = Callable[[], Sequence[Topic]]
+T = TypeVar("T")
+Listed: TypeAlias = Callable[[], Iterable[Topic]]
 """Asked for the topics the peer may know of, where a refusal names some."""
 
 
@@ -69,8 +71,12 @@ class Dialect(Protocol):
     def committed(self, *, accepted: bool) -> bytes: ...
     def offset(self, offset: int | None) -> bytes: ...
     def created(self, partitions: int) -> bytes: ...
-    def topics(self, topics: Sequence[tuple[str, int]]) -> bytes: ...
-    def topic(self, name: str, partitions: Sequence[Bounds]) -> bytes: ...
+    def topics(self, topics: Sequence[tuple[str, int]]) -> Generator[None, None, bytes]:
+        """There may be many: made in steps."""
+
+    def topic(self, name: str, partitions: Sequence[Bounds]) -> Generator[None, None, bytes]:
+        """There may be many partitions: made in steps."""
+
     def partition(self, name: str, bounds: Bounds) -> bytes: ...
     def metrics(self, text: str) -> bytes: ...
     def bad_frame(self, size: int, size_max: int) -> bytes: ...
@@ -101,15 +107,18 @@ class JsonDialect:
         reply = {"type": "CreateTopicResponse", "success": True, "partitions_created": partitions}
         return _text(reply)
 
-    def topics(self, topics: Sequence[tuple[str, int]]) -> bytes:
+    def topics(self, topics: Sequence[tuple[str, int]]) -> Generator[None, None, bytes]:
         listed = [
             {"name": name, "partition_count": count} for name, count in topics if _nameable(name)
         ]
-        return _text({"type": "ListTopicsResponse", "topics": listed})
+        head = {"type": "ListTopicsResponse"}
+        return (yield from _text_in_parts(head, "topics", listed))
 
-    def topic(self, name: str, partitions: Sequence[Bounds]) -> bytes:
+    def topic(self, name: str, partitions: Sequence[Bounds]) -> Generator[None, None, bytes]:
         listed = [bounds._asdict() for bounds in partitions]
-        return _text({"type": "DescribeTopicResponse", "topic": name, "partitions": listed})
+        yield
+        head = {"type": "DescribeTopicResponse", "topic": name}
+        return (yield from _text_in_parts(head, "partitions", listed))
 
     def partition(self, name: str, bounds: Bounds) -> bytes:
         return _text({"type": "DescribePartitionResponse", "topic": name, **bounds._asdict()})
@@ -177,15 +186,20 @@ class PackedDialect:
     def created(self, partitions: int) -> bytes:
         return _packed(b"\x05\x01")
 
-    def topics(self, topics: Sequence[tuple[str, int]]) -> bytes:
+    def topics(self, topics: Sequence[tuple[str, int]]) -> Generator[None, None, bytes]:
         listed = sorted((name.encode(), count) for name, count in topics)
+        yield
         parts = [struct.pack(">BI", 0x06, len(listed))]
-        parts += [_string(name) + LENGTH.pack(count) for name, count in listed]
+        for some in _parts(listed):
+            parts += [_string(name) + LENGTH.pack(count) for name, count in some]
+            yield
         return _packed(b"".join(parts))
 
-    def topic(self, name: str, partitions: Sequence[Bounds]) -> bytes:
+    def topic(self, name: str, partitions: Sequence[Bounds]) -> Generator[None, None, bytes]:
         parts = [b"\x07", _string(name.encode()), struct.pack(">II", *(len(partitions),) * 2)]
-        parts += [struct.pack(">IQ", part.partition, part.high_watermark) for part in partitions]
+        for some in _parts(partitions):
+            parts += [struct.pack(">IQ", each.partition, each.high_watermark) for each in some]
+            yield
         return _packed(b"".join(parts))
 
     def partition(self, name: str, bounds: Bounds) -> bytes:
@@ -259,6 +273,27 @@ def _text(reply: object) -> bytes:
     if len(data) > FRAME_BYTES_MAX:
         return _error(errors.INTERNAL, _oversize(len(data)), None)
     return LENGTH.pack(len(data)) + data
+
+
+def _text_in_parts(
+    head: Mapping[str, Any], name: str, listed: Sequence[Any]
+) -> Generator[None, None, bytes]:
+    """An object with one long list, encoded a few elements at a time."""
+    data = bytearray(_ENCODER.encode(head)[:-1] + f',"{name}":['.encode())
+    for number, some in enumerate(_parts(listed)):
+        if number:
+            data += b","
+        data += _ENCODER.encode(some)[1:-1]
+        yield
+    data += b"]}"
+    if len(data) > FRAME_BYTES_MAX:
+        return _error(errors.INTERNAL, _oversize(len(data)), None)
+    return LENGTH.pack(len(data)) + data
+
+
+def _parts(listed: Sequence[T]) -> Iterator[Sequence[T]]:
+    for start in range(0, len(listed), _PART):
+        yield listed[start : start + _PART]
 
 
 def _string(data: bytes) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
 from pentalog.broker import rights
@@ -98,8 +98,8 @@ def may_write(access: Access, topic: str) -> bool:
     return not access.guarded or rights.may(access, _write, topic)
 
 
-def visible(access: Access, topics: Topics) -> Sequence[Topic]:
-    """The topics this caller may know of."""
+def visible(access: Access, topics: Topics) -> Iterable[Topic]:
+    """The topics this caller may know of; each is asked about when it is its turn."""
     if not access.guarded:
         return topics.all()
-    return [topic for topic in topics.all() if access.sees(Kind.TOPIC, topic.name)]
+    return (topic for topic in topics.all() if access.sees(Kind.TOPIC, topic.name))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from pentalog.broker.port import Committed, TopicSpec
+from pentalog.broker.security import Kind
 from pentalog.model.errors import (
     BrokerError,
     InvalidPartitions,
@@ -17,7 +18,7 @@ from pentalog.model.types import Offset, Partition
 from pentalog.protocols.rustlog import prometheus, rights
 from pentalog.protocols.rustlog.errors import Invalid
 from pentalog.protocols.rustlog.frames import FRAME_BYTES_MAX
-from pentalog.protocols.rustlog.line import Line
+from pentalog.protocols.rustlog.line import CREATION_WORK, Line, Steps, finished
 from pentalog.protocols.rustlog.messages import (
     PARTITIONS_MAX,
     CreateTopic,
@@ -40,6 +41,7 @@ MESSAGE_BYTES_MAX: Final = FRAME_BYTES_MAX + 4096
 _I64_MAX: Final = (1 << 63) - 1
 _U64_MAX: Final = (1 << 64) - 1
 _U64_DIGITS_MAX: Final = 20
+_NAMES_PER_STEP: Final = 32
 _I32_MAX: Final = (1 << 31) - 1
 _TEXT_BYTES_MAX: Final = (1 << 15) - 1
 EXACT: Final = "rustlog.offset="
@@ -167,6 +169,7 @@ def _create(
     topics = line.context.broker.topics
     line.context.usage.check_change()
     partitions = topics.create(spec).partitions
+    line.work += CREATION_WORK
     line.context.usage.changed(partitions)
     line.context.access.record("create topic", spec.name)
     line.answer_later(
@@ -174,20 +177,37 @@ def _create(
     )
 
 
-def _list_topics(line: Line, dialect: Dialect, _: ListTopics) -> None:
-    listed = rights.visible(line.context.access, line.context.broker.topics)
-    line.say(dialect.topics([(topic.name, topic.partitions) for topic in listed]))
+def _list_topics(line: Line, dialect: Dialect, request: ListTopics) -> None:
+    line.slice(dialect, request, _listing(line, dialect))
+
+
+def _listing(line: Line, dialect: Dialect) -> Steps:
+    found: list[tuple[str, int]] = []
+    access = line.context.access
+    for number, topic in enumerate(line.context.broker.topics.all()):
+        if not number % _NAMES_PER_STEP:
+            yield
+        if not access.guarded or access.sees(Kind.TOPIC, topic.name):
+            found.append((topic.name, topic.partitions))
+    return (yield from dialect.topics(found))
 
 
 def _describe_topic(line: Line, dialect: Dialect, request: DescribeTopic) -> None:
     topic = line.context.broker.topics.get(request.topic)
     every = [Partition(topic.name, index) for index in range(topic.partitions)]
-    line.answer_with_ends(
-        dialect,
-        request,
-        every,
-        lambda ends: dialect.topic(topic.name, [_bounds(line, at, ends) for at in every]),
-    )
+
+    def describing(ends: Mapping[Partition, Offset]) -> Steps:
+        found: list[Bounds] = []
+        for number, at in enumerate(every):
+            found.append(_bounds(line, at, ends))
+            if number % _NAMES_PER_STEP == _NAMES_PER_STEP - 1:
+                yield
+        return (yield from dialect.topic(topic.name, found))
+
+    if len(every) > _NAMES_PER_STEP:
+        line.slice_with_ends(dialect, request, every, describing)
+    else:
+        line.answer_with_ends(dialect, request, every, lambda ends: finished(describing(ends)))
 
 
 def _describe_partition(line: Line, dialect: Dialect, request: DescribePartition) -> None:
@@ -206,9 +226,12 @@ def _bounds(line: Line, at: Partition, ends: Mapping[Partition, Offset]) -> Boun
     return Bounds(at.index, ends.get(at, start), start, log.segments(at))
 
 
-def _metrics_fetch(line: Line, dialect: Dialect, _: MetricsFetch) -> None:
-    context = line.context
-    line.say(dialect.metrics(prometheus.text(line.door, context)))
+def _metrics_fetch(line: Line, dialect: Dialect, request: MetricsFetch) -> None:
+    def answering() -> Steps:
+        text = yield from prometheus.text(line.door, line.context)
+        return dialect.metrics(text)
+
+    line.slice(dialect, request, answering())
 
 
 _SERVED: Final[Mapping[type, Callable[[Line, Dialect, Any], None]]] = {

@@ -50,14 +50,27 @@ class RustLogSession:
 
     def receive(self, data: memoryview) -> int:
         used = self._serve(data)
-        self._writing.flush()
+        if self._writing.large and not self._ended:
+            self._flush_later()
+        else:
+            self._writing.flush()
         self._door.received_bytes += used
         return len(data) if self._ended else used
+
+    def _flush_later(self) -> None:
+        """Append what was gathered in a turn of its own; nothing is served before that."""
+        release = self._replies.hold()
+
+        def flush() -> None:
+            release()
+            self._writing.flush()
+
+        self._context.runtime.soon(flush)
 
     def close(self) -> None:
         self._ended = True
         if not self._line.closed:
-            self._line.closed = True
+            self._line.close()
             self._door.connections -= 1
 
     def _serve(self, data: memoryview) -> int:
@@ -67,6 +80,8 @@ class RustLogSession:
         while end - used >= LENGTH.size and not self._ended:
             if self._replies.full:
                 self._door.stalls += 1
+                break
+            if self._writing.large:
                 break
             if self._line.busy or self._line.work > _TURN_WORK:
                 # Served again in a moment, when others have had their turn.

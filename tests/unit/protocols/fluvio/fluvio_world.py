@@ -44,6 +44,8 @@ class Line:
         self.full = False
         self.hung_up = False
         self.places = 0
+        self.let_go: Callable[[], None] = lambda: None
+        """Called when a hold has ended."""
         self.sent = bytearray()
         self._waiting: list[Callable[[], None]] = []
 
@@ -73,7 +75,11 @@ class Line:
     def hold(self) -> Callable[[], None]:
         assert not self.full, "held already"
         self.full = True
-        return self.make_room
+        return self._let_go
+
+    def _let_go(self) -> None:
+        self.full = False
+        self.let_go()
 
     def make_room(self) -> None:
         self.full = False
@@ -119,6 +125,7 @@ class Client:
         self.broker = broker
         self.version = version
         self.line = Line()
+        self.line.let_go = lambda: broker.runtime.soon(lambda: self.feed(b""))
         self.session = kind(broker.context(kind.__name__), self.line)
         self._unread = 0
         self._left = b""

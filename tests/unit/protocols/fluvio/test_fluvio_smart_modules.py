@@ -25,8 +25,8 @@ from test_fluvio_spu import ACK, PRODUCE, STREAM, stored
 from wat_modules import KINDS, module
 
 from pentalog.broker.derived_topics import DerivedTopics
+from pentalog.broker.module_lanes import OWNER_INSTANCES_MAX
 from pentalog.broker.port import Broker, TopicSpec
-from pentalog.broker.smart_modules import INSTANCES_MAX
 from pentalog.broker.transformation import Link, SmartModule
 from pentalog.model import batch
 from pentalog.model.errors import InvalidConfig, Overloaded, SmartModuleInvalid
@@ -192,7 +192,7 @@ def test_too_much_memory_is_refused(tmp_path: Path) -> None:
 
 def test_chains_are_not_unlimited(demo: FluvioBroker) -> None:
     links = [Link(b"not wasm")] * 10
-    laters = [demo.smart_modules.chain(links, version=24) for _ in range(INSTANCES_MAX // 10)]
+    laters = [demo.smart_modules.chain(links, version=24) for _ in range(OWNER_INSTANCES_MAX // 10)]
     with pytest.raises(Overloaded):
         demo.smart_modules.chain(links, version=24)
     demo.runtime.run()
@@ -227,6 +227,13 @@ def test_a_stream_that_has_gone_does_not_keep_its_turn(demo: FluvioBroker) -> No
         (b"\0asm\1\0\0\0", "exports nothing"),
         (b"rubbish", "not a WebAssembly module"),
         (b"\x1f\x8brubbish", "decompressed"),
+        (b"(module)", "text form"),
+        (b"\0asm\x0d\0\1\0", "not a WebAssembly module"),
+        (b"\0asm\1\0\0\0\x0a\x85\x80\x80\x08", "bytes of code"),
+        (b"\0asm\1\0\0\0\x07\x03\xff\xff\x7f", "imports or exports"),
+        (b"\0asm\1\0\0\0\x0a\x04\xff\xff\x7f\0", "functions"),
+        (b"\0asm\1\0\0\0\x0a\x05\1\x80\x89\x7a\0", "too large to be compiled"),
+        (b"\0asm\1\0\0\0" + b"\0\1\0" * 1_001, "sections"),
     ],
 )
 def test_what_is_no_smart_module(demo: FluvioBroker, wasm: bytes, text: str) -> None:

@@ -1,0 +1,26 @@
+"""Frames of one BlipMQ connection that wait, in order, before others are served."""
+
+from __future__ import annotations
+
+from pentalog.broker.deliveries import Subscription
+from pentalog.broker.port import Waiting
+from pentalog.protocols.blipmq.frames import FrameType
+from pentalog.session import Place
+
+
+class Parked:
+    """Polls that wait for records to become durable or to come from a slow disk, or
+    acknowledgements that came behind such polls."""
+
+    __slots__ = ("answers", "kind", "place", "rest", "subscription", "targets", "waiting")
+
+    def __init__(
+        self, place: Place, subscription: Subscription, kind: FrameType, correlations: bytes
+    ) -> None:
+        self.place = place
+        self.subscription = subscription
+        self.kind = kind
+        self.rest = correlations
+        self.answers: list[bytes] = []
+        self.targets = subscription.underway()
+        self.waiting: Waiting | None = None
