@@ -97,7 +97,11 @@ def _commit(
 
     try:
         later = call.context.broker.groups.commit(
-            body.group_id, fence, offsets, epoch_aware=call.version >= 9
+            body.group_id,
+            fence,
+            offsets,
+            epoch_aware=call.version >= 9,
+            owner=call.access.owner,
         )
     except BrokerError as refusal:
         refuse(refusal)
