@@ -169,6 +169,27 @@ class Config(SecuritySettings):
     group_size_max: int = _setting(
         _INT32_MAX, "Members a group may have.", least=1, most=_INT32_MAX
     )
+    group_member_bytes_max: int = _setting(
+        1 << 20,
+        "What one member of a group may say of itself, or be assigned: protocols and topics.",
+        least=1 << 10,
+        most=_INT32_MAX,
+    )
+    group_bytes_max: int = _setting(
+        256 << 20, "Memory for the members of all groups together.", least=1 << 16
+    )
+    offsets_bytes_max: int = _setting(
+        512 << 20, "Memory for the committed offsets of all groups together.", least=1 << 16
+    )
+    retention_leases_max: int = _setting(
+        10_000, "Retention leases that may be held by committed offsets.", least=1
+    )
+    principal_share_percent: int = _setting(
+        50,
+        "What one principal, or one address without login, may use of a limit that all share.",
+        least=1,
+        most=100,
+    )
     consumer_session_timeout_ms: int = _setting(
         45_000,
         "A member of a group the broker plans is taken for dead after this long without a word.",
@@ -204,6 +225,9 @@ class Config(SecuritySettings):
     )
     transactional_id_expiration_ms: int = _setting(
         7 * 24 * 3600 * 1000, "A transactional id unused for this long is forgotten.", least=1
+    )
+    transactional_ids_max: int = _setting(
+        200_000, "Transactional ids that may be known, in use or not.", least=1, most=_INT32_MAX
     )
     subscriptions_max: int = _setting(
         10_000, "Subscriptions that may be open, in use or not.", least=1, most=_INT32_MAX

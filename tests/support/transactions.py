@@ -94,7 +94,7 @@ class TransactionBench(LogBench):
         self.state.open()
         self.producers = LocalProducers(self.state)
         self.producers.open()
-        self.offsets = LocalOffsets(self.state, self.runtime)
+        self.offsets = LocalOffsets(self.state, self.runtime, self.config)
         self.offsets.open()
         self.transactions = LocalTransactions(
             self.store,
@@ -120,7 +120,7 @@ class TransactionBench(LogBench):
         self, who: Identity, at: Partition, sequence: int, *values: bytes, enlists: bool = True
     ) -> None:
         """A batch in the producer's transaction, on the disk."""
-        owners = {view.who.producer_id: view.name for view in self.transactions.all()}
+        owners = {view.who.producer_id: view.name for view in self.transactions.all() if view}
         name = owners.get(who.producer_id, "of nobody")
         self.transactions.admit(name, who, at, enlists=enlists)
         self.settled(

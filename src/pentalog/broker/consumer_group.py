@@ -10,12 +10,19 @@ from typing import ClassVar, Final, TypeVar
 from pentalog.broker import consumer_rows
 from pentalog.broker.drafting import Drafting
 from pentalog.broker.group import Surroundings
+from pentalog.broker.group_memory import (
+    check_bytes,
+    names_bytes,
+    proposals_bytes,
+    texts_bytes,
+)
 from pentalog.broker.group_settings import HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS
 from pentalog.broker.patterns import pattern
 from pentalog.broker.planning import AWAY, Consumer, Planning
 from pentalog.broker.port import Beat, Beaten, ConsumersView, Fence, GroupView, MemberView, Topics
 from pentalog.broker.reconciliation import Standing, Step, within
 from pentalog.broker.security import UNGUARDED, Rules
+from pentalog.broker.topic_patterns import TopicPatterns
 from pentalog.model.errors import (
     BrokerError,
     GroupFull,
@@ -29,6 +36,7 @@ from pentalog.model.errors import (
     UnknownMember,
     UnsupportedVersion,
 )
+from pentalog.model.kafka_names import NAME_CHARACTERS_MAX
 from pentalog.model.later import Later
 from pentalog.model.types import Partition
 
@@ -49,10 +57,11 @@ class ConsumerCore:
         topics: Topics,
         lost: Callable[[ConsumerCore], None],
         rules: Rules = UNGUARDED,
+        patterns: TopicPatterns | None = None,
     ) -> None:
         """`lost` is called whenever members have gone, with the group that had them."""
         self.name = name
-        self.planning = Planning(topics, rules)
+        self.planning = Planning(topics, rules, patterns)
         self.changed_ms = surroundings.runtime.now_ms()
         self._topics = topics
         self._state = surroundings.state
@@ -60,6 +69,7 @@ class ConsumerCore:
         self._config = surroundings.config
         self._settings = surroundings.settings
         self._turns = surroundings.turns
+        self._memory = surroundings.memory
         self._drafting = Drafting(self.planning, self._runtime, self._turns)
         self._lost = lost
         self._closed = False
@@ -68,6 +78,7 @@ class ConsumerCore:
         """Put members in that are known already; they have one session timeout to show up."""
         for member in members:
             self.planning.add(member)
+            self._charge(member)
             self._watch(member)
             self._watch_revocation(member)
 
@@ -79,6 +90,7 @@ class ConsumerCore:
             return self._leave(beat)
         if beat.pattern:
             pattern(beat.pattern)
+        self._check_memory(beat)
         member = self._dynamic(beat) if beat.instance_id is None else self._static(beat)
         resubscribed = self._update(member, beat)
         if resubscribed or self.planning.epoch == 0:
@@ -117,6 +129,10 @@ class ConsumerCore:
                 return
             if self.planning.members.get(member.member_id) is not member:
                 later.refuse(self._unknown(member.member_id))
+                return
+            if not self.planning.resolved(member) and not self._drafting.catch_up():
+                # It has subscribed to something else since: answering now would resolve that here.
+                self._drafting.wait(go_on)
                 return
             try:
                 answer().then(lambda found: pass_over(found, later))
@@ -185,15 +201,47 @@ class ConsumerCore:
             member.assignor = beat.assignor
         if beat.topics is not None:
             member.topics = beat.topics
-        if beat.pattern is not None:
+        if beat.pattern is not None and beat.pattern != member.pattern:
             member.pattern = beat.pattern
+            if beat.pattern:
+                member.pattern_cost = pattern(beat.pattern).cost(NAME_CHARACTERS_MAX)
         member.sight = beat.sight if member.pattern else None
         member.client_id = beat.client_id
         member.client_host = beat.client_host
         member.classic = None
         if _facts(member) != before:
             self.planning.changed_members.add(member.member_id)
+        if not member.bytes or member.subscription != subscription:
+            self._charge(member, beat.owner)
         return member.subscription != subscription
+
+    def _check_memory(self, beat: Beat) -> None:
+        """Raise `GroupFull` if what a member says of itself does not fit in memory."""
+        known = self.planning.members.get(beat.member_id)
+        if known is not None and beat.topics is None and beat.pattern is None:
+            return
+        topics = beat.topics or frozenset()
+        check_bytes(sum(map(len, topics)), self._config)
+        more = texts_bytes(beat.client_id, beat.instance_id, beat.rack_id, beat.pattern)
+        more += names_bytes(topics)
+        self._memory.check(beat.owner, more - (0 if known is None else known.bytes))
+
+    def _charge(self, member: Consumer, owner: str = "") -> None:
+        """Count what a member takes; one that an earlier life has left gets its owner here."""
+        if owner and not member.owner:
+            self._release(member)
+            member.owner = owner
+        size = texts_bytes(
+            member.client_id, member.instance_id, member.rack_id, member.pattern
+        ) + names_bytes(member.topics)
+        if member.classic is not None:
+            size += proposals_bytes(member.classic.proposals)
+        self._memory.add(member.owner, size - member.bytes)
+        member.bytes = size
+
+    def _release(self, member: Consumer) -> None:
+        self._memory.release(member.owner, member.bytes)
+        member.bytes = 0
 
     def _leave(self, beat: Beat) -> Later[Beaten]:
         if beat.instance_id is None:
@@ -285,6 +333,7 @@ class ConsumerCore:
         self._drafting.close()
         for member in self.planning.members.values():
             self._cancel_timers(member)
+            self._release(member)
 
     # Members going
 
@@ -294,6 +343,7 @@ class ConsumerCore:
             return
         for member in members:
             self._cancel_timers(member)
+            self._release(member)
             self.planning.remove(member)
         if self.empty:
             self.changed_ms = self._runtime.now_ms()

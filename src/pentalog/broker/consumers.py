@@ -8,12 +8,13 @@ from typing import Final
 from pentalog.broker import consumer_rows, conversion
 from pentalog.broker.assignors import ASSIGNORS
 from pentalog.broker.consumer_group import JOIN, ConsumerCore
-from pentalog.broker.groups import LocalGroups
+from pentalog.broker.groups import LocalGroups, check_name
 from pentalog.broker.mixed_group import ConsumerGroup
 from pentalog.broker.port import Beat, Beaten, ConsumersView, Topics
 from pentalog.broker.rosters import Roster
 from pentalog.broker.security import UNGUARDED, Rules
-from pentalog.model.errors import BrokerError, GroupNotFound, InvalidGroup, UnsupportedAssignor
+from pentalog.broker.topic_patterns import TopicPatterns
+from pentalog.model.errors import BrokerError, GroupNotFound, UnsupportedAssignor
 from pentalog.model.later import Later
 
 _log: Final = logging.getLogger(__name__)
@@ -26,6 +27,7 @@ class LocalConsumers:
         self._groups = groups
         self._topics = topics
         self._rules = rules
+        self._patterns = TopicPatterns(topics)
         self._state = groups.surroundings.state
 
     def open(self) -> None:
@@ -40,8 +42,7 @@ class LocalConsumers:
             self._groups.put(group)
 
     def beat(self, group: str, beat: Beat) -> Later[Beaten]:
-        if not group:
-            raise InvalidGroup("a group's name cannot be empty: give it one")
+        check_name(group)
         if beat.assignor is not None and beat.assignor not in ASSIGNORS:
             raise UnsupportedAssignor(
                 f"assignor {beat.assignor!r}; accepted are {', '.join(ASSIGNORS)}"
@@ -71,7 +72,14 @@ class LocalConsumers:
         raise _not_found(group)
 
     def _new(self, name: str) -> ConsumerGroup:
-        return ConsumerGroup(name, self._groups.surroundings, self._topics, self._lost, self._rules)
+        return ConsumerGroup(
+            name,
+            self._groups.surroundings,
+            self._topics,
+            self._lost,
+            self._rules,
+            self._patterns,
+        )
 
     def _lost(self, group: ConsumerCore) -> None:
         """Members have gone: if only those of the older protocol are left, they plan again."""

@@ -74,6 +74,7 @@ def _consumer(
         client_host=member.client_host,
         rebalance_timeout_ms=member.rebalance_timeout_ms,
         topics=told.topics,
+        owner=member.owner,
         classic=Classic(member.session_timeout_ms, member.proposals),
         standing=Standing(roster.generation, roster.generation, held=held),
     )
@@ -116,6 +117,7 @@ def _member(consumer: Consumer, classic: Classic, group: ConsumerGroup) -> Membe
         classic.session_timeout_ms,
         consumer.rebalance_timeout_ms,
         classic.proposals,
+        consumer.owner,
     )
     member.assignment = group.part(consumer, classic)
     return member

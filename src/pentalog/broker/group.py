@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from pentalog.broker.group_settings import LocalGroupSettings
 from pentalog.broker.port import Fence, GroupView, Joined, Joining, Leaving, Synced
+from pentalog.broker.principal_limits import PrincipalLimits
 from pentalog.broker.state import State
 from pentalog.config import Config
 from pentalog.model.errors import BrokerError
@@ -27,6 +28,8 @@ class Surroundings:
     settings: LocalGroupSettings
     turns: Turns
     """For what happens to many members at once."""
+    memory: PrincipalLimits
+    """For members of all groups."""
 
 
 class Group(ABC):

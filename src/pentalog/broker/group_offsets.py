@@ -32,8 +32,10 @@ class Offsets(Protocol):
     the adapter's business.
     """
 
-    def commit(self, group: str, offsets: Mapping[Partition, Committed]) -> Later[None]:
-        """Seen at once; ready when it is on the disk."""
+    def commit(
+        self, group: str, offsets: Mapping[Partition, Committed], *, owner: str = ""
+    ) -> Later[None]:
+        """Seen at once; ready when it is on the disk.  `owner`: see `Access.owner`."""
 
     def committed(
         self, group: str, at: Collection[Partition] | None = None

@@ -6,9 +6,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
-from pentalog.broker import roster_rows
+from pentalog.broker import group_memory, roster_rows
 from pentalog.broker.group import Group, Surroundings
 from pentalog.broker.group_settings import LocalGroupSettings
+from pentalog.broker.offset_usage import NAME_CHARACTERS_MAX
 from pentalog.broker.offsets import LocalOffsets
 from pentalog.broker.port import (
     Committed,
@@ -25,6 +26,7 @@ from pentalog.broker.state import State
 from pentalog.config import Config
 from pentalog.model.errors import (
     BrokerError,
+    GroupFull,
     GroupNotEmpty,
     GroupNotFound,
     GroupSubscribed,
@@ -54,10 +56,12 @@ class LocalGroups:
     """
 
     def __init__(self, state: State, runtime: Runtime, config: Config) -> None:
-        self.offsets = LocalOffsets(state, runtime)
+        self.offsets = LocalOffsets(state, runtime, config)
         self.settings = LocalGroupSettings(state, config)
         turns = Turns(runtime, MEMBERS_PER_TURN)
-        self.surroundings = Surroundings(state, runtime, config, self.settings, turns)
+        self.surroundings = Surroundings(
+            state, runtime, config, self.settings, turns, group_memory.limits(config)
+        )
         self._state = state
         self._runtime = runtime
         self._config = config
@@ -120,7 +124,7 @@ class LocalGroups:
             group.erase()
 
     def join(self, group: str, joining: Joining) -> Later[Joined]:
-        _check_name(group)
+        check_name(group)
         if self._stopping:
             raise _stopping()
         least = self._config.group_session_timeout_ms_min
@@ -130,13 +134,19 @@ class LocalGroups:
                 f"a session timeout of {joining.session_timeout_ms} ms; {least} to {most} ms "
                 "are accepted"
             )
+        group_memory.check_joining(joining, self._config)
         known = self._groups.get(group)
         if known is None or (known.kind != Roster.kind and known.empty):
             if joining.member_id:
                 raise _unknown_member(group, joining.member_id)
             known = Roster(group, self.surroundings, self._abandoned)
             self.put(known)
-        return known.join(joining)
+        try:
+            return known.join(joining)
+        except GroupFull:
+            if isinstance(known, Roster):
+                known.abandon_if_unused()
+            raise
 
     def sync(
         self,
@@ -167,11 +177,12 @@ class LocalGroups:
         offsets: Mapping[Partition, Committed],
         *,
         epoch_aware: bool = True,
+        owner: str = "",
     ) -> Later[None]:
         self.check_commit(
             group, fence, transactional=False, epoch_aware=epoch_aware, at=offsets.keys()
         )
-        return self.offsets.commit(group, offsets)
+        return self.offsets.commit(group, offsets, owner=owner)
 
     def check_commit(
         self,
@@ -220,7 +231,7 @@ class LocalGroups:
         return self.offsets.forget(group)
 
     def forget(self, group: str, at: Collection[Partition]) -> Mapping[Partition, BrokerError]:
-        _check_name(group)
+        check_name(group)
         known = self._groups.get(group)
         if known is None and not self.offsets.holds(group):
             raise _not_found(group)
@@ -241,7 +252,7 @@ class LocalGroups:
     def _of_member(self, group: str, member_id: str) -> Group:
         known = self._groups.get(group)
         if known is None:
-            _check_name(group)
+            check_name(group)
             raise _unknown_member(group, member_id)
         return known
 
@@ -305,9 +316,14 @@ class LocalGroups:
         return None
 
 
-def _check_name(group: str) -> None:
+def check_name(group: str) -> None:
+    """Raise `InvalidGroup` for a name that no group can have."""
     if not group:
         raise InvalidGroup("a group's name cannot be empty: give it one")
+    if len(group) > NAME_CHARACTERS_MAX:
+        raise InvalidGroup(
+            f"a group's name of {len(group)} characters; 1 to {NAME_CHARACTERS_MAX} are accepted"
+        )
 
 
 def _stopping() -> Stopping:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from pentalog.broker import group_memory
 from pentalog.broker.port import Joined, Joining, Proposal, Synced
+from pentalog.broker.principal_limits import PrincipalLimits
+from pentalog.config import Config
 from pentalog.model.errors import BrokerError, InstanceFenced, UnknownMember
 from pentalog.model.later import Later
 from pentalog.runtime import Runtime, Timer, Turns
@@ -17,6 +20,7 @@ class Member:
     __slots__ = (
         "armed_for",
         "assignment",
+        "bytes",
         "client_host",
         "client_id",
         "deadline",
@@ -24,6 +28,7 @@ class Member:
         "joining",
         "member_id",
         "new",
+        "owner",
         "proposals",
         "rebalance_timeout_ms",
         "session_timeout_ms",
@@ -40,6 +45,7 @@ class Member:
         session_timeout_ms: int,
         rebalance_timeout_ms: int,
         proposals: tuple[Proposal, ...],
+        owner: str = "",
     ) -> None:
         self.member_id = member_id
         self.instance_id = instance_id
@@ -48,6 +54,9 @@ class Member:
         self.session_timeout_ms = session_timeout_ms
         self.rebalance_timeout_ms = rebalance_timeout_ms
         self.proposals = proposals
+        self.owner = owner
+        """The principal that `bytes` are charged to."""
+        self.bytes = 0
         self.assignment = b""
         self.joining: Later[Joined] | None = None
         self.syncing: Later[Synced] | None = None
@@ -111,27 +120,35 @@ class Attendance:
 class Reservations:
     """Ids given out whose owners have not joined with them yet."""
 
-    def __init__(self, runtime: Runtime, never_came: Callable[[], None]) -> None:
+    def __init__(
+        self, runtime: Runtime, memory: PrincipalLimits, never_came: Callable[[], None]
+    ) -> None:
         self._runtime = runtime
+        self._memory = memory
         self._never_came = never_came
         self._timers: dict[str, Timer] = {}
+        self._owners: dict[str, str] = {}
 
     @property
     def any(self) -> bool:
         return bool(self._timers)
 
-    def give(self, member_id: str, timeout_ms: int) -> None:
+    def give(self, member_id: str, timeout_ms: int, owner: str) -> None:
         def over() -> None:
             if self.take(member_id):
                 self._never_came()
 
         self._timers[member_id] = self._runtime.after(timeout_ms, over)
+        self._owners[member_id] = owner
+        self._memory.add(owner, group_memory.RESERVED_BYTES + len(member_id))
 
     def take(self, member_id: str) -> bool:
         """The owner has come, or will not come any more; False if there was no such id."""
         timer = self._timers.pop(member_id, None)
         if timer is not None:
             timer.cancel()
+            size = group_memory.RESERVED_BYTES + len(member_id)
+            self._memory.release(self._owners.pop(member_id), size)
         return timer is not None
 
     def close(self) -> None:
@@ -142,8 +159,9 @@ class Reservations:
 class Members:
     """Members by id, in the order they came, and by the name of the static ones."""
 
-    def __init__(self, group: str) -> None:
+    def __init__(self, group: str, memory: PrincipalLimits) -> None:
         self._group = group
+        self._memory = memory
         self._by_id: dict[str, Member] = {}
         self._instances: dict[str, str] = {}
         self._supported: Counter[str] = Counter()
@@ -180,8 +198,48 @@ class Members:
             )
         return member
 
+    def check_room(self, joining: Joining) -> None:
+        """Raise `GroupFull` if what a member says of itself does not fit in memory."""
+        known = self.get(joining.member_id) or self.static(joining.instance_id or "")
+        more = _member_bytes(joining.client_id, joining.instance_id, joining.proposals)
+        if known is not None:
+            more += len(known.assignment) - known.bytes
+        self._memory.check(joining.owner, more)
+
+    def check_plan(self, leader: Member, plan: Mapping[str, bytes], config: Config) -> None:
+        """Raise `GroupFull` if a plan does not fit in memory."""
+        more = 0
+        for member_id in plan.keys() & self._by_id.keys():
+            group_memory.check_bytes(len(plan[member_id]), config)
+            more += len(plan[member_id]) - len(self._by_id[member_id].assignment)
+        self._memory.check(leader.owner, more)
+
+    def assign(self, member: Member, assignment: bytes) -> None:
+        """Give a member its part of the plan."""
+        member.assignment = assignment
+        self._charge(member)
+
+    def release(self) -> None:
+        """Free what members are charged for: the group is replaced or deleted."""
+        for member in self:
+            self._memory.release(member.owner, member.bytes)
+            member.bytes = 0
+
+    def _charge(self, member: Member) -> None:
+        size = _member_bytes(member.client_id, member.instance_id, member.proposals)
+        size += len(member.assignment)
+        self._memory.add(member.owner, size - member.bytes)
+        member.bytes = size
+
+    def _forget_proposals(self, member: Member) -> None:
+        for proposal in member.proposals:
+            self._supported[proposal.name] -= 1
+            if not self._supported[proposal.name]:
+                del self._supported[proposal.name]
+
     def add(self, member: Member) -> None:
         self._by_id[member.member_id] = member
+        self._charge(member)
         self._supported.update(proposal.name for proposal in member.proposals)
         if member.instance_id is not None:
             self._instances[member.instance_id] = member.member_id
@@ -190,7 +248,9 @@ class Members:
         """Take a member out; what it waits for is refused."""
         member_id = member.member_id
         del self._by_id[member_id]
-        self._supported.subtract(proposal.name for proposal in member.proposals)
+        self._memory.release(member.owner, member.bytes)
+        member.bytes = 0
+        self._forget_proposals(member)
         if member.instance_id is not None and self._instances.get(member.instance_id) == member_id:
             del self._instances[member.instance_id]
         if member.timer is not None:
@@ -219,9 +279,10 @@ class Members:
 
     def update(self, member: Member, joining: Joining) -> None:
         """What a member says of itself when it joins again."""
-        self._supported.subtract(proposal.name for proposal in member.proposals)
+        self._forget_proposals(member)
         self._supported.update(proposal.name for proposal in joining.proposals)
         member.proposals = joining.proposals
+        self._charge(member)
         member.session_timeout_ms = joining.session_timeout_ms
         member.rebalance_timeout_ms = joining.rebalance_timeout_ms
 
@@ -259,6 +320,12 @@ class Members:
     @property
     def rebalance_timeout_ms(self) -> int:
         return max((member.rebalance_timeout_ms for member in self), default=0)
+
+
+def _member_bytes(client_id: str, instance_id: str | None, proposals: Sequence[Proposal]) -> int:
+    return group_memory.texts_bytes(client_id, instance_id) + group_memory.proposals_bytes(
+        proposals
+    )
 
 
 def fenced(group: str, instance_id: str) -> InstanceFenced:

@@ -32,6 +32,8 @@ class Beat:
     assignor: str | None = None
     owned: Mapping[UUID, frozenset[int]] | None = None
     """What it reads at the moment."""
+    owner: str = ""
+    """The principal that what is kept of the member is charged to (`Access.owner`)."""
 
     @property
     def whole(self) -> bool:

@@ -13,6 +13,7 @@ from uuid import UUID
 from pentalog.broker import embedded
 from pentalog.broker.consumer_group import ConsumerCore, pass_on
 from pentalog.broker.group import Group
+from pentalog.broker.group_memory import proposals_bytes, texts_bytes
 from pentalog.broker.planning import Classic, Consumer
 from pentalog.broker.port import Fence, Joined, Joining, Leaving, Synced
 from pentalog.broker.reconciliation import Owned, Step
@@ -43,6 +44,8 @@ class ConsumerGroup(ConsumerCore, Group):
                 member_id=member_id,
             )
         told = embedded.subscription(joining.proposals[0].metadata)
+        more = texts_bytes(joining.client_id) + proposals_bytes(joining.proposals)
+        self._memory.check(joining.owner, more - (0 if known is None else known.bytes))
         member = self._joining(joining)
         resubscribed = self._adopt(member, joining, told)
         if resubscribed or self.planning.epoch == 0:
@@ -179,6 +182,7 @@ class ConsumerGroup(ConsumerCore, Group):
         member.sight = None
         member.assignor = None
         member.classic = Classic(joining.session_timeout_ms, joining.proposals)
+        self._charge(member, joining.owner)
         self.planning.changed_members.add(member.member_id)
         return member.subscription != subscription
 

@@ -8,8 +8,10 @@ from typing import Final, TypeAlias
 
 from pentalog.broker.group_offsets import Committed
 from pentalog.broker.log import COMMIT_WAIT_MS_MAX
+from pentalog.broker.offset_usage import OffsetUsage
 from pentalog.broker.offsets_topic import Entry, OffsetsTopic
 from pentalog.broker.state import State
+from pentalog.config import Config
 from pentalog.model.errors import BrokerError, StorageFailed
 from pentalog.model.later import Later
 from pentalog.model.types import Partition
@@ -23,16 +25,14 @@ _VALUES: Final = "next_offset, leader_epoch, metadata, committed_ms, expire_ms, 
 _DELETE: Final = "DELETE FROM offsets WHERE grp = ? AND topic = ? AND partition = ?"
 _DELETE_STAGED: Final = "DELETE FROM staged_offsets WHERE grp = ? AND topic = ? AND partition = ?"
 
-LEASE: Final = "pentalog.lease="
-"""How the metadata of an offset begins that asks for records to be kept."""
-
 _ByTopic: TypeAlias = dict[str, dict[int, Committed]]
 
 
 class LocalOffsets:
     """Implements `port.Offsets`."""
 
-    def __init__(self, state: State, runtime: Runtime) -> None:
+    def __init__(self, state: State, runtime: Runtime, config: Config) -> None:
+        self._usage = OffsetUsage(config)
         self._state = state
         self._runtime = runtime
         self._committed: dict[str, _ByTopic] = {}
@@ -44,8 +44,6 @@ class LocalOffsets:
         self._changed: dict[str, int] = {}
         """Up to which position the state file has to be durable before a group's offsets are."""
         self._changed_last = 0
-        self.leaseholders: set[str] = set()
-        """Groups that have committed with a lease (`retention_leases.py`), now or earlier."""
         self.topic: OffsetsTopic | None = None
         """Where commits can be read as records too."""
 
@@ -61,8 +59,16 @@ class LocalOffsets:
             self._restore_sequence(committed := Committed(*value))
             self._set_staged(producer_id, group, Partition(topic, index), committed)
 
-    def commit(self, group: str, offsets: Mapping[Partition, Committed]) -> Later[None]:
+    @property
+    def leaseholders(self) -> Collection[str]:
+        """Groups that have committed with a lease (`retention_leases.py`)."""
+        return self._usage.leaseholders
+
+    def commit(
+        self, group: str, offsets: Mapping[Partition, Committed], *, owner: str = ""
+    ) -> Later[None]:
         self._state.check()
+        self._usage.check(group, owner, self._committed.get(group), offsets)
         now_ms = self._runtime.now_ms()
         rows = []
         for at, given in offsets.items():
@@ -161,6 +167,7 @@ class LocalOffsets:
                 self.topic.flush()
             if at is None:
                 del self._committed[group]
+                self._usage.forget(group)
                 self._state.write("DELETE FROM offsets WHERE grp = ?", group)
             else:
                 for where in at:
@@ -185,7 +192,8 @@ class LocalOffsets:
             if self.topic is not None:
                 for index in topics[topic]:
                     self.topic.note(group, Partition(topic, index), None)
-            del topics[topic]
+            for committed in topics.pop(topic).values():
+                self._usage.replace(group, committed, None)
             if not topics:
                 del self._committed[group]
         if touched:
@@ -212,6 +220,7 @@ class LocalOffsets:
         self, producer_id: int, group: str, offsets: Mapping[Partition, Committed]
     ) -> Later[None]:
         self._state.check()
+        self._usage.check(group, "", self._committed.get(group), offsets)
         now_ms = self._runtime.now_ms()
         for at, given in offsets.items():
             committed = self._numbered(given, now_ms)
@@ -270,14 +279,17 @@ class LocalOffsets:
         indexes = topics.get(at[0])
         if indexes is None:
             indexes = topics[at[0]] = {}
+        before = indexes.get(at[1])
         indexes[at[1]] = committed
-        if committed.metadata.startswith(LEASE):
-            self.leaseholders.add(group)
+        if before is None or before.metadata != committed.metadata:
+            self._usage.replace(group, before, committed)
 
     def _drop(self, group: str, topics: _ByTopic, at: Partition) -> None:
         indexes = topics.get(at.topic)
-        if indexes is None or indexes.pop(at.index, None) is None:
+        dropped = None if indexes is None else indexes.pop(at.index, None)
+        if indexes is None or dropped is None:
             return
+        self._usage.replace(group, dropped, None)
         if not indexes:
             del topics[at.topic]
             if not topics:
@@ -290,11 +302,12 @@ class LocalOffsets:
         held = self._staged.setdefault(producer_id, defaultdict(dict))[group]
         if at not in held:
             self._staging.setdefault(group, Counter())[at] += 1
+        self._usage.stage(held.get(at), committed)
         held[at] = committed
 
     def _unstage(self, producer_id: int, group: str, at: Partition) -> None:
         groups = self._staged[producer_id]
-        del groups[group][at]
+        self._usage.stage(groups[group].pop(at), None)
         if not groups[group]:
             del groups[group]
             if not groups:

@@ -7,7 +7,8 @@ plan's says for which of them the plan was made, a member's which plan it has co
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
@@ -17,8 +18,8 @@ from pentalog.broker.patterns import pattern
 from pentalog.broker.port import ConsumerView, Proposal, Topics
 from pentalog.broker.reconciliation import Aim, Held, Owned, Standing, Step, advance
 from pentalog.broker.security import UNGUARDED, Rules, Sight
+from pentalog.broker.topic_patterns import STEP_COST, TopicPatterns
 from pentalog.model.errors import TopicNotFound
-from pentalog.model.kafka_names import is_kafka_name
 from pentalog.runtime import Timer
 
 DEFAULT_ASSIGNOR: Final = next(iter(ASSIGNORS))
@@ -47,8 +48,13 @@ class Consumer:
     rebalance_timeout_ms: int = 0
     topics: frozenset[str] = frozenset()
     pattern: str = ""
+    pattern_cost: int = STEP_COST
+    """Work that the pattern takes for one topic, at most; not known of members read from disk."""
     sight: Sight | None = None
     """Which topics the pattern may find; None: all."""
+    owner: str = ""
+    """The principal that `bytes` are charged to."""
+    bytes: int = 0
     assignor: str | None = None
     classic: Classic | None = None
     standing: Standing = field(default_factory=Standing)
@@ -65,7 +71,10 @@ class Consumer:
 class Planning:
     """Knows nothing of time or of the disk; `changed` says what its owner has to write."""
 
-    def __init__(self, topics: Topics, rules: Rules = UNGUARDED) -> None:
+    def __init__(
+        self, topics: Topics, rules: Rules = UNGUARDED, patterns: TopicPatterns | None = None
+    ) -> None:
+        """`patterns` is shared by all groups of a broker."""
         self.epoch = 0
         self.plan_epoch = 0
         self.plan: dict[str, Share] = {}
@@ -77,6 +86,7 @@ class Planning:
         self.changed_members: set[str] = set()
         self._topics = topics
         self._rules = rules
+        self._patterns = TopicPatterns(topics) if patterns is None else patterns
         self._versions = (-1, -1)
         self._resolved: dict[_Subscription, frozenset[UUID]] = {}
         self._resolved_before: dict[_Subscription, frozenset[UUID]] = {}
@@ -153,7 +163,10 @@ class Planning:
         """Roughly how much there is to be done for a plan: topics, of each member."""
         every = len(self._topics.all(internal=True))
         members = self.members.values()
-        return sum(len(member.topics) + (every if member.pattern else 0) for member in members)
+        return sum(
+            len(member.topics) + (every * member.pattern_cost if member.pattern else 0)
+            for member in members
+        )
 
     def catch_up(self) -> None:
         """Plan again if there is reason to, at once."""
@@ -201,12 +214,15 @@ class Planning:
                 self._resolved_before = {**self._resolved, **self._resolved_before}
                 self._resolved.clear()
                 self._versions = versions
+            self._forget_unused()
             planned: dict[str, Planned] = {}
             sizes: dict[UUID, int] = {}
             seen: set[UUID] = set()
             for member_id, member in tuple(self.members.items()):
-                topics = self.topics_of(member)
+                topics = yield from self._resolve(member)
                 planned[member_id] = Planned(topics, member.instance_id)
+                if self._versions_now != versions:
+                    break
                 for topic_id in topics - seen:
                     sizes[topic_id] = self._topics.by_id(topic_id).partitions
                 seen |= topics
@@ -226,10 +242,24 @@ class Planning:
 
     def topics_of(self, member: Consumer) -> frozenset[UUID]:
         """The topics a member is subscribed to, of those that exist."""
-        found = self._resolved.get(member.subscription)
-        if found is None:
-            found = self._resolved[member.subscription] = frozenset(self._resolve(member))
-        return found
+        resolving = self._resolve(member)
+        while True:
+            try:
+                next(resolving)
+            except StopIteration as done:
+                found: frozenset[UUID] = done.value
+                return found
+
+    def resolved(self, member: Consumer) -> bool:
+        """Is it known which topics the member is subscribed to?"""
+        return member.subscription in self._resolved
+
+    def _forget_unused(self) -> None:
+        """Drop what was resolved for subscriptions that no member has any longer."""
+        if len(self._resolved) > len(self.members):
+            used = {member.subscription for member in self.members.values()}
+            for subscription in self._resolved.keys() - used:
+                del self._resolved[subscription]
 
     def reconcile(
         self, member: Consumer, owned: Owned | None, *, resubscribed: bool = False
@@ -262,9 +292,12 @@ class Planning:
         )
 
     def reads(self, topic: str) -> bool:
+        if any(topic in member.topics for member in self.members.values()):
+            return True
+        patterns = {(m.pattern, m.sight) for m in self.members.values() if m.pattern}
         return any(
-            topic in member.topics or (member.pattern and _finder(member)(topic))
-            for member in self.members.values()
+            pattern(text).matches(topic) and (sight is None or sight.sees(topic))
+            for text, sight in patterns
         )
 
     def views(self) -> list[ConsumerView]:
@@ -285,17 +318,36 @@ class Planning:
             for member in self.members.values()
         ]
 
-    def _resolve(self, member: Consumer) -> Iterator[UUID]:
-        for name in member.topics:
-            try:
-                yield self._topics.get(name).topic_id
-            except TopicNotFound:
-                continue
-        if member.pattern:
-            finds = _finder(member)
-            for topic in self._topics.all(internal=True):
-                if is_kafka_name(topic.name) and finds(topic.name):
-                    yield topic.topic_id
+    def _resolve(self, member: Consumer) -> Generator[int, None, frozenset[UUID]]:
+        """Return the topics of a subscription; yields the work of each step."""
+        subscription = member.subscription
+        known = self._resolved.get(subscription)
+        if known is not None:
+            return known
+        versions = self._versions_now
+        names, text, sight = subscription
+        found: set[UUID] = set()
+        for number, name in enumerate(names, 1):
+            with suppress(TopicNotFound):
+                found.add(self._topics.get(name).topic_id)
+            if not number % STEP_COST:
+                yield STEP_COST
+        matching: frozenset[UUID] = frozenset()
+        if text:
+            matching = yield from self._patterns.find(text)
+        if sight is not None:
+            for number, topic_id in enumerate(matching, 1):
+                with suppress(TopicNotFound):
+                    if sight.sees(self._topics.by_id(topic_id).name):
+                        found.add(topic_id)
+                if not number % STEP_COST:
+                    yield STEP_COST
+            matching = frozenset()
+        # Groups whose members read the same by a pattern share one set.
+        topics = matching | found if found else matching
+        if versions == self._versions_now == self._versions:
+            self._resolved[subscription] = topics
+        return topics
 
     def _rename(self, before: str, after: str) -> None:
         if self._renamed is not None:
@@ -318,14 +370,6 @@ class Planning:
     def _release(self, standing: Standing) -> None:
         for place in _places(standing):
             self._owners.pop(place, None)
-
-
-def _finder(member: Consumer) -> Callable[[str], bool]:
-    """Tells of a topic whether the member's pattern finds it."""
-    matches, sight = pattern(member.pattern).matches, member.sight
-    if sight is None:
-        return matches
-    return lambda topic: matches(topic) and sight.sees(topic)
 
 
 def _places(standing: Standing) -> Iterator[tuple[UUID, int]]:

@@ -7,7 +7,7 @@ nothing else ever comes out of a correct call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 from uuid import UUID
@@ -330,6 +330,8 @@ class Joining:
     plan_skippable: bool = False
     """The member understands that it leads without planning."""
     reason: str = ""
+    owner: str = ""
+    """The principal that what is kept of the member is charged to (`Access.owner`)."""
 
 
 class Candidate(NamedTuple):
@@ -426,8 +428,12 @@ class Groups(Protocol):
         offsets: Mapping[Partition, Committed],
         *,
         epoch_aware: bool = True,
+        owner: str = "",
     ) -> Later[None]:
-        """Commit for a member, or by an empty fence where there is none; `epoch_aware`: KIP-848."""
+        """Commit for a member, or by an empty fence where there is none; `epoch_aware`: KIP-848.
+
+        `owner`: see `Access.owner`.
+        """
 
     def check_commit(
         self, group: str, fence: Fence, *, transactional: bool, epoch_aware: bool = True
@@ -488,11 +494,12 @@ class Transactions(Protocol):
     """
 
     def identify(
-        self, name: str, *, timeout_ms: int, known: Identity | None = None
+        self, name: str, *, timeout_ms: int, known: Identity | None = None, owner: str = ""
     ) -> Later[Identity]:
         """A new identity for this name: earlier ones are fenced, what they left open is aborted.
 
-        With `known` only if that is the newest: the producer itself wants to go on.
+        With `known` only if that is the newest: the producer itself wants to go on.  `owner`: see
+        `Access.owner`.
         """
 
     def enlist(self, name: str, who: Identity, at: Collection[Partition]) -> None:
@@ -529,8 +536,12 @@ class Transactions(Protocol):
     def mark(self, who: Identity, at: Partition, *, commit: bool) -> Later[None]:
         """Write one marker by hand, past the rules: for those who clean up."""
 
-    def all(self, pattern: str | None = None) -> Sequence[TransactionView]:
-        """Every name, or those that match a regular expression (RE2's) as a whole."""
+    def all(self, pattern: str | None = None) -> Iterator[TransactionView | None]:
+        """Every name, or those that match a regular expression (RE2's) as a whole.
+
+        None for each that does not match: looking through many names takes long, and a caller
+        pauses between them.
+        """
 
     def view(self, name: str) -> TransactionView:
         """Raises `TransactionUnknown`."""

@@ -29,8 +29,6 @@ def find_leases(offsets: LocalOffsets, now_ms: int) -> dict[Partition, Lease]:
     for group in list(offsets.leaseholders):
         committed = offsets.committed(group)
         leases = {at: lease for at, one in committed.items() if (lease := _lease(one, now_ms))}
-        if not leases:
-            offsets.leaseholders.discard(group)
         for at, lease in leases.items():
             other = found.get(at)
             found[at] = lease if other is None else _both(lease, other)

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final
 
 from pentalog.broker import roster_rows
+from pentalog.broker.consumer_group import pass_on
 from pentalog.broker.group import Group, Surroundings
 from pentalog.broker.members import Attendance, Member, Members, Reservations, fenced
 from pentalog.broker.port import (
@@ -66,7 +67,7 @@ class Roster(Group):
         self.protocol_type = ""
         self.protocol: str | None = None
         self.leader: str | None = None
-        self.members = Members(name)
+        self.members = Members(name, surroundings.memory)
         self.changed_ms = surroundings.runtime.now_ms()
         self._state = surroundings.state
         self._runtime = surroundings.runtime
@@ -74,7 +75,7 @@ class Roster(Group):
         self._abandoned = abandoned
         self._turns = surroundings.turns
         self._attendance = Attendance(self._runtime, self._turns, self._overdue)
-        self._reserved = Reservations(self._runtime, self._never_came)
+        self._reserved = Reservations(self._runtime, surroundings.memory, self._never_came)
         self._pending_sync: set[str] = set()
         self._initial = False
         """The first generation after an empty time: waits for others to come, not for all."""
@@ -114,13 +115,14 @@ class Roster(Group):
                 "group_size_max allows: stop one first"
             )
         if not self._shares_with(joining):
-            self._abandon_if_unused()
+            self.abandon_if_unused()
             raise GroupInconsistent(
                 f"group {self.name!r} of type {self.protocol_type!r} and a member of type "
                 f"{joining.protocol_type!r} that knows "
                 f"{', '.join(p.name for p in joining.proposals) or 'no protocol'}: "
                 "one protocol must be known to all members"
             )
+        self.members.check_room(joining)
         if not joining.member_id:
             return self._join_new(joining)
         return self._join_again(joining)
@@ -144,6 +146,8 @@ class Roster(Group):
             )
         if self.phase is Phase.PREPARING:
             raise self._rebalancing()
+        if member.member_id == self.leader and self.phase is Phase.COMPLETING:
+            self.members.check_plan(member, plan, self._config)
         self._pending_sync.discard(member.member_id)
         if not self._pending_sync and self._sync_timer is not None:
             self._sync_timer.cancel()
@@ -177,7 +181,7 @@ class Roster(Group):
                 outcomes.append(None)
         if left:
             self._lost_members()
-        self._abandon_if_unused()
+        self.abandon_if_unused()
         return outcomes
 
     def check_commit(
@@ -253,6 +257,7 @@ class Roster(Group):
         self._closed = True
         self._cancel_timers()
         self._reserved.close()
+        self.members.release()
         for member in self.members:
             if member.timer is not None:
                 member.timer.cancel()
@@ -267,7 +272,7 @@ class Roster(Group):
             if before is not None:
                 return self._take_over(before, member_id, joining)
         elif joining.id_required:
-            self._reserved.give(member_id, joining.session_timeout_ms)
+            self._reserved.give(member_id, joining.session_timeout_ms, joining.owner)
             raise MemberIdRequired(
                 f"a new member of group {self.name!r}: join again as {member_id!r}",
                 member_id=member_id,
@@ -296,6 +301,7 @@ class Roster(Group):
             joining.session_timeout_ms,
             joining.rebalance_timeout_ms,
             joining.proposals,
+            joining.owner,
         )
         member.new = True
         if not len(self.members):
@@ -339,7 +345,7 @@ class Roster(Group):
             # It must not believe that it leads: it would plan a generation that has a plan.
             joined = joined._replace(leader=leader_before or "", candidates=())
         later: Later[Joined] = Later()
-        self._state.settle().then(lambda settled: _pass_on(settled, later, joined))
+        self._state.settle().then(lambda settled: pass_on(settled, later, joined))
         return later
 
     def _has_room_for(self, member_id: str) -> bool:
@@ -363,9 +369,9 @@ class Roster(Group):
     def _never_came(self) -> None:
         if self.phase is Phase.PREPARING:
             self._complete_if_all_came()
-        self._abandon_if_unused()
+        self.abandon_if_unused()
 
-    def _abandon_if_unused(self) -> None:
+    def abandon_if_unused(self) -> None:
         if self.empty and not self._reserved.any and self.generation == 0:
             self._abandoned(self)
 
@@ -381,7 +387,7 @@ class Roster(Group):
     def _prepare(self) -> None:
         if self.phase is Phase.COMPLETING:
             for member in self.members:
-                member.assignment = b""
+                self.members.assign(member, b"")
                 syncing, member.syncing = member.syncing, None
                 if syncing is not None:
                     syncing.refuse(self._rebalancing())
@@ -488,7 +494,7 @@ class Roster(Group):
             return
         self._set_phase(Phase.STABLE)
         for member in self.members:
-            member.assignment = plan.get(member.member_id, b"")
+            self.members.assign(member, plan.get(member.member_id, b""))
         for member in list(self.members):
             syncing, member.syncing = member.syncing, None
             if syncing is not None:
@@ -589,12 +595,3 @@ class Roster(Group):
                 timer.cancel()
         self._join_timer = None
         self._sync_timer = None
-
-
-def _pass_on(settled: Later[None], later: Later[Joined], joined: Joined) -> None:
-    try:
-        _ = settled.value
-    except BrokerError as refusal:
-        later.refuse(refusal)
-    else:
-        later.fill(joined)

@@ -393,6 +393,14 @@ class Access:
         return (self.who, self.host, rules.version) if self.guarded else None
 
     @property
+    def owner(self) -> str:
+        """What is kept for the client is charged to this: its principal, if it has logged in.
+
+        All others are one principal, so their addresses tell them apart.
+        """
+        return str(self.who) if self.who != ANONYMOUS else f"{self.who}@{self.host}"
+
+    @property
     def sight(self) -> Sight | None:
         """What it may see, for those who ask when it is gone; None: everything."""
         return Sight(self.who, self.host, self.rules) if self.guarded else None

@@ -80,6 +80,7 @@ class Transaction:
         "last_epoch",
         "name",
         "next_id",
+        "owner",
         "partitions",
         "phase",
         "previous_id",
@@ -98,6 +99,8 @@ class Transaction:
     def __init__(self, name: str, producer_id: int, timeout_ms: int) -> None:
         self.name = name
         self.producer_id = producer_id
+        self.owner = ""
+        """The principal that made the name, in this life of the broker."""
         self.epoch = -1
         self.previous_id = -1
         """The id before this one, whose epochs are used up."""

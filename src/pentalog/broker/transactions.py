@@ -8,14 +8,16 @@ of an ended transaction that arrives late must not begin another one (KIP-890).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
 from pentalog.broker import patterns
 from pentalog.broker.endings import Endings
 from pentalog.broker.log import LocalLog
+from pentalog.broker.patterns import NAME_CHARACTERS_MAX
 from pentalog.broker.port import Committed, Offsets, Producers, TransactionView, WriterView
+from pentalog.broker.principal_limits import PrincipalLimits
 from pentalog.broker.state import State
 from pentalog.broker.transaction import (
     COLUMNS,
@@ -33,7 +35,6 @@ from pentalog.log.store import Store
 from pentalog.model.errors import (
     BrokerError,
     InvalidTransactionTimeout,
-    Overloaded,
     ProducerFenced,
     TransactionState,
     TransactionUnknown,
@@ -48,7 +49,6 @@ SWEEP_MS: Final = 1_000
 ADDED_MS: Final = 20
 """Delay before added participants are written; most transactions end sooner and need no row."""
 EXPIRY_SWEEP_MS: Final = 600_000
-NAMES_MAX: Final = 1_000_000
 WAITING_MAX: Final = 100
 """Requests that may wait for one transaction's end."""
 
@@ -60,6 +60,7 @@ class _Opening(NamedTuple):
     timeout_ms: int
     known: Identity | None
     later: Later[Identity]
+    owner: str = ""
 
 
 class LocalTransactions:
@@ -84,6 +85,12 @@ class LocalTransactions:
         self._timeout_ms_max = config.transaction_timeout_ms_max
         self._expiration_ms = config.transactional_id_expiration_ms
         self._by_name: dict[str, Transaction] = {}
+        self._names = PrincipalLimits(
+            "transactional ids",
+            config.transactional_ids_max,
+            share_percent=config.principal_share_percent,
+            setting="transactional_ids_max",
+        )
         self._by_producer: dict[int, Transaction] = {}
         self._ongoing: dict[str, Transaction] = {}
         self._adding: dict[str, Transaction] = {}
@@ -100,6 +107,7 @@ class LocalTransactions:
         for row in self._state.rows(f"SELECT {COLUMNS} FROM transactions"):
             entry = Transaction.of_row(row)
             self._by_name[entry.name] = entry
+            self._names.add(entry.owner)
             self._by_producer[entry.producer_id] = entry
         for entry in list(self._by_name.values()):
             if entry.phase in PREPARED:
@@ -162,15 +170,20 @@ class LocalTransactions:
     # Identities
 
     def identify(
-        self, name: str, *, timeout_ms: int, known: Identity | None = None
+        self, name: str, *, timeout_ms: int, known: Identity | None = None, owner: str = ""
     ) -> Later[Identity]:
+        if len(name) > NAME_CHARACTERS_MAX:
+            raise TransactionUnknown(
+                f"a transactional id of {len(name)} characters; at most {NAME_CHARACTERS_MAX} are "
+                "accepted"
+            )
         if not 0 < timeout_ms <= self._timeout_ms_max:
             raise InvalidTransactionTimeout(
                 f"transaction timeout {timeout_ms} ms of {name!r}; "
                 f"accepted are 1..{self._timeout_ms_max} (transaction_timeout_ms_max)"
             )
         later: Later[Identity] = Later()
-        self._open(_Opening(name, timeout_ms, known, later))
+        self._open(_Opening(name, timeout_ms, known, later, owner))
         return later
 
     def _open(self, wish: _Opening) -> None:
@@ -183,8 +196,7 @@ class LocalTransactions:
     def _try_open(self, wish: _Opening) -> None:
         entry = self._by_name.get(wish.name)
         if entry is None:
-            if len(self._by_name) >= NAMES_MAX:
-                raise Overloaded(f"{NAMES_MAX} transactional ids are in use: use fewer names")
+            self._names.check(wish.owner)
             self._producers.identify().then(partial(self._create, wish))
         elif entry.busy:
             self._open_after(entry, wish)
@@ -219,6 +231,8 @@ class LocalTransactions:
             self._open(wish)  # somebody was faster
             return
         entry = Transaction(wish.name, producer_id, wish.timeout_ms)
+        entry.owner = wish.owner
+        self._names.add(entry.owner)
         self._by_name[wish.name] = entry
         self._by_producer[producer_id] = entry
         self._grant(entry, wish._replace(known=None))
@@ -459,13 +473,15 @@ class LocalTransactions:
         self._endings.write_marker(at, who, commit=commit).then(settled)
         return later
 
-    def all(self, pattern: str | None = None) -> Sequence[TransactionView]:
-        matches = patterns.pattern(pattern).matches if pattern else None
-        return [
-            _view(entry)
-            for entry in self._by_name.values()
-            if matches is None or matches(entry.name)
-        ]
+    def all(self, pattern: str | None = None) -> Iterator[TransactionView | None]:
+        wanted = patterns.pattern(pattern) if pattern else None
+        return self._views(wanted)
+
+    def _views(self, wanted: patterns.Pattern | None) -> Iterator[TransactionView | None]:
+        for name in tuple(self._by_name):
+            entry = self._by_name.get(name)
+            known = entry is not None and (wanted is None or wanted.matches(name))
+            yield _view(entry) if entry is not None and known else None
 
     def view(self, name: str) -> TransactionView:
         return _view(self._named(name))
@@ -516,6 +532,7 @@ class LocalTransactions:
             idle = not entry.busy and entry.phase is not Phase.ONGOING
             if idle and entry.updated_ms < before_ms:
                 del self._by_name[entry.name], self._by_producer[entry.producer_id]
+                self._names.release(entry.owner)
                 self._state.write(DELETE, entry.name)
         self._expiry_timer = self._runtime.after(EXPIRY_SWEEP_MS, self._expire)
 

@@ -267,10 +267,11 @@ class MemberlessGroups(NotOffered):
         offsets: Mapping[Partition, Committed],
         *,
         epoch_aware: bool = True,
+        owner: str = "",
     ) -> Later[None]:
         """For nobody; the coordinator refuses it while the group has members."""
         assert fence == Fence(), "nobody is a member here"
-        return self.offsets.commit(group, offsets)
+        return self.offsets.commit(group, offsets, owner=owner)
 
     def forget(self, group: str, at: Collection[Partition]) -> Mapping[Partition, BrokerError]:
         """What the coordinator refuses, `settle` tells."""

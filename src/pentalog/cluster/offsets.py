@@ -79,7 +79,9 @@ class ClusterOffsets:
         self.members: Members = Nobody()
         """In whose name offsets of groups with members are committed."""
 
-    def commit(self, group: str, offsets: Mapping[Partition, Committed]) -> Later[None]:
+    def commit(
+        self, group: str, offsets: Mapping[Partition, Committed], *, owner: str = ""
+    ) -> Later[None]:
         if not offsets:
             return Later.now(None)
         return begin(self._commit(group, dict(offsets)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from pentalog.broker.port import Committed, TransactionView, WriterView
@@ -120,11 +120,11 @@ class ClusterTransactions:
     def view(self, name: str) -> TransactionView:
         return _view(self._find(name))
 
-    def all(self, pattern: str | None = None) -> Sequence[TransactionView]:
+    def all(self, pattern: str | None = None) -> Iterator[TransactionView | None]:
         """Those that pass through this gateway."""
         if pattern is not None:
             raise UnsupportedVersion("transactions of a cluster are not searched by its gateways")
-        return [_view(known) for known in self._known.values()]
+        return map(_view, tuple(self._known.values()))
 
     def writers(self, at: Partition) -> Sequence[WriterView]:
         raise UnsupportedVersion("who writes to a cluster is told by the cluster: ask it")
@@ -190,7 +190,7 @@ class ClusterTransactions:
     # Conversations
 
     def identify(
-        self, name: str, *, timeout_ms: int, known: Identity | None = None
+        self, name: str, *, timeout_ms: int, known: Identity | None = None, owner: str = ""
     ) -> Later[Identity]:
         return begin(self._identify(name, timeout_ms, known))
 

@@ -130,6 +130,10 @@ class GroupInconsistent(BrokerError):
     """The member knows no way of sharing partitions that all others know."""
 
 
+class OffsetsFull(BrokerError):
+    """No more committed offsets, or retention leases, are kept for this client."""
+
+
 class GroupSubscribed(BrokerError):
     """Members of the group read this topic."""
 

@@ -18,6 +18,7 @@ from pentalog.broker.log import COMMIT_WAIT_MS_MAX
 from pentalog.broker.offsets import LocalOffsets
 from pentalog.broker.port import Committed, Fence, Leaving, Proposal, Topic
 from pentalog.broker.state import FILE_NAME, MIGRATIONS, State
+from pentalog.config import Config
 from pentalog.model.errors import (
     GroupNotEmpty,
     GroupNotFound,
@@ -501,7 +502,7 @@ def test_a_commit_that_is_refused_at_once_is_not_told(tmp_path: Path) -> None:
     runtime = StepRuntime()
     state = State(tmp_path / FILE_NAME, runtime, synced=False)
     state.open()
-    offsets = LocalOffsets(state, runtime)
+    offsets = LocalOffsets(state, runtime, Config())
     refuse_writes(state)
     assert offsets.commit("g", {T0: Committed(5)}).ready
     with pytest.raises(StorageFailed):

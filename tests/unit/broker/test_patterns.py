@@ -49,7 +49,7 @@ def test_matching(text: str, yes: str, no: str) -> None:
 @pytest.mark.parametrize(
     "text",
     ["(", ")", "[a", "*a", "a**", "a|*", "(?=a)", "(?<!a)", r"\1", r"\k", "\\", "[z-a]", "a{2,1}",
-     "a{2000}", "(?x)a", "[[:nope:]]", "(a{500}){500}", "a" * 2000, "(" * 60 + ")" * 60,
+     "a{2000}", "(?x)a", "[[:nope:]]", "(a{500}){500}", "a" * 2000,
      r"\x{zz}", r"\p{L", "(?P<>a)"],
 )  # fmt: skip
 def test_refusals(text: str) -> None:

@@ -40,6 +40,7 @@ ERROR_CODES: Final[Mapping[type[errors.BrokerError], int]] = {
     errors.GroupNotFound: 404,
     errors.GroupNotEmpty: 500,
     errors.GroupFull: 500,
+    errors.OffsetsFull: 500,
     errors.GroupInconsistent: 500,
     errors.GroupSubscribed: 500,
     errors.MemberIdRequired: 500,

@@ -41,6 +41,7 @@ ERROR_CODES: Final[Mapping[type[errors.BrokerError], str]] = {
     errors.GroupNotEmpty: "broker_error",
     errors.GroupFull: "broker_error",
     errors.GroupInconsistent: "topic_not_assigned_to_group",
+    errors.OffsetsFull: "broker_error",
     errors.GroupSubscribed: "broker_error",
     errors.MemberIdRequired: "member_not_found",
     errors.UnknownMember: "member_not_found",

@@ -70,6 +70,7 @@ ERROR_CODES: Final[Mapping[type[errors.BrokerError], int]] = {
     errors.GroupNotFound: OTHER,
     errors.GroupNotEmpty: OTHER,
     errors.GroupFull: OTHER,
+    errors.OffsetsFull: OTHER,
     errors.GroupInconsistent: OTHER,
     errors.GroupSubscribed: OTHER,
     errors.MemberIdRequired: OTHER,

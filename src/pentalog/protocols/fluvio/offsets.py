@@ -125,7 +125,9 @@ def update(call: Call) -> None:
         call.know(lambda known: [known.topic(*stream.at)])
         # Offsets are kept by name: a new topic of the same name must not get this one.
         stream.check_topic()
-        settled = groups.commit(stream.consumer_id, Fence(), {stream.at: kept})
+        settled = groups.commit(
+            stream.consumer_id, Fence(), {stream.at: kept}, owner=call.context.access.owner
+        )
     except Unauthorized as refusal:
         _answer_update(call, None, offset, errors.error_of(refusal))
         return

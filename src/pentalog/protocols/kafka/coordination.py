@@ -15,7 +15,8 @@ T = TypeVar("T")
 
 CONSUMER: Final = "consumer"
 """Protocol type of members whose metadata is a subscription; others are not understood."""
-_TOPICS_MAX: Final = 100_000
+TOPICS_MAX: Final = 10_000
+"""Names that a member's subscription may have; of a longer one the broker understands nothing."""
 _SIZE: Final = struct.Struct(">h")
 _HEAD: Final = struct.Struct(">hi")
 _BUSY: Final = (Overloaded, StorageFailed, StorageFull)
@@ -44,7 +45,9 @@ def client_host(call: Call) -> str:
     return "/" + call.context.peer.rpartition(":")[0].strip("[]")
 
 
-def subscribed_topics(protocol_type: str, metadata: bytes) -> frozenset[str] | None:
+def subscribed_topics(
+    protocol_type: str, metadata: bytes, most: int = TOPICS_MAX
+) -> frozenset[str] | None:
     """The topics a member asks for, or None if its metadata tells nothing of the kind.
 
     A consumer's metadata begins, in every version of it, with a version number and the names.
@@ -53,7 +56,7 @@ def subscribed_topics(protocol_type: str, metadata: bytes) -> frozenset[str] | N
         return None
     try:
         _, count = _HEAD.unpack_from(metadata, 0)
-        if not 0 <= count <= _TOPICS_MAX:
+        if not 0 <= count <= most:
             return None
         position = _HEAD.size
         found = []

@@ -44,6 +44,7 @@ ERROR_CODES: Final[Mapping[type[errors.BrokerError], ErrorCode]] = {
     errors.GroupNotEmpty: ErrorCode.non_empty_group,
     errors.GroupFull: ErrorCode.group_max_size_reached,
     errors.GroupInconsistent: ErrorCode.inconsistent_group_protocol,
+    errors.OffsetsFull: ErrorCode.invalid_commit_offset_size,
     errors.GroupSubscribed: ErrorCode.group_subscribed_to_topic,
     errors.MemberIdRequired: ErrorCode.member_id_required,
     errors.UnknownMember: ErrorCode.unknown_member_id,

@@ -45,6 +45,7 @@ ERROR_CODES: Final[Mapping[type[errors.BrokerError], int]] = {
     errors.GroupNotFound: INTERNAL,
     errors.GroupNotEmpty: INTERNAL,
     errors.GroupFull: INTERNAL,
+    errors.OffsetsFull: INTERNAL,
     errors.GroupInconsistent: INTERNAL,
     errors.GroupSubscribed: INTERNAL,
     errors.MemberIdRequired: INTERNAL,

@@ -89,7 +89,9 @@ def _offset_commit(line: Line, dialect: Dialect, request: OffsetCommit) -> None:
         _check_for_cluster(request)
     at = Partition(request.topic, request.partition)
     offsets = line.context.broker.groups.offsets
-    later = offsets.commit(request.group, {at: _committed(request.offset)})
+    later = offsets.commit(
+        request.group, {at: _committed(request.offset)}, owner=line.context.access.owner
+    )
     line.answer_later(dialect, request, later, lambda _: dialect.committed(accepted=True))
 
 

@@ -180,7 +180,8 @@ def commit(call: Call) -> None:
     if truth(command.get("validate_only", "false")):
         call.reply("OK validated=true")
         return
-    later = call.broker.groups.offsets.commit(group, {at: Committed(offset)})
+    owner = call.session.context.access.owner
+    later = call.broker.groups.offsets.commit(group, {at: Committed(offset)}, owner=owner)
     call.after(later, lambda _: call.reply("OK"))
 
 
@@ -191,7 +192,9 @@ def batch_commit(call: Call) -> None:
     _check_owner(share, group, wanted)
     _check_forward(call, group, wanted)
     later = call.broker.groups.offsets.commit(
-        group, {at: Committed(offset) for at, offset in wanted.items()}
+        group,
+        {at: Committed(offset) for at, offset in wanted.items()},
+        owner=call.session.context.access.owner,
     )
     call.after(later, lambda _: call.reply(f"OK batched={len(wanted)}"))
 

@@ -49,7 +49,9 @@ def initialize(call: Call) -> None:
         reason = quoted(f"names that begin with {_GATEWAYS} are the gateways' own")
         raise Refused(f"invalid_transactional_id reason={reason}")
     most = call.session.context.config.transaction_timeout_ms_max
-    later = call.broker.transactions.identify(name, timeout_ms=min(_TIMEOUT_MS, most))
+    later = call.broker.transactions.identify(
+        name, timeout_ms=min(_TIMEOUT_MS, most), owner=call.session.context.access.owner
+    )
 
     def identified(who: Identity) -> None:
         call.door.transaction(name, who.epoch)

@@ -83,7 +83,11 @@ def _commit(
                 yield None
             written.append(
                 call.context.broker.groups.commit(
-                    body.group_id, fence, dict(some), epoch_aware=call.version >= 9
+                    body.group_id,
+                    fence,
+                    dict(some),
+                    epoch_aware=call.version >= 9,
+                    owner=call.access.owner,
                 )
             )
         for later in written:

@@ -16,6 +16,7 @@ from pentalog.model.later import Later
 from pentalog.protocols.kafka.authorization import demand
 from pentalog.protocols.kafka.codec import milliseconds
 from pentalog.protocols.kafka.coordination import (
+    TOPICS_MAX,
     answer_when_there,
     client_host,
     group_code,
@@ -49,18 +50,26 @@ def _joining(call: Call) -> Joining:
             rebalance_timeout_ms if rebalance_timeout_ms >= 0 else session_timeout_ms
         ),
         protocol_type=body.protocol_type,
-        proposals=tuple(
-            Proposal(
-                protocol.name,
-                bytes(protocol.metadata),
-                subscribed_topics(body.protocol_type, protocol.metadata),
-            )
-            for protocol in body.protocols
-        ),
+        proposals=_proposals(call),
         id_required=call.version >= 4,
         plan_skippable=call.version >= 9,
         reason=call.field("reason", None) or "",
+        owner=call.access.owner,
     )
+
+
+def _proposals(call: Call) -> tuple[Proposal, ...]:
+    body, left = call.body, TOPICS_MAX
+    size = sum(len(protocol.metadata) for protocol in body.protocols)
+    understood = size <= call.context.config.group_member_bytes_max
+    found = []
+    for protocol in body.protocols:
+        topics = None
+        if understood:
+            topics = subscribed_topics(body.protocol_type, protocol.metadata, left)
+            left -= len(topics or ())
+        found.append(Proposal(protocol.name, bytes(protocol.metadata), topics))
+    return tuple(found)
 
 
 def _fields(call: Call, done: Later[Joined]) -> dict[str, Any]:

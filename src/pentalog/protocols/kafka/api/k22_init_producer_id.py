@@ -19,12 +19,15 @@ from pentalog.protocols.kafka.messages import Api, Call
 from pentalog.protocols.kafka.transactions import answer_later, transaction_code
 
 _FENCED: Final = 4
+_NAME_CHARACTERS_MAX: Final = 1_000
+"""Longer transactional ids could be searched for by no pattern in good time."""
 
 
 def serve(call: Call) -> None:
     name = call.body.transactional_id
     known = Identity(call.field("producer_id", -1), call.field("producer_epoch", -1))
-    if name == "" or (known.producer_id < 0) != (known.epoch < 0):
+    unfit = name is not None and not 0 < len(name) <= _NAME_CHARACTERS_MAX
+    if unfit or (known.producer_id < 0) != (known.epoch < 0):
         call.answer(_refused(int(ErrorCode.invalid_request)))
         return
 
@@ -38,6 +41,7 @@ def serve(call: Call) -> None:
             name,
             timeout_ms=milliseconds(call.body.transaction_timeout),
             known=known if known.producer_id >= 0 else None,
+            owner=call.access.owner,
         )
 
     def refused(refusal: BrokerError) -> dict[str, Any]:

@@ -10,7 +10,12 @@ from pentalog.model.errors import BrokerError
 from pentalog.model.later import Later
 from pentalog.protocols.kafka.authorization import demand
 from pentalog.protocols.kafka.codec import milliseconds
-from pentalog.protocols.kafka.coordination import answer_when_there, client_host, group_code
+from pentalog.protocols.kafka.coordination import (
+    TOPICS_MAX,
+    answer_when_there,
+    client_host,
+    group_code,
+)
 from pentalog.protocols.kafka.errors import ErrorCode, Refused, code_of
 from pentalog.protocols.kafka.messages import Api, Call
 
@@ -23,7 +28,7 @@ def serve(call: Call) -> None:
     try:
         demand(call.access, Operation.READ, Kind.GROUP, body.group_id)
         _check(call, body)
-        for topic in body.subscribed_topic_names or ():
+        for topic in dict.fromkeys(body.subscribed_topic_names or ()):
             demand(call.access, Operation.DESCRIBE, Kind.TOPIC, topic)
         later = call.context.broker.consumers.beat(body.group_id, _beat(call, body))
     except (BrokerError, Refused) as refusal:
@@ -48,6 +53,7 @@ def _beat(call: Call, body: Any) -> Beat:
         pattern=call.field("subscribed_topic_regex", None),
         sight=call.access.sight,
         assignor=body.server_assignor,
+        owner=call.access.owner,
         owned=None
         if owned is None
         else {entry.topic_id: frozenset(entry.partitions) for entry in owned},
@@ -61,6 +67,10 @@ def _check(call: Call, body: Any) -> None:
         raise _invalid("an empty group id; give one")
     if not body.member_id and (call.version >= 1 or epoch != _JOIN):
         raise _invalid("an empty member id; make one up, and keep it")
+    if len(body.subscribed_topic_names or ()) > TOPICS_MAX:
+        raise _invalid(
+            f"{len(body.subscribed_topic_names)} topics; accepted are {TOPICS_MAX}: use a pattern"
+        )
     for name in ("instance_id", "rack_id"):
         if getattr(body, name) == "":
             raise _invalid(f"an empty {name}; leave it out, or give one")

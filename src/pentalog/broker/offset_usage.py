@@ -1,0 +1,123 @@
+"""What committed offsets take in memory, and which of them hold retention leases, by principal.
+
+The offsets of a group are charged to the client that committed first for it, those of open
+transactions to nobody: they count for the total only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from pentalog.broker.group_offsets import Committed
+from pentalog.broker.principal_limits import PrincipalLimits
+from pentalog.config import Config
+from pentalog.model.errors import InvalidGroup, OffsetsFull
+from pentalog.model.types import Partition
+
+LEASE: Final = "pentalog.lease="
+"""How the metadata of an offset begins that asks for records to be kept."""
+NAME_CHARACTERS_MAX: Final = 1_000
+"""Of a group's name."""
+_OFFSET_BYTES: Final = 300
+_GROUP_BYTES: Final = 1_000
+
+
+class OffsetUsage:
+    """Counts bytes and leases of groups, and refuses commits that would exceed a limit."""
+
+    def __init__(self, config: Config) -> None:
+        share = config.principal_share_percent
+        self._memory = PrincipalLimits(
+            "bytes of committed offsets",
+            config.offsets_bytes_max,
+            share_percent=share,
+            setting="offsets_bytes_max",
+            refusal=OffsetsFull,
+        )
+        self._leases = PrincipalLimits(
+            "retention leases",
+            config.retention_leases_max,
+            share_percent=share,
+            setting="retention_leases_max",
+            refusal=OffsetsFull,
+        )
+        self._owners: dict[str, str] = {}
+        """Principals that committed first, by group; not of groups that an earlier life left."""
+        self._bytes: Counter[str] = Counter()
+        self._leased: Counter[str] = Counter()
+
+    @property
+    def leaseholders(self) -> Collection[str]:
+        return self._leased.keys()
+
+    def check(
+        self,
+        group: str,
+        owner: str,
+        known: Mapping[str, Mapping[int, Committed]] | None,
+        offsets: Mapping[Partition, Committed],
+    ) -> None:
+        """Raise `OffsetsFull` if these do not fit; makes `owner` the owner of a new group."""
+        if len(group) > NAME_CHARACTERS_MAX:
+            raise InvalidGroup(
+                f"a group's name of {len(group)} characters; at most {NAME_CHARACTERS_MAX} are "
+                "accepted"
+            )
+        if not offsets:
+            return
+        size = leases = 0
+        for (topic, index), committed in offsets.items():
+            before = None if known is None else known.get(topic, _NONE).get(index)
+            if before is None or before.metadata != committed.metadata:
+                size += _size(committed) - _size(before)
+                leases += _is_lease(committed) - _is_lease(before)
+        if known is None:
+            size += _GROUP_BYTES
+        if not size and not leases:
+            return
+        charged = owner if known is None else self._owners.get(group, "")
+        self._memory.check(charged, size)
+        # An offset of another's group holds a lease all the same.
+        self._leases.check(charged, leases)
+        if known is None and owner:
+            self._owners[group] = owner
+
+    def replace(self, group: str, before: Committed | None, after: Committed | None) -> None:
+        """Count an offset of a group in the place of another, or of none."""
+        owner = self._owners.get(group, "")
+        size = _size(after) - _size(before)
+        if group not in self._bytes:
+            size += _GROUP_BYTES
+        self._memory.add(owner, size)
+        self._bytes[group] += size
+        leases = _is_lease(after) - _is_lease(before)
+        if leases:
+            self._leases.add(owner, leases)
+            self._leased[group] += leases
+            if not self._leased[group]:
+                del self._leased[group]
+        if self._bytes[group] <= _GROUP_BYTES:
+            self.forget(group)
+
+    def stage(self, before: Committed | None, after: Committed | None) -> None:
+        """Count an offset of an open transaction in the place of another, or of none."""
+        self._memory.add("", _size(after) - _size(before))
+
+    def forget(self, group: str) -> None:
+        """Free everything that a group is charged for."""
+        owner = self._owners.pop(group, "")
+        self._memory.release(owner, self._bytes.pop(group, 0))
+        self._leases.release(owner, self._leased.pop(group, 0))
+
+
+_NONE: Final[Mapping[int, Committed]] = {}
+
+
+def _size(committed: Committed | None) -> int:
+    return 0 if committed is None else _OFFSET_BYTES + len(committed.metadata)
+
+
+def _is_lease(committed: Committed | None) -> int:
+    return int(committed is not None and committed.metadata.startswith(LEASE))
