@@ -127,6 +127,11 @@ def rebuild(
     return batch
 
 
+def door_of(attributes: int) -> int:
+    """Return the number of the door that built a batch with these attributes."""
+    return (attributes & DOOR_MASK) >> DOOR_SHIFT
+
+
 def payload_of(data: Buffer, position: int, *, bytes_max: int) -> tuple[Buffer, BatchHeader]:
     """(records uncompressed, header) of the batch at `position`."""
     view = memoryview(data)
