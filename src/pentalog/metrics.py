@@ -79,6 +79,8 @@ class Metrics(Traffic):
     syncs: int = 0
     journal_bytes: int = 0
     damaged_batches: int = 0
+    unshown_records: int = 0
+    """Skipped by readers whose protocol cannot hold them."""
     segments_deleted: int = 0
     segments_deleted_bytes: int = 0
     segments_deleted_unread: int = 0

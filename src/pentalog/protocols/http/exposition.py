@@ -43,6 +43,7 @@ def _counters() -> dict[str, Family]:
         "syncs": "Times the disk was asked to confirm.",
         "journal_bytes": "Bytes written to the journal.",
         "damaged_batches": "Stretches of a segment that failed their checksum.",
+        "unshown_records": "Records skipped by readers whose protocol cannot hold them.",
         "segments_deleted": "Segments removed by retention.",
         "segments_deleted_bytes": "Bytes of the segments removed by retention.",
         "segments_deleted_unread": "Segments given up though a reader had a lease on them.",
