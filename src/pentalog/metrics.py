@@ -81,6 +81,8 @@ class Metrics(Traffic):
     damaged_batches: int = 0
     unreadable_batches: int = 0
     """Skipped by a reader: their sums are right, but their records are malformed."""
+    unshown_records: int = 0
+    """Skipped by readers whose protocol cannot hold them."""
     segments_deleted: int = 0
     segments_deleted_bytes: int = 0
     segments_deleted_unread: int = 0

@@ -1,6 +1,7 @@
 """Events by key: which version each aggregate has, and where its events lie.
 
-The log is the truth: an event is a record with a key and the header `cursus.aggregate_version`.
+The log is the truth: an event is a record with a key and the header `cursus.aggregate_version`, in
+a batch that the Cursus door built: a producer of another protocol can write such a header too.
 What is kept here is an index over it, brought up to date before it is asked, and saved in the state
 file only as far as the log is durable; what was not saved is read from the log again.
 """
@@ -37,7 +38,8 @@ SNAPSHOT_BYTES_MAX: Final = 1 << 20
 
 _ENTRY_BYTES: Final = 300
 """About what an aggregate takes besides its key."""
-_CHUNK_BYTES: Final = 1 << 20
+_CHUNK_BYTES: Final = 128 << 10
+"""Looked through in one turn."""
 _OPENED_BYTES_MAX: Final = 256 << 20
 _UPSERT: Final = "INSERT OR REPLACE INTO aggregates VALUES (?, ?, ?, ?, ?, ?)"
 _UPSERT_MARK: Final = "INSERT OR REPLACE INTO aggregate_marks VALUES (?, ?, ?)"
@@ -68,8 +70,12 @@ class _Index:
 class AggregateIndex:
     """Knows versions and keeps snapshots; whoever writes events says so in the log."""
 
-    def __init__(self, log: Readable, state: RowsToLookUp, runtime: Runtime) -> None:
+    def __init__(
+        self, log: Readable, state: RowsToLookUp, runtime: Runtime, *, door: int | None = None
+    ) -> None:
+        """With `door`, only batches that the door of this number built hold events."""
         self._log = log
+        self._door = door
         self._state = state
         self._runtime = runtime
         self._indexes: dict[Partition, _Index] = {}
@@ -211,7 +217,11 @@ class AggregateIndex:
     def _note_all(self, index: _Index, found: Opened) -> None:
         position = 0
         while position < len(found.batches):
-            size = batch_header(found.batches, position).size
+            header = batch_header(found.batches, position)
+            size = header.size
+            if self._door is not None and batch.door_of(header.attributes) != self._door:
+                position += size
+                continue
             for offset, record in batch.records_of(
                 found.batches, position, bytes_max=_OPENED_BYTES_MAX
             ):
@@ -235,7 +245,7 @@ class LocalAggregates(AggregateIndex):
     """Implements `sourcing.Aggregates`."""
 
     def __init__(self, log: Appendable, state: RowsToLookUp, runtime: Runtime) -> None:
-        super().__init__(log, state, runtime)
+        super().__init__(log, state, runtime, door=batch.DOORS.index("cursus"))
         self._target = log
 
     def extent(self, at: Partition, key: bytes) -> Later[Extent]:

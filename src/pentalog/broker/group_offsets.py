@@ -55,6 +55,9 @@ class Offsets(Protocol):
     def forget(self, group: str, at: Collection[Partition] | None = None) -> Later[None]:
         """Drop the offsets of these partitions, or of all."""
 
+    def holds(self, group: str) -> bool:
+        """Return whether the group has any offset."""
+
     def groups(self) -> Collection[str]:
         """Every group with an offset, also one in an open transaction."""
 

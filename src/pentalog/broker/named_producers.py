@@ -22,10 +22,13 @@ if TYPE_CHECKING:
 
 NAMES_MAX: Final = 100_000
 """Names whose newest epoch is remembered; of older ones only repetitions are known."""
+NAMES_OWNER_MAX: Final = 10_000
+"""The same, of one principal: it cannot make the broker forget the names of others."""
 
 _OWN_RANGE: Final = 1 << 62
 """Ids given out by the broker itself stay far below."""
-_UPSERT: Final = "INSERT OR REPLACE INTO named_producers VALUES (?, ?, ?)"
+_UPSERT: Final = "INSERT OR REPLACE INTO named_producers VALUES (?, ?, ?, ?)"
+_NOBODY: Final = ""
 
 
 class LocalNamedProducers:
@@ -35,43 +38,73 @@ class LocalNamedProducers:
         self._store = store
         self._state = state
         self._epochs: dict[bytes, int] = {}
-        """In the order of their last change, oldest first."""
+        self._owners: dict[bytes, str] = {}
+        """Of names that belong to a principal."""
+        self._by_owner: dict[str, dict[bytes, None]] = {}
+        """Names of each owner, or of none, in the order of their last change, oldest first."""
         self._unsettled: dict[bytes, Later[None]] = {}
         self._number = 0
 
     def open(self) -> None:
-        for name, epoch, number in self._state.rows(
-            "SELECT name, epoch, number FROM named_producers ORDER BY number"
+        for name, epoch, number, owner in self._state.rows(
+            "SELECT name, epoch, number, owner FROM named_producers ORDER BY number"
         ):
-            self._epochs[name] = epoch
+            self._set(name, epoch, owner)
             self._number = number
 
     def epoch(self, name: bytes) -> int | None:
         return self._epochs.get(name)
 
+    def owner(self, name: bytes) -> str:
+        return self._owners.get(name, _NOBODY)
+
     def who(self, name: bytes, epoch: int) -> Identity:
         return _identity(name, epoch)
 
-    def enter(self, name: bytes, epoch: int) -> Later[None]:
+    def enter(self, name: bytes, epoch: int, owner: str = _NOBODY) -> Later[None]:
         known = self._epochs.get(name)
-        if known == epoch:
+        owned = self._owners.get(name, _NOBODY)
+        if known == epoch and (owned or not owner):
             return self._unsettled.get(name) or Later.now(None)
         if known is not None and epoch < known:
             raise ProducerFenced(f"epoch {epoch} of producer {name!r} is fenced by epoch {known}")
         self._state.check()
-        self._epochs.pop(name, None)
-        self._epochs[name] = epoch
+        self._forget(name)
+        owner = owned or owner
+        self._set(name, epoch, owner)
         self._number += 1
-        self._state.write(_UPSERT, name, epoch, self._number)
-        if len(self._epochs) > NAMES_MAX:
-            oldest = next(iter(self._epochs))
-            del self._epochs[oldest]
-            self._state.write("DELETE FROM named_producers WHERE name = ?", oldest)
+        self._state.write(_UPSERT, name, epoch, self._number, owner)
+        self._make_room(owner)
         settled = self._state.settle()
         if not settled.ready:
             self._unsettled[name] = settled
             settled.then(lambda later: self._settled(name, later))
         return settled
+
+    def _set(self, name: bytes, epoch: int, owner: str) -> None:
+        self._epochs[name] = epoch
+        if owner:
+            self._owners[name] = owner
+        self._by_owner.setdefault(owner, {})[name] = None
+
+    def _forget(self, name: bytes) -> None:
+        if self._epochs.pop(name, None) is None:
+            return
+        owner = self._owners.pop(name, _NOBODY)
+        names = self._by_owner[owner]
+        del names[name]
+        if not names:
+            del self._by_owner[owner]
+
+    def _make_room(self, owner: str) -> None:
+        """Forget the oldest name of an owner with too many, or of the one with most."""
+        if owner == _NOBODY or len(self._by_owner[owner]) <= NAMES_OWNER_MAX:
+            if len(self._epochs) <= NAMES_MAX:
+                return
+            owner = max(self._by_owner, key=lambda one: len(self._by_owner[one]))
+        oldest = next(iter(self._by_owner[owner]))
+        self._forget(oldest)
+        self._state.write("DELETE FROM named_producers WHERE name = ?", oldest)
 
     def written(self, at: Partition, who: Identity) -> Sequence[Sequenced]:
         producer = self._store.get(at).producers.get(who.producer_id)

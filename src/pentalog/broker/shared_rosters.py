@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import re
 import uuid
+from bisect import bisect_left, insort
+from collections import Counter, OrderedDict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 from pentalog.broker.port import Topic, Topics
@@ -32,31 +35,65 @@ MEMBERS_MAX: Final = 10_000
 """Of one roster; more than that cannot all get a partition of a topic anyway."""
 MEMBERS_TOTAL_MAX: Final = 100_000
 NAME_CHARACTERS_MAX: Final = 1_000
+ROSTERS_OWNER_MAX: Final = ROSTERS_MAX // 4
+MEMBERS_OWNER_MAX: Final = MEMBERS_TOTAL_MAX // 4
+"""Of one principal that has logged in: it cannot take what there is for all."""
 
 _SWEEPS_PER_TIMEOUT: Final = 4
+_SWEPT_PER_TURN: Final = 500
+_NAMESAKES_MAX: Final = 100
+"""Members of one name that are looked at for one that missed a change."""
+_IDLE_CHECK_S: Final = 60.0
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Member:
     member_id: str
     name: str
+    owner: str
     seen_ms: int
     seen_s: float
     """The same moment by the monotonic clock: timeouts do not follow a clock that is set."""
-    partitions: tuple[int, ...] = ()
     stale: bool = False
     """It was told that it missed a change, and has not come back since."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Roster:
+    """Members and, by the place of each among their sorted ids, its neighbouring partitions."""
+
     group: str
     topic: str
+    owner: str
     generation: int
     changed_ms: int
     partitions: int = 0
     members: dict[str, _Member] = field(default_factory=dict)
+    by_name: dict[str, dict[str, None]] = field(default_factory=dict)
+    """Ids of members by the name that their client gave."""
+    order: list[str] = field(default_factory=list)
+    """Their ids, sorted."""
+
+    def add(self, member: _Member) -> None:
+        self.members[member.member_id] = member
+        self.by_name.setdefault(member.name, {})[member.member_id] = None
+        insort(self.order, member.member_id)
+
+    def remove(self, member: _Member) -> None:
+        del self.members[member.member_id]
+        ids = self.by_name[member.name]
+        del ids[member.member_id]
+        if not ids:
+            del self.by_name[member.name]
+        del self.order[bisect_left(self.order, member.member_id)]
+
+    def share(self, member_id: str) -> range:
+        """Return the partitions of a member; the first members may have one more than others."""
+        place = bisect_left(self.order, member_id)
+        least, more = divmod(self.partitions, len(self.order))
+        start = place * least + min(place, more)
+        return range(start, start + least + (place < more))
 
 
 class LocalSharedRosters:
@@ -69,16 +106,23 @@ class LocalSharedRosters:
         self._timeout_ms = config.cursus_session_timeout_ms
         self._rosters: dict[tuple[str, str], _Roster] = {}
         self._by_group: dict[str, dict[str, None]] = {}
+        self._by_topic: dict[str, dict[str, None]] = {}
+        self._owned: Counter[str] = Counter()
+        """Rosters that each principal made in this life of the broker."""
+        self._joined: Counter[str] = Counter()
+        """Members of each principal."""
+        self._by_age: OrderedDict[_Member, _Roster] = OrderedDict()
+        """All members, the one that was silent for longest first."""
         self._timer: Timer | None = None
         self._closed = False
-        self._members = 0
+        self._idle_checked_s = -_IDLE_CHECK_S
         self._idle_ms = config.offsets_retention_minutes * 60_000
 
     def open(self) -> None:
         for group, topic, generation, changed_ms in self._state.rows(
             "SELECT grp, topic, generation, changed_ms FROM shared_rosters"
         ):
-            self._add(_Roster(group, topic, generation, changed_ms))
+            self._add(_Roster(group, topic, "", generation, changed_ms))
 
     def close(self) -> None:
         self._closed = True
@@ -87,8 +131,8 @@ class LocalSharedRosters:
 
     def topic_deleted(self, topic: Topic) -> None:
         """To be called in the turn of the deletion: nobody reads it any more."""
-        for group, name in [where for where in self._rosters if where[1] == topic.name]:
-            self._drop(group, name)
+        for group in list(self._by_topic.get(topic.name, ())):
+            self._drop(group, topic.name)
         self._state.write("DELETE FROM shared_rosters WHERE topic = ?", topic.name)
 
     def reads(self, group: str, topic: str) -> bool:
@@ -96,11 +140,17 @@ class LocalSharedRosters:
         roster = self._rosters.get((group, topic))
         return roster is not None and bool(roster.members)
 
-    def register(self, group: str, topic: str) -> None:
-        self._made(group, topic)
+    def register(self, group: str, topic: str, owner: str = "") -> None:
+        self._made(group, topic, owner)
 
     def join(
-        self, group: str, topic: str, name: str, *, generation: int | None = None
+        self,
+        group: str,
+        topic: str,
+        name: str,
+        *,
+        generation: int | None = None,
+        owner: str = "",
     ) -> tuple[Share, bool]:
         if generation is not None:
             roster = self._found(group, topic)
@@ -110,23 +160,34 @@ class LocalSharedRosters:
             raise UnknownMember(
                 f"a member's name of {len(name)} characters; 1 to 1000 are accepted"
             )
-        roster = self._made(group, topic)
+        roster = self._made(group, topic, owner)
         known = _returning(roster, name)
         if known is not None:
             self._seen(known)
             self._replan_if_grown(roster)
             return self._share(roster, known), True
-        if self._members >= MEMBERS_TOTAL_MAX:
-            raise Overloaded(f"{MEMBERS_TOTAL_MAX} members are in groups already: use fewer")
-        if len(roster.members) >= MEMBERS_MAX:
-            raise GroupFull(f"group {group!r} has {MEMBERS_MAX} members of topic {topic!r} already")
+        self._check_members(roster, owner)
         now_ms, now_s = self._runtime.now_ms(), self._runtime.monotonic()
-        member = _Member(f"{name}-{uuid.uuid4().hex[:12]}", name, now_ms, now_s)
-        roster.members[member.member_id] = member
-        self._members += 1
+        member = _Member(f"{name}-{uuid.uuid4().hex[:12]}", name, owner, now_ms, now_s)
+        roster.add(member)
+        self._by_age[member] = roster
+        self._joined[owner] += 1
         self._plan(roster)
         self._arm()
         return self._share(roster, member), False
+
+    def _check_members(self, roster: _Roster, owner: str) -> None:
+        if len(self._by_age) >= MEMBERS_TOTAL_MAX:
+            raise Overloaded(f"{MEMBERS_TOTAL_MAX} members are in groups already: use fewer")
+        if owner and self._joined[owner] >= MEMBERS_OWNER_MAX:
+            raise Overloaded(
+                f"{owner} has {MEMBERS_OWNER_MAX} members in groups already: use fewer"
+            )
+        if len(roster.members) >= MEMBERS_MAX:
+            raise GroupFull(
+                f"group {roster.group!r} has {MEMBERS_MAX} members of topic {roster.topic!r} "
+                "already: use fewer"
+            )
 
     def sync(self, group: str, topic: str, member_id: str, generation: int) -> Share:
         roster = self._found(group, topic)
@@ -140,14 +201,13 @@ class LocalSharedRosters:
         roster = self._found(group, topic)
         member = roster.members.get(name)
         if member is None:
-            named = [known for known in roster.members.values() if known.name == name]
+            named = list(roster.by_name.get(name, ()))
             if len(named) != 1:
                 raise _unknown(roster, name)
-            member = named[0]
+            member = roster.members[named[0]]
         if generation is not None and generation != roster.generation:
             raise _stale(roster, generation)
-        del roster.members[member.member_id]
-        self._members -= 1
+        self._remove(roster, member)
         self._plan(roster)
         return member.member_id
 
@@ -164,8 +224,8 @@ class LocalSharedRosters:
     def view(self, group: str, topic: str) -> RosterView:
         roster = self._found(group, topic)
         members = [
-            MemberShare(member.member_id, member.seen_ms, member.partitions)
-            for _, member in sorted(roster.members.items())
+            MemberShare(member_id, roster.members[member_id].seen_ms, roster.share(member_id))
+            for member_id in roster.order
         ]
         partitions = self._topics.get(topic).partitions
         return RosterView(group, topic, roster.generation, partitions, members, roster.changed_ms)
@@ -182,7 +242,7 @@ class LocalSharedRosters:
             raise GroupNotFound(f"group {group!r} does not read topic {topic!r}: join it first")
         return roster
 
-    def _made(self, group: str, topic: str) -> _Roster:
+    def _made(self, group: str, topic: str, owner: str) -> _Roster:
         roster = self._rosters.get((group, topic))
         if roster is not None:
             return roster
@@ -196,8 +256,10 @@ class LocalSharedRosters:
             self._drop_idle()
         if len(self._rosters) >= ROSTERS_MAX:
             raise Overloaded(f"{ROSTERS_MAX} groups read topics already: use fewer names")
+        if owner and self._owned[owner] >= ROSTERS_OWNER_MAX:
+            raise Overloaded(f"{owner} has made {ROSTERS_OWNER_MAX} groups already: use fewer")
         self._state.check()
-        roster = _Roster(group, topic, 0, self._runtime.now_ms())
+        roster = _Roster(group, topic, owner, 0, self._runtime.now_ms())
         self._add(roster)
         self._write(roster)
         return roster
@@ -205,16 +267,38 @@ class LocalSharedRosters:
     def _add(self, roster: _Roster) -> None:
         self._rosters[roster.group, roster.topic] = roster
         self._by_group.setdefault(roster.group, {})[roster.topic] = None
+        self._by_topic.setdefault(roster.topic, {})[roster.group] = None
+        self._owned[roster.owner] += 1
 
     def _drop(self, group: str, topic: str) -> None:
-        self._members -= len(self._rosters.pop((group, topic)).members)
-        topics = self._by_group[group]
-        del topics[topic]
-        if not topics:
-            del self._by_group[group]
+        roster = self._rosters.pop((group, topic))
+        for member in roster.members.values():
+            self._leave(member)
+        self._owned[roster.owner] -= 1
+        for names, name, other in (
+            (self._by_group, group, topic),
+            (self._by_topic, topic, group),
+        ):
+            del names[name][other]
+            if not names[name]:
+                del names[name]
+
+    def _remove(self, roster: _Roster, member: _Member) -> None:
+        roster.remove(member)
+        self._leave(member)
+
+    def _leave(self, member: _Member) -> None:
+        del self._by_age[member]
+        self._joined[member.owner] -= 1
+        if not self._joined[member.owner]:
+            del self._joined[member.owner]
 
     def _drop_idle(self) -> None:
         """Forget groups that nobody has been in for as long as offsets are kept."""
+        now_s = self._runtime.monotonic()
+        if now_s - self._idle_checked_s < _IDLE_CHECK_S:
+            return
+        self._idle_checked_s = now_s
         before_ms = self._runtime.now_ms() - self._idle_ms
         for where, roster in list(self._rosters.items()):
             if not roster.members and roster.changed_ms < before_ms:
@@ -234,26 +318,20 @@ class LocalSharedRosters:
     def _seen(self, member: _Member) -> None:
         member.seen_ms, member.seen_s = self._runtime.now_ms(), self._runtime.monotonic()
         member.stale = False
+        self._by_age.move_to_end(member)
 
     def _share(self, roster: _Roster, member: _Member) -> Share:
-        return Share(member.member_id, roster.generation, member.partitions)
+        return Share(member.member_id, roster.generation, roster.share(member.member_id))
 
     def _replan_if_grown(self, roster: _Roster) -> None:
         if roster.members and self._topics.get(roster.topic).partitions != roster.partitions:
             self._plan(roster)
 
     def _plan(self, roster: _Roster) -> None:
-        """Give the members, by their ids, neighbouring partitions; the first may get one more."""
+        """Begin a generation: each member's share follows from who is there (`_Roster.share`)."""
         roster.generation += 1
         roster.changed_ms = self._runtime.now_ms()
         roster.partitions = self._topics.get(roster.topic).partitions
-        if roster.members:
-            least, more = divmod(roster.partitions, len(roster.members))
-            start = 0
-            for number, member_id in enumerate(sorted(roster.members)):
-                end = start + least + (number < more)
-                roster.members[member_id].partitions = tuple(range(start, end))
-                start = end
         self._write(roster)
 
     def _write(self, roster: _Roster) -> None:
@@ -271,19 +349,21 @@ class LocalSharedRosters:
             self._timer = self._runtime.after(delay_ms, self._sweep)
 
     def _sweep(self) -> None:
-        """Take those for dead that have been silent for too long."""
+        """Remove members that have been silent for too long, a few hundred in one turn."""
         self._timer = None
         before_s = self._runtime.monotonic() - self._timeout_ms / 1000
-        inhabited = False
-        for roster in self._rosters.values():
-            dead = [member for member in roster.members.values() if member.seen_s <= before_s]
-            for member in dead:
-                del roster.members[member.member_id]
-            self._members -= len(dead)
-            if dead:
-                self._plan(roster)
-            inhabited = inhabited or bool(roster.members)
-        if inhabited:
+        changed: dict[_Roster, None] = {}
+        for _ in range(_SWEPT_PER_TURN):
+            member, roster = next(iter(self._by_age.items()), (None, None))
+            if member is None or roster is None or member.seen_s > before_s:
+                break
+            self._remove(roster, member)
+            changed[roster] = None
+        else:
+            self._timer = self._runtime.after(1, self._sweep)
+        for roster in changed:
+            self._plan(roster)
+        if self._by_age:
             self._arm()
 
 
@@ -297,11 +377,16 @@ def _returning(roster: _Roster, name: str) -> _Member | None:
     known = roster.members.get(name)
     if known is not None:
         return known
+    namesakes = roster.by_name.get(name, {})
     unique = _UUID.fullmatch(name) is not None
-    for member in roster.members.values():
-        if member.name == name and (unique or member.stale or not member.partitions):
+    for member_id in islice(namesakes, _NAMESAKES_MAX):
+        member = roster.members[member_id]
+        if unique or member.stale:
             return member
-    return None
+    # Ids begin with the name, and those at the end of the order are the ones without partitions.
+    place = bisect_left(roster.order, f"{name}-g") - 1
+    last = roster.order[place] if place >= 0 else ""
+    return roster.members[last] if last in namesakes and not roster.share(last) else None
 
 
 def _unknown(roster: _Roster, member_id: str) -> UnknownMember:

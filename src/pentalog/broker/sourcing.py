@@ -33,10 +33,14 @@ class NamedProducers(Protocol):
     def who(self, name: bytes, epoch: int) -> Identity:
         """The identity of this life of the producer; the same in every life of the broker."""
 
-    def enter(self, name: bytes, epoch: int) -> Later[None]:
+    def owner(self, name: bytes) -> str:
+        """Return the principal that used this name first; empty: anyone may use it."""
+
+    def enter(self, name: bytes, epoch: int, owner: str = "") -> Later[None]:
         """This life writes: earlier ones are fenced as soon as it is ready.
 
-        Raises `ProducerFenced` if a later one has been seen.
+        The name belongs to `owner` if it belonged to none.  Raises `ProducerFenced` if a later
+        life has been seen.
         """
 
     def written(self, at: Partition, who: Identity) -> Sequence[Sequenced]:
@@ -75,16 +79,25 @@ class SharedRosters(Protocol):
     `StaleGeneration` for members that have missed a change.
     """
 
-    def register(self, group: str, topic: str) -> None:
-        """The group reads this topic; durable with `settle`."""
+    def register(self, group: str, topic: str, owner: str = "") -> None:
+        """The group reads this topic; durable with `settle`.
+
+        Raises `Overloaded` if `owner`, a principal, has made too many already.
+        """
 
     def join(
-        self, group: str, topic: str, name: str, *, generation: int | None = None
+        self,
+        group: str,
+        topic: str,
+        name: str,
+        *,
+        generation: int | None = None,
+        owner: str = "",
     ) -> tuple[Share, bool]:
         """Come in, or come back; says whether the member was there already.
 
         `name` is the client's own, or the member id it got.  With `generation` only a member
-        that is there may come back.
+        that is there may come back.  `owner` is the principal that the member counts for.
         """
 
     def sync(self, group: str, topic: str, member_id: str, generation: int) -> Share: ...
@@ -165,7 +178,10 @@ class Unnamed:
     def who(self, name: bytes, epoch: int) -> Identity:
         return Identity(-1, -1)
 
-    def enter(self, name: bytes, epoch: int) -> Later[None]:
+    def owner(self, name: bytes) -> str:
+        return ""
+
+    def enter(self, name: bytes, epoch: int, owner: str = "") -> Later[None]:
         raise ProducerFenced("this broker keeps no producers by name: write without a sequence")
 
     def written(self, at: Partition, who: Identity) -> Sequence[Sequenced]:
@@ -175,11 +191,17 @@ class Unnamed:
 class Unshared:
     """Implements `SharedRosters` for a broker that shares nothing out."""
 
-    def register(self, group: str, topic: str) -> None:
+    def register(self, group: str, topic: str, owner: str = "") -> None:
         raise _no_groups(group)
 
     def join(
-        self, group: str, topic: str, name: str, *, generation: int | None = None
+        self,
+        group: str,
+        topic: str,
+        name: str,
+        *,
+        generation: int | None = None,
+        owner: str = "",
     ) -> tuple[Share, bool]:
         raise _no_groups(group)
 

@@ -232,6 +232,11 @@ def _own_subscriptions(database: sqlite3.Connection) -> None:
     database.execute("ALTER TABLE subscriptions ADD COLUMN owner TEXT")
 
 
+def _own_producer_names(database: sqlite3.Connection) -> None:
+    """Names written so far belong to no principal: the next that uses one gets it."""
+    database.execute("ALTER TABLE named_producers ADD COLUMN owner TEXT NOT NULL DEFAULT ''")
+
+
 MIGRATIONS: Final[tuple[Callable[[sqlite3.Connection], None], ...]] = (
     _create_first_tables,
     _create_group_tables,
@@ -249,6 +254,7 @@ MIGRATIONS: Final[tuple[Callable[[sqlite3.Connection], None], ...]] = (
     _reserve_deliveries,
     _create_enlisted,
     _own_subscriptions,
+    _own_producer_names,
 )
 """Step n brings a file from version n to n + 1.  Steps are never changed once released."""
 

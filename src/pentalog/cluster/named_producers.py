@@ -74,6 +74,8 @@ class ClusterNamedProducers:
         self._writing = writing
         self._lives: OrderedDict[tuple[Partition, int], _Life] = OrderedDict()
         self._epochs: OrderedDict[bytes, int] = OrderedDict()
+        self._owners: dict[bytes, str] = {}
+        """Principals that used a name first, at this gateway."""
         topics.gone.append(self._forget)
 
     def epoch(self, name: bytes) -> int | None:
@@ -82,11 +84,16 @@ class ClusterNamedProducers:
     def who(self, name: bytes, epoch: int) -> Identity:
         return _identity(name, epoch)
 
-    def enter(self, name: bytes, epoch: int) -> Later[None]:
+    def owner(self, name: bytes) -> str:
+        return self._owners.get(name, "")
+
+    def enter(self, name: bytes, epoch: int, owner: str = "") -> Later[None]:
         known = self._epochs.get(name)
         if known is not None and epoch < known:
             raise ProducerFenced(f"epoch {epoch} of producer {name!r} is fenced by epoch {known}")
         self._note_epoch(name, epoch)
+        if owner:
+            self._owners.setdefault(name, owner)
         return Later.now(None)
 
     def written(self, at: Partition, who: Identity) -> Sequence[Sequenced]:
@@ -200,7 +207,8 @@ class ClusterNamedProducers:
         known = self._epochs.pop(name, epoch)
         self._epochs[name] = max(known, epoch)
         if len(self._epochs) > LIVES_MAX:
-            self._epochs.popitem(last=False)
+            forgotten, _ = self._epochs.popitem(last=False)
+            self._owners.pop(forgotten, None)
 
 
 @lru_cache(maxsize=4096)

@@ -103,6 +103,9 @@ class ClusterOffsets:
         """Ready at once: a cluster shows an offset only once it is replicated."""
         return Later.now(None)
 
+    def holds(self, group: str) -> bool:
+        return bool(self.committed(group))
+
     def groups(self) -> Collection[str]:
         """Every group of the cluster when it was last asked, and those that came through here."""
         return {*self._groups, *(group for group, _ in self._remembered)}

@@ -82,13 +82,19 @@ class ClusterRosters:
 
     # What members ask
 
-    def register(self, group: str, topic: str) -> None:
+    def register(self, group: str, topic: str, owner: str = "") -> None:
         _check_group(group)
         self._topics.get(topic)
         self._changes.wait_for(self._registrations.add(group, topic))
 
     def join(
-        self, group: str, topic: str, name: str, *, generation: int | None = None
+        self,
+        group: str,
+        topic: str,
+        name: str,
+        *,
+        generation: int | None = None,
+        owner: str = "",
     ) -> tuple[Share, bool]:
         if generation is not None:
             return _share(self._member(group, topic, name, generation)), True

@@ -61,7 +61,7 @@ from pentalog.kernels.pure.blipmq import split_blipmq
 from pentalog.kernels.pure.blipmq_answers import deliver_blipmq, refuse_blipmq
 from pentalog.kernels.pure.columns import decode_columns
 from pentalog.kernels.pure.crc32c import crc32c
-from pentalog.kernels.pure.cursus import cursus_batches, read_cursus
+from pentalog.kernels.pure.cursus import cursus_batches, cursus_cut, read_cursus
 from pentalog.kernels.pure.cursus_pages import cursus_page
 from pentalog.kernels.pure.documents import parse_documents
 from pentalog.kernels.pure.fluvio import fluvio_end, fluvio_to_log, log_to_fluvio
@@ -137,6 +137,7 @@ __all__ = [
     "check_records",
     "crc32c",
     "cursus_batches",
+    "cursus_cut",
     "cursus_page",
     "cut_records",
     "decode_columns",
@@ -191,7 +192,7 @@ FUNCTIONS: Final[dict[str, tuple[str, ...]]] = {
         "stamp",
         "stamp_append_time",
     ),
-    "cursus": ("cursus_batches", "read_cursus"),
+    "cursus": ("cursus_batches", "cursus_cut", "read_cursus"),
     "cursus_pages": ("cursus_page",),
     "columns": ("decode_columns",),
     "records": (

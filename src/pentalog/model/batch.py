@@ -136,6 +136,11 @@ def restamped(whole: memoryview, max_timestamp: int) -> bytearray:
     return batch
 
 
+def door_of(attributes: int) -> int:
+    """Return the number of the door that built a batch with these attributes."""
+    return (attributes & DOOR_MASK) >> DOOR_SHIFT
+
+
 def payload_of(data: Buffer, position: int, *, bytes_max: int) -> tuple[Buffer, BatchHeader]:
     """(records uncompressed, header) of the batch at `position`."""
     view = memoryview(data)

@@ -37,8 +37,12 @@ def world(tmp_path: Path) -> Iterator[CursusBroker]:
 
 
 def event(key: bytes, version: int) -> bytearray:
+    """A batch with one event, as the Cursus door builds it."""
     headers = (("cursus.aggregate_version", b"%d" % version),)
-    return batch.build([Record(b"v", key, headers)], timestamp_ms=1)
+    built = batch.build([Record(b"v", key, headers)], timestamp_ms=1)
+    payload, header = batch.payload_of(built, 0, bytes_max=1000)
+    marked = header._replace(attributes=batch.DOORS.index("cursus") << batch.DOOR_SHIFT)
+    return batch.rebuild(marked, payload, count=1, codec=0)
 
 
 def add(world: CursusBroker, key: bytes, version: int) -> object:

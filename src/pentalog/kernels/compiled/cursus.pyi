@@ -2,6 +2,9 @@ from pentalog.kernels.cursus_facts import CursusFrame
 from pentalog.kernels.facts import Buffer, Facts
 
 def read_cursus(data: Buffer, start: int, end: int) -> CursusFrame: ...
+def cursus_cut(
+    data: Buffer, start: int, end: int, count: int, *, bytes_max: int
+) -> tuple[int, int]: ...
 def cursus_batches(
     data: Buffer,
     start: int,

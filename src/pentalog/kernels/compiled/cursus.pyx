@@ -282,6 +282,29 @@ def read_cursus(data, Py_ssize_t start, Py_ssize_t end):
         PyBuffer_Release(&view)
 
 
+def cursus_cut(data, Py_ssize_t start, Py_ssize_t end, Py_ssize_t count, *, Py_ssize_t bytes_max):
+    """(messages, where they end) of those of `count` that fit in `bytes_max`; at least one."""
+    cdef Py_buffer view
+    cdef Message message
+    cdef Bytes base, at, stop
+    cdef Py_ssize_t taken = 0
+    _lend(data, &view, start, end)
+    try:
+        base = <Bytes>view.buf
+        at = base + start
+        stop = base + end
+        while taken < count:
+            if not _take_message(at, stop, &message):
+                raise Malformed(f"message {taken} ends too soon: walk the frame before")
+            if taken and message.end - (base + start) > bytes_max:
+                break
+            at = message.end
+            taken += 1
+        return taken, at - base
+    finally:
+        PyBuffer_Release(&view)
+
+
 cdef inline unsigned char* _room(bytearray out, Py_ssize_t used, Py_ssize_t size) except NULL:
     """Make room for `size` more bytes; returns where they go."""
     if size > len(out) - used:

@@ -13,4 +13,5 @@ def cursus_page(
     frame_bytes_max: int,
     key: bytes | None = None,
     version_from: int = 0,
+    door: int = -1,
 ) -> CursusPage: ...

@@ -407,6 +407,7 @@ cdef class _Page:
     cdef Text key
     cdef bint keyed
     cdef uint64_t version_from
+    cdef int door
 
     cdef bint add(self, const Record* record, int64_t offset) except -1:
         """Take one record; False if the page is full before it."""
@@ -460,6 +461,9 @@ cdef class _Page:
             if frame_flaw(at, stop - at) or at[22] & 7:
                 raise Malformed("no whole uncompressed batch where one must be")
             end = at + i32_at(at + 8) + FRAMING_BYTES
+            if self.door >= 0 and (at[21] & 7) != self.door:
+                at = end
+                continue
             base_offset = i64_at(at)
             records = i32_at(at + 57)
             at += HEADER_BYTES
@@ -485,8 +489,12 @@ def cursus_page(
     Py_ssize_t frame_bytes_max,
     bytes key=None,
     uint64_t version_from=0,
+    int door=-1,
 ):
-    """A frame of messages from `offset` on; with `key` only events of that aggregate."""
+    """A frame of messages from `offset` on; with `key` only events of that aggregate.
+
+    With `door` only records whose batch was built by the door of that number.
+    """
     cdef Py_buffer view
     cdef _Page page = _Page()
     cdef Py_ssize_t head_size = PyBytes_GET_SIZE(head)
@@ -503,6 +511,7 @@ def cursus_page(
     page.frame_bytes_max = frame_bytes_max
     page.keyed = key is not None
     page.version_from = version_from
+    page.door = door
     if key is not None:
         page.key.start = <Bytes>PyBytes_AS_STRING(key)
         page.key.size = PyBytes_GET_SIZE(key)

@@ -210,6 +210,24 @@ def _walk_messages(
     )
 
 
+def cursus_cut(
+    data: Buffer, start: int, end: int, count: int, *, bytes_max: int
+) -> tuple[int, int]:
+    """(messages, where they end) of those of `count` that fit in `bytes_max`; at least one."""
+    walk = Walk(lend(data, start, end), start, end)
+    taken, position = 0, start
+    while taken < count:
+        try:
+            walk.message()
+        except Short:
+            raise Malformed(f"message {taken} ends too soon: walk the frame before") from None
+        if taken and walk.position - start > bytes_max:
+            break
+        position = walk.position
+        taken += 1
+    return taken, position
+
+
 def cursus_batches(
     data: Buffer,
     start: int,

@@ -17,6 +17,7 @@ _TEXT_BYTES_MAX: Final = 65_535
 _HEADER_BYTES: Final = 61
 _FRAMING_BYTES: Final = 12
 _LENGTH_MIN: Final = 49
+_DOOR_SHIFT: Final = 8
 _U64: Final = (1 << 64) - 1
 _MESSAGE_FIXED_BYTES: Final = 48
 
@@ -83,8 +84,12 @@ def cursus_page(
     frame_bytes_max: int,
     key: bytes | None = None,
     version_from: int = 0,
+    door: int = -1,
 ) -> CursusPage:
-    """A frame of messages from `offset` on; with `key` only events of that aggregate."""
+    """A frame of messages from `offset` on; with `key` only events of that aggregate.
+
+    With `door` only records whose batch was built by the door of that number.
+    """
     page = _Page(
         bytearray(4) + head + bytes(20),
         offset=offset,
@@ -94,7 +99,7 @@ def cursus_page(
         key=key,
         version_from=version_from,
     )
-    for walk, at, record_key, value in _records(lend(batches, start, end), start, end):
+    for walk, at, record_key, value in _records(lend(batches, start, end), start, end, door):
         if not page.add(walk, at, record_key, value):
             break
     struct.pack_into(">I", page.out, 0, len(page.out) - 4)
@@ -104,7 +109,7 @@ def cursus_page(
 
 
 def _records(
-    view: memoryview, position: int, end: int
+    view: memoryview, position: int, end: int, door: int
 ) -> Iterator[tuple[Walk, int, bytes | None, bytes | None]]:
     """Each record: a walk that stands before its headers, its offset, key and value."""
     while position < end:
@@ -114,6 +119,9 @@ def _records(
         whole = _LENGTH_MIN + _FRAMING_BYTES <= header.size <= end - position
         if not whole or header.attributes & 7:
             raise Malformed("no whole uncompressed batch where one must be")
+        if door >= 0 and header.attributes >> _DOOR_SHIFT & 7 != door:
+            position += header.size
+            continue
         walk = Walk(view, position + _HEADER_BYTES, position + header.size)
         for index in range(header.records):
             try:

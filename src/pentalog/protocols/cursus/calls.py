@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from pentalog.broker.port import Broker
@@ -16,12 +16,13 @@ from pentalog.session import Place
 if TYPE_CHECKING:
     from pentalog.protocols.cursus.door import Door
     from pentalog.protocols.cursus.session import CursusSession
+    from pentalog.protocols.cursus.workroom import Reservation
 
 T = TypeVar("T")
 
 
 class Call:
-    __slots__ = ("_place", "command", "finished", "refused", "session", "waivable")
+    __slots__ = ("_place", "command", "finished", "refused", "room", "session", "waivable")
 
     def __init__(self, session: CursusSession, command: Command) -> None:
         self.session = session
@@ -32,6 +33,8 @@ class Call:
         """Called once it is answered."""
         self.waivable = False
         """A peer that does not read loses its answer, instead of being stopped by it."""
+        self.room: Reservation | None = None
+        """Memory that was reserved for its frame."""
         self._place: Place | None = None
 
     @property
@@ -80,6 +83,32 @@ class Call:
         if self._place is None:
             self._place = self.session.replies.place()
         later.then(lambda there: self._go_on(there, run))
+
+    def run(self, steps: Iterator[None]) -> None:
+        """Serve a long request step by step; it ends with its answer or a refusal.
+
+        Other requests of the connection wait until it has ended.
+        """
+        session = self.session
+        ended = False
+        release: Callable[[], None] | None = None
+
+        def done(error: Exception | None) -> None:
+            nonlocal ended
+            ended = True
+            if release is not None:
+                session.jobs.pop(self, None)
+                release()
+            if isinstance(error, REFUSALS):
+                self.refuse(error)
+            elif error is not None:
+                raise error
+
+        abandon = session.context.slices.run(steps, done)
+        if not ended:
+            self.keep_place()
+            release = session.hold()
+            session.jobs[self] = abandon
 
     def attempt(self, run: Callable[[], None]) -> None:
         """Go on in a turn of its own; the answer has its place already or takes it now."""

@@ -13,8 +13,14 @@ from pentalog.model import compression
 from pentalog.model.errors import BatchCorrupt, RecordTooLarge
 
 OPENED_BYTES_MAX: Final = 64 << 20
+"""What a frame may hold once opened."""
+NEAR_BYTES_MAX: Final = 64 << 10
+"""Frames that hold no more than this are opened in the turn they arrive, larger ones aside."""
+RATIO_MAX: Final = 1_000
+"""How many times its own size a frame may hold, beyond `_FREE_BYTES`; gzip reaches 1,032."""
 MAGIC: Final = b"\xba\x7c"
 
+_FREE_BYTES: Final = 1 << 20
 _SNAPPY_LITERAL_EXTRA: Final = 60
 """From this tag value on, the length of a literal takes bytes of its own."""
 
@@ -88,11 +94,16 @@ def _opener(codec: int) -> Opener:
     return opened
 
 
-def open_frame(algorithm: Algorithm, data: memoryview) -> bytes:
-    """What a compressed frame holds; raises `BatchCorrupt` or `RecordTooLarge`."""
-    opened = algorithm.open(data, bytes_max=OPENED_BYTES_MAX)
-    if len(opened) > OPENED_BYTES_MAX:
-        raise RecordTooLarge(f"a frame holds {len(opened)} bytes; {OPENED_BYTES_MAX} are accepted")
+def opened_bytes_max(size: int) -> int:
+    """Return how much a compressed frame of this size may hold."""
+    return min(OPENED_BYTES_MAX, max(_FREE_BYTES, RATIO_MAX * size))
+
+
+def open_frame(algorithm: Algorithm, data: memoryview, *, bytes_max: int) -> bytes:
+    """Return what a compressed frame holds; raises `BatchCorrupt` or `RecordTooLarge`."""
+    opened = algorithm.open(data, bytes_max=bytes_max)
+    if len(opened) > bytes_max:
+        raise RecordTooLarge(f"a frame holds {len(opened)} bytes; {bytes_max} are accepted")
     if not opened:
         raise BatchCorrupt(f"the {algorithm.name} frame holds nothing")
     return opened

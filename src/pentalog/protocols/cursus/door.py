@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from pentalog.broker.port import Broker, Topic
+from pentalog.metrics import Metrics
 from pentalog.model.errors import TopicNotFound
-from pentalog.model.types import Appended, Partition
+from pentalog.model.types import Appended, Offset, Partition
 from pentalog.protocols.cursus import compression
 from pentalog.protocols.cursus.errors import Refused, shown
 from pentalog.protocols.cursus.gaps import Gaps
 from pentalog.protocols.cursus.messages import fnv1a_64
-from pentalog.protocols.cursus.options import Options, options_of
+from pentalog.protocols.cursus.options import Options, is_name, options_of
+from pentalog.protocols.cursus.workroom import Workroom
+from pentalog.session import Context
 
 if TYPE_CHECKING:
     from pentalog.protocols.cursus.session import CursusSession
     from pentalog.protocols.cursus.streams import Stream
 
+_log: Final = logging.getLogger(__name__)
+
+_SKIPS_TOLD_INTERVAL_S: Final = 10.0
 _ROUTES_MAX: Final = 65_536
 _BATCH_BYTES_MAX: Final = 1 << 20
 """A frame becomes record batches of at most about this size, so that readers get small pieces."""
+_EVENTS_BYTES_MAX: Final = 64 << 10
+"""The same where batches are indexed record by record."""
 _TRANSACTIONS_MAX: Final = 10_000
 _STAGED_MAX: Final = 100
 """Messages of a transaction whose repetition is noticed: clients send one at a time."""
@@ -95,10 +105,15 @@ class OpenTransaction:
 
 
 class Door:
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, metrics: Metrics, monotonic: Callable[[], float]) -> None:
+        self._metrics = metrics
+        self._monotonic = monotonic
+        self._skipped = 0
+        self._skips_told_s = 0.0
         self.registry = compression.REGISTRY
         self.streams: dict[tuple[Partition, str], Stream] = {}
         self.gaps = Gaps()
+        self.workroom = Workroom()
         self.transactions: OrderedDict[str, OpenTransaction] = OrderedDict()
         self._topics = broker.topics
         self._options = broker.sourcing.options
@@ -107,6 +122,7 @@ class Door:
         self._version = self._topics.version
         self._routes: dict[tuple[bytes, int], Route] = {}
         self._turns: dict[str, int] = {}
+        self._names: str | None = None
 
     def route(self, topic: bytes, index: int) -> Route:
         """The partition of a topic named on the wire; raises refusals."""
@@ -120,11 +136,22 @@ class Door:
             self._routes[topic, index] = route
         return route
 
+    @property
+    def names(self) -> str:
+        """The names of all topics that patterns may mean, one in a line."""
+        if self._version != self._topics.version:
+            self.forget()
+        if self._names is None:
+            every = (topic.name for topic in self._topics.all())
+            self._names = "\n".join(name for name in every if is_name(name))
+        return self._names
+
     def forget(self) -> None:
         """Some topic or its options have changed."""
         self._version = self._topics.version
         self._routes.clear()
         self._turns.clear()
+        self._names = None
 
     def choose(self, topic: Topic, key: bytes, *, by_key: bool) -> int:
         """The partition for a record that names none."""
@@ -149,6 +176,24 @@ class Door:
             self.transactions.popitem(last=False)
         return found
 
+    def note_skipped(self, at: Partition, offset: Offset) -> None:
+        """Report a record that no Cursus message can hold: its readers go on behind it."""
+        self._metrics.unshown_records += 1
+        self._skipped += 1
+        now_s = self._monotonic()
+        if now_s < self._skips_told_s:
+            return
+        self._skips_told_s = now_s + _SKIPS_TOLD_INTERVAL_S
+        _log.warning(
+            "%s: Cursus readers do not get the record at offset %d: its key, its headers or all of "
+            "it are too long for a message; read it through another protocol "
+            "(%d records were skipped since the last such line)",
+            at,
+            offset,
+            self._skipped,
+        )
+        self._skipped = 0
+
     def _look_up(self, topic: bytes, index: int) -> Route:
         name = topic.decode("utf-8", "surrogateescape")
         try:
@@ -160,10 +205,21 @@ class Door:
         most = found.settings.message_bytes_max
         options = options_of(self._options.get(name))
         if self._cuts:
-            most = min(_BATCH_BYTES_MAX, most)
+            cut = _EVENTS_BYTES_MAX if options.event_sourcing else _BATCH_BYTES_MAX
+            most = min(cut, most)
         return Route(Partition(name, index), found, options, most)
 
 
+def open_door(context: Context) -> Door:
+    """Return the one door of a broker, made when its first connection opens."""
+    broker = context.broker
+    return broker.share("cursus", lambda: Door(broker, context.totals, context.runtime.monotonic))
+
+
 def door_of(broker: Broker) -> Door:
-    """The one door of a broker, made when its first connection opens."""
-    return broker.share("cursus", lambda: Door(broker))
+    """Return the door that some connection of the broker has opened."""
+    return broker.share("cursus", _unopened)
+
+
+def _unopened() -> Door:
+    raise AssertionError("no connection has opened the door")

@@ -15,11 +15,13 @@ from typing import Final
 
 from pentalog.kernels import CursusFrame, read_cursus
 from pentalog.kernels.cursus_facts import CURSUS_PARTITION, CURSUS_TOPIC
-from pentalog.protocols.cursus.compression import MAGIC, Registry, open_frame
+from pentalog.protocols.cursus.compression import MAGIC, Registry
 from pentalog.protocols.cursus.errors import Refused
 
 FRAME_BYTES_MAX: Final = 64 << 20
 """Accepted."""
+STRANGER_BYTES_MAX: Final = 64 << 10
+"""Accepted before a login, where one is demanded, also of what a compressed frame holds."""
 REPLY_BYTES_MAX: Final = 16 << 20
 """Sent; some clients read no more."""
 HEAD_BYTES: Final = 4
@@ -49,16 +51,11 @@ def read_batch(data: memoryview) -> CursusFrame | None:
     return None if read.flaw in (CURSUS_TOPIC, CURSUS_PARTITION) else read
 
 
-def opened(data: memoryview, registry: Registry) -> bytes | None:
-    """What a compressed frame holds; None if it is not compressed.  Raises refusals."""
-    algorithm = registry.recognise(data)
-    if algorithm is None:
-        return None
-    plain = open_frame(algorithm, data)
+def check_opened(plain: bytes, registry: Registry) -> None:
+    """Refuse what a compressed frame held if that is compressed again."""
     view = memoryview(plain)
     if not is_batch(view) and registry.recognise(view) is not None:
         raise Refused('decode_failed reason="compressed more than once; once is accepted"')
-    return plain
 
 
 def text_of(data: memoryview) -> bytes:

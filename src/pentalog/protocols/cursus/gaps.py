@@ -6,9 +6,11 @@ So such a batch is kept for a moment: what it follows is most likely on its way.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from pentalog.broker.security import Principal
 from pentalog.model.types import Partition
 from pentalog.protocols.cursus.calls import Call
 from pentalog.protocols.cursus.errors import REFUSALS, Refused
@@ -17,7 +19,11 @@ PATIENCE_MS: Final = 50
 BATCHES_MAX: Final = 16
 """Kept of one producer in one partition."""
 BATCHES_TOTAL_MAX: Final = 1_000
-BYTES_TOTAL_MAX: Final = 16 << 20
+BYTES_TOTAL_MAX: Final = 32 << 20
+BYTES_OWNER_MAX: Final = 16 << 20
+"""Kept of one principal at one address."""
+_CHARGED_BYTES_MIN: Final = 32 << 10
+"""Of the smallest batch: what is kept beside its bytes, and one client cannot take all places."""
 
 
 class Violation(Refused):
@@ -40,6 +46,7 @@ class _Kept(NamedTuple):
     first: int
     """Its first sequence number."""
     size: int
+    owner: tuple[Principal, str]
     call: Call
     store: Callable[[], None]
     """Stores it; raises `Gap` if it still comes too early."""
@@ -52,26 +59,26 @@ class Gaps:
         self._kept: dict[Producing, list[_Kept]] = {}
         self._batches = 0
         self._bytes = 0
+        self._by_owner: Counter[tuple[Principal, str]] = Counter()
+
+    def has_room(self, who: Producing, call: Call, size: int) -> bool:
+        """Return whether a batch of this size can be kept; one client cannot take all room."""
+        size = max(size, _CHARGED_BYTES_MIN)
+        return (
+            len(self._kept.get(who, ())) < BATCHES_MAX
+            and self._batches < BATCHES_TOTAL_MAX
+            and self._bytes + size <= BYTES_TOTAL_MAX
+            and self._by_owner[_owner(call)] + size <= BYTES_OWNER_MAX
+        )
 
     def keep(
         self, who: Producing, first: int, size: int, call: Call, store: Callable[[], None]
-    ) -> bool:
-        """Store the batch as soon as it is its turn, or answer that it never was.
-
-        False if there is no room: it is refused at once.
-        """
-        kept = self._kept.get(who, ())
-        if (
-            len(kept) >= BATCHES_MAX
-            or self._batches >= BATCHES_TOTAL_MAX
-            or self._bytes + size > BYTES_TOTAL_MAX
-        ):
-            return False
-        batch = _Kept(first, size, call, store)
+    ) -> None:
+        """Store the batch as soon as it is its turn, or answer that it never was."""
+        batch = _Kept(first, max(size, _CHARGED_BYTES_MIN), _owner(call), call, store)
         self._add(who, batch)
         call.keep_place()
         call.session.context.runtime.after(PATIENCE_MS, lambda: self._give_up(who, batch))
-        return True
 
     def filled(self, who: Producing) -> None:
         """The producer's next messages have been stored: some of those kept may follow."""
@@ -99,6 +106,7 @@ class Gaps:
         self._kept.setdefault(who, []).append(batch)
         self._batches += 1
         self._bytes += batch.size
+        self._by_owner[batch.owner] += batch.size
 
     def _remove(self, who: Producing, batch: _Kept) -> None:
         kept = self._kept[who]
@@ -107,3 +115,11 @@ class Gaps:
             del self._kept[who]
         self._batches -= 1
         self._bytes -= batch.size
+        self._by_owner[batch.owner] -= batch.size
+        if not self._by_owner[batch.owner]:
+            del self._by_owner[batch.owner]
+
+
+def _owner(call: Call) -> tuple[Principal, str]:
+    access = call.session.context.access
+    return access.who, access.host

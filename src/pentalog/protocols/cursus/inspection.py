@@ -22,7 +22,8 @@ class CursusInspector:
             return Told("batch", topic=_batch_topic(head))
         text = _text(head)
         if text is None:
-            return Told("compressed")
+            # It may be an AUTH: opening it here would cost more than showing its first bytes helps.
+            return Told("compressed", secret=True)
         try:
             command = parse(text)
         except Refused:

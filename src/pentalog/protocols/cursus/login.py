@@ -19,16 +19,23 @@ from pentalog.model.later import Later
 from pentalog.protocols.cursus.calls import Call
 from pentalog.protocols.cursus.errors import Refused
 from pentalog.runtime import Timer
-from pentalog.session import Context, Replies
+from pentalog.session import Context
 
-_BEHIND: Final = re.compile(r" principal=(\S+) auth_token=(\S+)$")
+_BEHIND: Final = re.compile(rb" principal=(\S+) auth_token=(\S+)$")
 """How some clients write credentials behind the message of a TXN_PUBLISH."""
+
+_NAME_CHARACTERS_MAX: Final = 1_000
+_TOKEN_CHARACTERS_MAX: Final = 1_024
+"""No user has a longer name, password, key or token."""
+
+_BEHIND_BYTES: Final = 10_000
+"""Looked at for them at the end of a message."""
 
 
 class Login:
-    def __init__(self, context: Context, replies: Replies) -> None:
+    def __init__(self, context: Context, hold: Callable[[], Callable[[], None]]) -> None:
         self._context = context
-        self._replies = replies
+        self._hold = hold
         self._proved: tuple[bytes, int] | None = None
         """Hash of the credentials last accepted, and of which state of the users."""
         self._waiting: Timer | None = None
@@ -76,25 +83,28 @@ class Login:
             call, name, token, lambda: call.reply(f"OK principal={name} authenticated=true")
         )
 
-    def admit(self, call: Call, serve: Callable[[Call], None]) -> None:
-        """Serve a command, after the credentials it carries have been found right."""
+    def claim(self, call: Call) -> tuple[str, str] | None:
+        """Return the credentials that a command carries, unless they are known to be right.
+
+        They are not part of the command any more.
+        """
         claim = self._claim(call)
-        if claim is None or self._known(*claim):
-            serve(call)
-        else:
-            self._prove(call, *claim, lambda: serve(call))
+        return None if claim is None or self._known(*claim) else claim
+
+    def prove(self, call: Call, claim: tuple[str, str], run: Callable[[], None]) -> None:
+        """Call `run` once credentials have been found right, else refuse the command."""
+        self._prove(call, *claim, run)
 
     def _claim(self, call: Call) -> tuple[str, str] | None:
         command = call.command
         if command.verb == "AUTH" or not self._asked:
             return None
         name, token = command.get("principal"), command.get("auth_token")
-        if not name and not token and command.verb == "TXN_PUBLISH":
-            behind = _BEHIND.search(command.get("message"))
+        if not name and not token and command.verb == "TXN_PUBLISH" and command.message:
+            behind = _BEHIND.search(command.message, max(0, len(command.message) - _BEHIND_BYTES))
             if behind is not None:
-                name, token = behind[1], behind[2]
-                told = command.get("message")[: behind.start()]
-                call.command = command._replace(parameters={**command.parameters, "message": told})
+                name, token = (text.decode("utf-8", "surrogateescape") for text in behind.groups())
+                call.command = command._replace(message=command.message[: behind.start()])
         if not name and not token:
             return None
         if not name or not token:
@@ -114,6 +124,9 @@ class Login:
         return same and version == self._context.broker.users.version
 
     def _prove(self, call: Call, name: str, token: str, proved: Callable[[], None]) -> None:
+        if len(name) > _NAME_CHARACTERS_MAX or len(token) > _TOKEN_CHARACTERS_MAX:
+            self._refuse(call, name)
+            return
         access = self._context.access
         begun = False
         release: Callable[[], None] | None = None
@@ -156,7 +169,7 @@ class Login:
             verified(later)
             return
         call.keep_place()
-        release = self._replies.hold()
+        release = self._hold()
 
         def arrived(right: Later[bool]) -> None:
             # What is held is served in a later turn, so behind this.
@@ -214,7 +227,7 @@ class Login:
             run()
             return
         call.keep_place()
-        release = self._replies.hold()
+        release = self._hold()
 
         def go_on() -> None:
             release()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import Final, TypeAlias
 
 from pentalog.broker.port import Broker
@@ -13,13 +14,28 @@ from pentalog.model.types import Partition
 from pentalog.protocols.cursus.calls import Call
 from pentalog.protocols.cursus.door import door_of
 from pentalog.protocols.cursus.errors import Refused
-from pentalog.protocols.cursus.messages import Command, encoded, transaction_of, truth, whole_number
+from pentalog.protocols.cursus.messages import (
+    Command,
+    encoded,
+    key_of,
+    transaction_of,
+    truth,
+    whole_number,
+)
 from pentalog.protocols.cursus.options import options_of
 from pentalog.protocols.cursus.ownership import EVENTS
-from pentalog.protocols.cursus.reading import MESSAGES_MAX, WILD, group_of, matching, read_bytes_max
+from pentalog.protocols.cursus.reading import (
+    MATCHES_MAX,
+    MESSAGES_MAX,
+    WILD,
+    group_of,
+    matching,
+    read_bytes_max,
+)
 from pentalog.protocols.cursus.staging import must_recover, open_view, recover, staging_of
-from pentalog.session import Replies
 
+ENTRIES_MAX: Final = 10_000
+"""Offsets that one command may commit."""
 _INDEX_MAX: Final = (1 << 31) - 1
 _OFFSET_MAX: Final = (1 << 63) - 1
 _SEQUENCES: Final = 1 << 31
@@ -35,12 +51,12 @@ Lookups: TypeAlias = Iterator[Later[None]]
 class Asking:
     """What one connection has asked for; its requests wait meanwhile."""
 
-    __slots__ = ("_awaited", "_lookups", "_replies", "current")
+    __slots__ = ("_awaited", "_hold", "_lookups", "current")
 
-    def __init__(self, broker: Broker, replies: Replies) -> None:
+    def __init__(self, broker: Broker, hold: Callable[[], Callable[[], None]]) -> None:
         self.current = broker.knowledge.current
         """Nothing need ever be asked for."""
-        self._replies = replies
+        self._hold = hold
         self._lookups: Lookups | None = None
         self._awaited: Later[None] | None = None
 
@@ -66,9 +82,14 @@ class Asking:
             if not awaited.ready:
                 break
         self._awaited = awaited
-        release = self._replies.hold()
+        release = self._hold()
         awaited.then(lambda _: release())
         return True
+
+    def then(self, run: Callable[[], None]) -> None:
+        """Call `run` when what is on its way is there."""
+        assert self._awaited is not None, "nothing was asked for"
+        self._awaited.then(lambda _: run())
 
 
 def batch_lookups(broker: Broker, read: CursusFrame) -> Lookups:
@@ -126,7 +147,7 @@ def _chosen(broker: Broker, command: Command, topic: str, index: int) -> Partiti
         except TopicNotFound:
             return None
         by_key = options_of(broker.sourcing.options.get(topic)).partitioner == "hash_key"
-        index = door_of(broker).chosen(found, encoded(command.get("key")), by_key=by_key)
+        index = door_of(broker).chosen(found, key_of(command), by_key=by_key)
     return Partition(topic, index)
 
 
@@ -209,7 +230,7 @@ def _names(broker: Broker, command: Command) -> list[str]:
     topic = command.get("topic")
     if WILD.search(topic) is None:
         return [topic]
-    found = matching(broker, topic)
+    found = list(islice(matching(broker, topic), MATCHES_MAX + 1))
     if len(found) > 1:
         joined = broker.sourcing.rosters.topics(group_of(command))
         found = [name for name in found if name in joined]
@@ -250,7 +271,7 @@ def _batch_commit(broker: Broker, command: Command) -> Lookups:
     yield from _named(broker, command)
     text = command.get("offsets") or (command.loose[-1] if command.loose else "")
     found: set[int] = set()
-    for entry in text.split(","):
+    for entry in text.split(",", ENTRIES_MAX):
         index = whole_number(entry.partition(":")[0].removeprefix("P"))
         if index is not None and 0 <= index <= _INDEX_MAX:
             found.add(index)

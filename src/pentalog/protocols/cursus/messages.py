@@ -16,6 +16,9 @@ from typing import Final, NamedTuple
 from pentalog.protocols.cursus.errors import Refused, quoted
 
 HEAD_BYTES_MAX: Final = 1 << 20
+"""Of a command without its message."""
+KEY_BYTES_MAX: Final = 65_535
+_WORDS_MAX: Final = 100
 """Of a command without its message: every word of it becomes an object."""
 
 POSITIONS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -47,10 +50,12 @@ _PARAMETERS: Final = frozenset(
         "write_acl",
     }
 )  # fmt: skip
-_OPAQUE: Final = frozenset({"event_type", "key", "message", "metadata", "producerId"})
+_OPAQUE: Final = frozenset({"event_type", "key", "metadata", "producerId"})
 _TOO_LONG: Final = "a command is too long; only its message may be"
 _NAME: Final = re.compile(r"([A-Za-z_]+)=")
-_BLANKS: Final = " \t\r\n\v\f"
+_BLANKS: Final = b" \t\r\n\v\f"
+_MESSAGE: Final = b"message="
+_VERB: Final = re.compile(rb"\S+")
 
 
 class Command(NamedTuple):
@@ -63,6 +68,15 @@ class Command(NamedTuple):
     """Words that are no parameter."""
     document: bool
     """In the document's dialect, and so is the answer."""
+    message: bytes | None = None
+    """Everything behind `message=`, without blanks around it; None if there is none."""
+
+    @property
+    def payload(self) -> bytes:
+        """The message, which must be there and not empty."""
+        if not self.message:
+            raise Refused(f"missing_message command={self.verb}")
+        return self.message
 
     def get(self, name: str, default: str = "") -> str:
         return self.parameters.get(name, default)
@@ -83,26 +97,29 @@ class Command(NamedTuple):
 
 
 def parse(data: bytes) -> Command:
-    """Read one line."""
-    head_bytes = data.find(b"message=")
-    if (len(data) if head_bytes < 0 else head_bytes) > HEAD_BYTES_MAX:
+    """Read one line; its message stays as it was sent."""
+    verb_end = _VERB.match(data)
+    start = data.find(_MESSAGE, verb_end.end() if verb_end else 0)
+    head_bytes = len(data) if start < 0 else start
+    if head_bytes > HEAD_BYTES_MAX:
         raise Refused(f"message_too_large max={HEAD_BYTES_MAX} reason={quoted(_TOO_LONG)}")
-    text = data.decode("utf-8", "surrogateescape")
+    message = None if start < 0 else data[start + len(_MESSAGE) :].strip(_BLANKS)
+    text = data[:head_bytes].decode("utf-8", "surrogateescape")
     words = text.split(None, 1)
     if not words:
         raise Refused('malformed_input reason="empty command"')
     verb = words[0].upper()
     rest = words[1] if len(words) > 1 else ""
-    first = rest.split(None, 1)[0] if rest.strip(_BLANKS) else ""
+    first = rest.split(None, 1)[0] if rest.strip() else ""
     named = _NAME.match(first)
     if first and verb in POSITIONS and (named is None or named[1] not in _PARAMETERS):
         return _positional(verb, text, rest)
-    return _named(verb, text, rest)
+    return _named(verb, text, rest, message)
 
 
 def _positional(verb: str, text: str, rest: str) -> Command:
     names = POSITIONS[verb]
-    values = rest.split()
+    values = rest.split(None, len(names) + 1)
     if len(values) != len(names):
         wanted = " ".join((verb, *(f"<{name}>" for name in names)))
         raise Refused(f'invalid_{verb.lower()}_syntax expected="{wanted}"')
@@ -111,21 +128,20 @@ def _positional(verb: str, text: str, rest: str) -> Command:
     return Command(verb, text, parameters, (), True)
 
 
-def _named(verb: str, text: str, rest: str) -> Command:
+def _named(verb: str, text: str, rest: str, message: bytes | None) -> Command:
     parameters: dict[str, str] = {}
     loose: list[str] = []
-    before, found, message = rest.partition("message=")
-    for word in before.split():
+    words = rest.split(None, _WORDS_MAX)
+    if len(words) > _WORDS_MAX:
+        raise Refused(f'malformed_input reason="more than {_WORDS_MAX} words"')
+    for word in words:
         name, is_pair, value = word.partition("=")
         if is_pair:
             parameters[name] = value
         else:
             loose.append(word)
-    if found:
-        message = message.strip(_BLANKS)
-        parameters["message"] = message
     _check(parameters)
-    return Command(verb, text, parameters, tuple(loose), False)
+    return Command(verb, text, parameters, tuple(loose), False, message)
 
 
 def _check(parameters: Mapping[str, str]) -> None:
@@ -143,6 +159,14 @@ def transaction_of(command: Command) -> str:
     """The transactional id in a command, under any of the names it goes by."""
     names = (command.get(name) for name in ("transactional_id", "txn", "transaction"))
     return next((name for name in names if name), "")
+
+
+def key_of(command: Command) -> bytes:
+    """Return the key of a record; refuses one that no message can hold."""
+    key = encoded(command.get("key"))
+    if len(key) > KEY_BYTES_MAX:
+        raise Refused(f'invalid_payload reason="a key of {len(key)} bytes" max={KEY_BYTES_MAX}')
+    return key
 
 
 def whole_number(text: str) -> int | None:

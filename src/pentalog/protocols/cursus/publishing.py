@@ -10,7 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
-from pentalog.kernels import CursusFrame, cursus_batches
+from pentalog.broker.security import ANONYMOUS, Kind, Operation
+from pentalog.kernels import CursusFrame, Facts, cursus_batches
 from pentalog.model.errors import BrokerError, OutOfSequence
 from pentalog.model.later import Later
 from pentalog.model.types import Ack, Appended, Identity, Partition
@@ -20,7 +21,8 @@ from pentalog.protocols.cursus.door import Route
 from pentalog.protocols.cursus.errors import REFUSALS, Refused, quoted, shown
 from pentalog.protocols.cursus.frames import REPLY_BYTES_MAX, framed
 from pentalog.protocols.cursus.gaps import Gap, Producing, Violation
-from pentalog.protocols.cursus.messages import encoded, truth
+from pentalog.protocols.cursus.messages import encoded, key_of, truth
+from pentalog.protocols.cursus.storing import LARGE_BYTES, Storing, run_steps
 
 _SEQUENCES: Final = 1 << 31
 """Sequence numbers of record batches begin again after this many."""
@@ -46,8 +48,11 @@ class Sequencing(NamedTuple):
     """All of them are, and only those who keep them can say where."""
 
 
-def serve_batch(call: Call, data: memoryview, read: CursusFrame) -> None:
-    """Store a batch and answer with JSON, whatever becomes of it."""
+def serve_batch(call: Call, data: memoryview, read: CursusFrame) -> Storing | None:
+    """Store a batch and answer with JSON, whatever becomes of it.
+
+    Returns what the caller has to continue with if the batch is large.
+    """
     call.refused = lambda text: records.refusal(None if read.flaw else read, text)
     try:
         if read.flaw:
@@ -65,15 +70,37 @@ def serve_batch(call: Call, data: memoryview, read: CursusFrame) -> None:
             call.send(framed(records.acknowledgement(read, last_offset)))
 
         try:
-            store(call, route, data, read, ack, stored)
+            return store(call, route, data, read, ack, stored)
         except Gap:
             who = Producing(route.at, read.producer, read.epoch)
-            kept = bytes(data)
-            again = partial(store, call, route, kept, read, ack, stored)
-            if not call.door.gaps.keep(who, read.seq_first, len(kept), call, again):
+            if not call.door.gaps.has_room(who, call, len(data)):
                 raise
+            kept = bytes(data)
+            again = partial(_store_kept, call, route, kept, read, ack, stored)
+            call.door.gaps.keep(who, read.seq_first, len(kept), call, again)
     except REFUSALS as refusal:
         call.refuse(refusal)
+    return None
+
+
+def _store_kept(
+    call: Call,
+    route: Route,
+    data: bytes,
+    read: CursusFrame,
+    ack: Ack,
+    stored: Callable[[int], None],
+) -> None:
+    """Store a batch that came too early; raises `Gap` if it still does."""
+    storing = store(call, route, data, read, ack, stored)
+    if storing is not None:
+        steps = run_steps(storing, memoryview(data))
+        call.session.context.slices.run(steps, _raise)
+
+
+def _raise(error: Exception | None) -> None:
+    if error is not None:
+        raise error
 
 
 def store(
@@ -83,18 +110,37 @@ def store(
     read: CursusFrame,
     ack: Ack,
     stored: Callable[[int], None],
-) -> None:
+) -> Storing | None:
     """Append; calls `stored` with the last offset once it is as safe as `ack` demands.
 
-    Raises refusals; a `Gap` while nothing has been answered.
+    Returns what has to be continued if the frame is large.  Raises refusals; a `Gap` while nothing
+    has been answered.
     """
     check_sizes(route, read, ack)
     sequencing = _sequencing(call, route, read)
-    if sequencing.last_offset >= 0:
-        appended = Appended(route.at, sequencing.last_offset, sequencing.last_offset + 1, -1, 0)
-    else:
-        appended = append(call, route, data, read, sequencing)
 
+    def written(appended: Appended) -> None:
+        _settle(call, route, read, ack, sequencing, appended, stored)
+
+    if sequencing.last_offset >= 0:
+        written(Appended(route.at, sequencing.last_offset, sequencing.last_offset + 1, -1, 0))
+    elif len(data) > LARGE_BYTES and read.records > 1 and call.broker.knowledge.current:
+        make = partial(_make_part, call, route, sequencing)
+        return Storing(call, route, read, len(data), sequencing.skip, make, written)
+    else:
+        written(append(call, route, data, read, sequencing))
+    return None
+
+
+def _settle(
+    call: Call,
+    route: Route,
+    read: CursusFrame,
+    ack: Ack,
+    sequencing: Sequencing,
+    appended: Appended,
+    stored: Callable[[int], None],
+) -> None:
     def settled(done: Appended) -> None:
         # Nobody has said where they are if nobody was asked to (`acks=0`).
         stored(max(0, done.next_offset - 1))
@@ -110,6 +156,25 @@ def store(
         call.door.gaps.filled(Producing(route.at, read.producer, read.epoch))
 
 
+def _make_part(
+    call: Call,
+    route: Route,
+    sequencing: Sequencing,
+    data: memoryview,
+    start: int,
+    end: int,
+    count: int,
+    before: int,
+) -> tuple[bytearray, Facts]:
+    """Record batches of `count` messages of a large frame, of which `before` came earlier."""
+    sequence = sequencing.sequence
+    if sequence >= 0:
+        sequence = (sequence + before - sequencing.skip) % _SEQUENCES
+    return _record_batches(
+        call, route, data, start, end, count, sequencing._replace(skip=0, sequence=sequence)
+    )
+
+
 def append(
     call: Call,
     route: Route,
@@ -118,11 +183,28 @@ def append(
     sequencing: Sequencing,
     attributes: int = 0,
 ) -> Appended:
-    batches, facts = cursus_batches(
+    start, end = read.messages_start, len(data)
+    batches, facts = _record_batches(
+        call, route, data, start, end, read.records, sequencing, attributes
+    )
+    return call.broker.log.append(route.at, memoryview(batches), facts, parted=True)
+
+
+def _record_batches(
+    call: Call,
+    route: Route,
+    data: bytes | memoryview,
+    start: int,
+    end: int,
+    count: int,
+    sequencing: Sequencing,
+    attributes: int = 0,
+) -> tuple[bytearray, Facts]:
+    return cursus_batches(
         data,
-        read.messages_start,
-        len(data),
-        read.records,
+        start,
+        end,
+        count,
         skip=sequencing.skip,
         timestamp_ms=call.session.context.runtime.now_ms(),
         attributes=records.ATTRIBUTES | attributes,
@@ -131,7 +213,6 @@ def append(
         base_sequence=sequencing.sequence,
         batch_bytes_max=route.batch_bytes_max,
     )
-    return call.broker.log.append(route.at, memoryview(batches), facts, parted=True)
 
 
 def _found_or_known(again: Later[Appended], end: int) -> Later[Appended]:
@@ -189,6 +270,7 @@ def _sequencing(call: Call, route: Route, read: CursusFrame) -> Sequencing:
             f"expected {read.break_after + 1}, got {read.break_got}"
         )
     producers = call.broker.sourcing.producers
+    owner = _owner(call, read.producer)
     current = producers.epoch(read.producer)
     if current is not None and read.epoch < current:
         raise Violation(f"stale_producer_epoch producer={name} current={current} got={read.epoch}")
@@ -206,7 +288,7 @@ def _sequencing(call: Call, route: Route, read: CursusFrame) -> Sequencing:
         skip = -ahead % _SEQUENCES
         if skip >= read.records:
             last = (read.seq_last - 1) % _SEQUENCES
-            entered = producers.enter(read.producer, read.epoch)
+            entered = producers.enter(read.producer, read.epoch, owner)
             for batch in written:
                 behind = (last - batch.sequence_first) % _SEQUENCES
                 if batch.base_offset < 0:
@@ -222,15 +304,32 @@ def _sequencing(call: Call, route: Route, read: CursusFrame) -> Sequencing:
             f"idempotency error: {what} for producer {name} must have seqNum 1, "
             f"got {read.seq_first}"
         )
-    entered = producers.enter(read.producer, read.epoch)
+    entered = producers.enter(read.producer, read.epoch, owner)
     return Sequencing(who, (sequence + skip) % _SEQUENCES, skip, -1, entered)
+
+
+def _owner(call: Call, producer: bytes) -> str:
+    """Return the principal that a producer's name is to belong to; refuses that of another."""
+    access = call.session.context.access
+    me = "" if access.who == ANONYMOUS else str(access.who)
+    owner = call.broker.sourcing.producers.owner(producer)
+    if owner in ("", me):
+        return me
+    if access.guarded and access.could(Operation.ALTER, Kind.CLUSTER):
+        return owner
+    command = call.command.verb or rights.BATCH
+    name = shown(producer.decode("utf-8", "replace"))
+    raise Refused(
+        f"NOT_AUTHORIZED_FOR_OPERATION command={command} permission=producer producer={name} "
+        'reason="this producer id belongs to another principal; choose another one"'
+    )
 
 
 def publish(call: Call) -> None:
     """PUBLISH: one record as text."""
     command = call.command
     topic = command.need("topic")
-    message = command.need("message")
+    payload = command.payload
     producer = command.need("producerId", "missing_producer_id")
     for name in ("transactional_id", "txn", "transaction"):
         if name in command.parameters:
@@ -251,11 +350,11 @@ def publish(call: Call) -> None:
     idempotent = truth(command.get("isIdempotent", "false"))
     if idempotent is None:
         raise Refused(f"invalid_is_idempotent value={command.get('isIdempotent')}")
-    key = encoded(command.get("key"))
+    key = key_of(command)
     route = chosen_route(call, topic, index, key)
     check_writable(call, route)
     data, read = records.single(
-        producer=encoded(producer), seq=seq, epoch=epoch, key=key, payload=encoded(message)
+        producer=encoded(producer), seq=seq, epoch=epoch, key=key, payload=payload
     )
     read = read._replace(idempotent=idempotent)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import fnmatch
 import re
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from pentalog.broker.port import Broker, Opened
@@ -14,10 +15,10 @@ from pentalog.model.later import Later, all_of
 from pentalog.model.types import Horizon, Marks, Offset, Partition
 from pentalog.protocols.cursus import records
 from pentalog.protocols.cursus.calls import Call
+from pentalog.protocols.cursus.door import door_of
 from pentalog.protocols.cursus.errors import Refused, quoted, shown
 from pentalog.protocols.cursus.frames import REPLY_BYTES_MAX
 from pentalog.protocols.cursus.messages import Command, encoded, whole_number
-from pentalog.protocols.cursus.options import is_name
 
 MESSAGES_MAX: Final = 8192
 PAGE_BYTES_MAX: Final = 8 << 20
@@ -26,10 +27,17 @@ GROUP_DEFAULT: Final = "default-group"
 
 _READ_BYTES_MIN: Final = 64 << 10
 _READ_BYTES_PER_MESSAGE: Final = 512
+_SKIPPED_MAX: Final = 16
+"""Records that no message can hold, stepped over in one turn."""
 _LATEST: Final = -1
 """An offset that is not known yet."""
 _ISOLATIONS: Final = {"read_committed": Horizon.STABLE, "read_uncommitted": Horizon.DURABLE}
 WILD: Final = re.compile(r"[*?]")
+MATCHES_MAX: Final = 1_000
+"""Topics that a pattern may match before it is refused for that."""
+_STARS: Final = re.compile(r"\*+")
+_STARS_MAX: Final = 8
+_PATTERN_CHARACTERS_MAX: Final = 249
 
 
 class Reading(NamedTuple):
@@ -44,26 +52,28 @@ class Reading(NamedTuple):
         """How much of the log is looked at for one page."""
         return read_bytes_max(self.messages_max)
 
-    def page(self, opened: Opened) -> CursusPage:
-        """What the batches hold for this reader; refuses a record no message can hold."""
+    def page(self, opened: Opened, skipped: Callable[[Partition, Offset], None]) -> CursusPage:
+        """What the batches hold for this reader; calls `skipped` for what no message can hold."""
+        page = self._page(opened, self.offset)
+        for _ in range(_SKIPPED_MAX):
+            if page.unshown_offset < 0:
+                break
+            skipped(self.at, page.unshown_offset)
+            page = self._page(opened, page.unshown_offset + 1)
+        return page
+
+    def _page(self, opened: Opened, offset: Offset) -> CursusPage:
         batches = opened.batches
-        page = cursus_page(
+        return cursus_page(
             batches,
             0,
             len(batches),
             self.head,
-            offset=self.offset,
+            offset=offset,
             messages_max=self.messages_max,
             bytes_max=PAGE_BYTES_MAX,
             frame_bytes_max=REPLY_BYTES_MAX,
         )
-        if page.unshown_offset >= 0:
-            raise Refused(
-                f"record_not_representable partition={self.at.index} "
-                f"offset={page.unshown_offset} next={page.unshown_offset + 1} "
-                'reason="its key, its headers or the whole are too long for a message"'
-            )
-        return page
 
     def behind(self, page: CursusPage, opened: Opened) -> Reading:
         """Where to go on after this page."""
@@ -142,29 +152,48 @@ def topic_named(call: Call, name: str) -> str:
             reason = f"topic '{name[:260]}' does not exist"
             raise Refused(f"command_failed reason={quoted(reason)}") from None
     access = call.session.context.access
-    found = [
-        topic
-        for topic in matching(call.broker, name)
-        if access.could(Operation.READ, Kind.TOPIC, topic)
-    ]
-    if not found:
+    some = list(islice(matching(call.broker, name), MATCHES_MAX + 1))
+    found = [topic for topic in some if access.could(Operation.READ, Kind.TOPIC, topic)]
+    if not found and len(some) <= MATCHES_MAX:
         reason = f"no topics match pattern '{name[:260]}'"
         raise Refused(f"command_failed reason={quoted(reason)}")
-    if len(found) > 1:
+    if len(found) != 1 or len(some) > MATCHES_MAX:
         # As the original: of several, the one the group has joined.
-        joined = call.broker.sourcing.rosters.topics(group_of(call.command))
-        found = [topic for topic in found if topic in joined] or found
-    if len(found) > 1:
-        reason = f"pattern '{name[:260]}' matches {len(found)} topics; join one or name it"
+        joined = list(islice(_joined(call, name), MATCHES_MAX))
+        found = joined if len(joined) == 1 else found
+    if len(found) != 1:
+        count = f"more than {MATCHES_MAX}" if len(some) > MATCHES_MAX else str(len(found))
+        reason = f"pattern '{name[:260]}' matches {count} topics; join one or name it"
         raise Refused(f"command_failed reason={quoted(reason)}")
     return found[0]
 
 
-def matching(broker: Broker, name: str) -> list[str]:
-    """The topics that a pattern means."""
-    pattern = re.compile(fnmatch.translate(name[:249].replace("[", "[[]")))
-    every = (topic.name for topic in broker.topics.all())
-    return [topic for topic in every if is_name(topic) and pattern.match(topic)]
+def _joined(call: Call, name: str) -> Iterator[str]:
+    """The topics of the command's group that a pattern means and the client may read."""
+    access = call.session.context.access
+    pattern = _pattern(name)
+    for topic in call.broker.sourcing.rosters.topics(group_of(call.command)):
+        if pattern.match(topic) and access.could(Operation.READ, Kind.TOPIC, topic):
+            yield topic
+
+
+def matching(broker: Broker, name: str) -> Iterator[str]:
+    """The topics that a pattern means, in their order; refuses a pattern that costs too much."""
+    names = door_of(broker).names
+    return (found[0] for found in _pattern(name).finditer(names))
+
+
+def _pattern(name: str) -> re.Pattern[str]:
+    """A pattern for one line of many: `*` is any text, `?` any character."""
+    pieces = _STARS.split(name[:_PATTERN_CHARACTERS_MAX])
+    if len(pieces) > _STARS_MAX + 1:
+        reason = f"a pattern with {len(pieces) - 1} stars; {_STARS_MAX} are accepted"
+        raise Refused(f"command_failed reason={quoted(reason)}")
+    texts = [re.escape(piece).replace(r"\?", "[^\n]") for piece in pieces]
+    # Once found, the first place of a piece is right: looking for others never helps.
+    middle = "".join(f"(?>[^\n]*?{text})" for text in texts[1:-1])
+    last = f"[^\n]*{texts[-1]}" if len(texts) > 1 else ""
+    return re.compile(f"^{texts[0]}{middle}{last}$", re.MULTILINE)
 
 
 def check_range(reading: Reading, marks: Marks) -> None:

@@ -21,7 +21,8 @@ from pentalog.model.types import Ack
 from pentalog.protocols.cursus.compression import MAGIC
 from pentalog.protocols.cursus.errors import Refused, plain
 
-ATTRIBUTES: Final = DOORS.index("cursus") << DOOR_SHIFT
+DOOR: Final = DOORS.index("cursus")
+ATTRIBUTES: Final = DOOR << DOOR_SHIFT
 COUNTS_BYTES: Final = 20
 """Two sequence numbers and the number of messages, between a head and the messages."""
 

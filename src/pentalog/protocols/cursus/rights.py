@@ -181,7 +181,7 @@ def check(call: Call) -> None:
     """Refuse what may not be done.  Asked before anything is looked up."""
     context = call.session.context
     verb = call.command.verb
-    _check_login(call, verb)
+    check_login(call, verb)
     if context.access.guarded:
         needs = NEEDS[verb](call)
         if "" in [need.name for need in needs]:
@@ -201,7 +201,7 @@ def allowed(call: Call) -> bool:
 
 def check_batch(call: Call, topic: bytes) -> None:
     """The same for a frame of records."""
-    _check_login(call, BATCH)
+    check_login(call, BATCH)
     access = call.session.context.access
     if access.guarded:
         name = topic.decode("utf-8", "surrogateescape")
@@ -212,13 +212,14 @@ def check_batch(call: Call, topic: bytes) -> None:
 def check_read(call: Call, topic: str) -> None:
     """The same for a read that has waited."""
     call.session.login.refresh()
-    _check_login(call, call.command.verb)
+    check_login(call, call.command.verb)
     access = call.session.context.access
     if access.guarded and not rights.may(access, _reading, topic):
         _check(call, call.command.verb, _reading(topic))
 
 
-def _check_login(call: Call, verb: str) -> None:
+def check_login(call: Call, verb: str) -> None:
+    """Refuse commands before a login where one is demanded, but for those in `FREE`."""
     context = call.session.context
     if "auth" in context.demands and context.access.who == ANONYMOUS and verb not in FREE:
         raise Refused(f"authentication_required command={verb}")

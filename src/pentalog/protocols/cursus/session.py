@@ -7,20 +7,24 @@ dialect of its request.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from pentalog.broker.port import Waiting
+from pentalog.broker.security import ANONYMOUS
 from pentalog.kernels import CursusFrame, read_cursus
-from pentalog.model.errors import BrokerError
-from pentalog.protocols.cursus import frames, ownership, publishing, records, rights
+from pentalog.model.errors import BrokerError, RecordTooLarge
+from pentalog.protocols.cursus import frames, opening, ownership, publishing, records, rights
 from pentalog.protocols.cursus.calls import Call
-from pentalog.protocols.cursus.door import door_of
+from pentalog.protocols.cursus.compression import NEAR_BYTES_MAX, open_frame
+from pentalog.protocols.cursus.door import open_door
 from pentalog.protocols.cursus.errors import REFUSALS, Refused, explain, quoted
 from pentalog.protocols.cursus.login import Login
 from pentalog.protocols.cursus.lookups import RECOVERED, Asking, batch_lookups, command_lookups
 from pentalog.protocols.cursus.messages import Command, parse
 from pentalog.protocols.cursus.reads import Reads
+from pentalog.protocols.cursus.storing import Storing
 from pentalog.protocols.cursus.verbs import REFUSED, VERBS
 from pentalog.session import Context, Replies
 
@@ -51,19 +55,32 @@ class CursusSession:
     def __init__(self, context: Context, replies: Replies) -> None:
         self.context = context
         self.replies = replies
-        self.door = door_of(context.broker)
-        self.login = Login(context, replies)
+        self.door = open_door(context)
+        self.login = Login(context, self.hold)
         self.login.await_login(self.hang_up)
         self.reads = Reads(replies)
-        self._asking = Asking(context.broker, replies)
+        self.asking = Asking(context.broker, self.hold)
         self.waits: set[Waiting] = set()
+        self.jobs: dict[Call, Callable[[], None]] = {}
+        """Long requests that are being served, and how to abandon each."""
         self.wanted = 0
         self.stream: Stream | None = None
         self.structured_errors = False
         self.ended = False
         self._measured = replies if isinstance(replies, Measured) else None
         self._unread_before = False
+        self._storing: Storing | None = None
+        """The large frame that is being stored."""
+        self._holds = 0
+        self._release: Callable[[], None] = _nothing
         self._frame_bytes_max = min(frames.FRAME_BYTES_MAX, context.config.frame_bytes_max)
+
+    @property
+    def _bytes_max(self) -> int:
+        """The largest frame that is accepted now."""
+        if self.is_stranger:
+            return min(self._frame_bytes_max, frames.STRANGER_BYTES_MAX)
+        return self._frame_bytes_max
 
     @property
     def unread(self) -> bool:
@@ -91,7 +108,7 @@ class CursusSession:
             if size - used < frames.HEAD_BYTES:
                 break
             length = frames.length_at(data, used)
-            if length > self._frame_bytes_max:
+            if length > self._bytes_max:
                 self._hang_up_on(length)
                 break
             end = used + frames.HEAD_BYTES + length
@@ -110,8 +127,14 @@ class CursusSession:
     def close(self) -> None:
         self.ended = True
         self.login.close()
+        if self._storing is not None:
+            self._storing.abandon()
+            self._storing = None
         if self.stream is not None:
             self.stream.drop()
+        for abandon in self.jobs.values():
+            abandon()
+        self.jobs.clear()
         waits = list(self.waits)
         self.waits.clear()
         for waiting in waits:
@@ -121,13 +144,36 @@ class CursusSession:
         self.ended = True
         self.replies.hang_up()
 
+    @property
+    def is_stranger(self) -> bool:
+        """The listener demands a login, and the peer has not logged in."""
+        context = self.context
+        return "auth" in context.demands and context.access.who == ANONYMOUS
+
+    def hold(self) -> Callable[[], None]:
+        """Serve nothing until the returned function is called; holds may overlap."""
+        if not self._holds:
+            self._release = self.replies.hold()
+        self._holds += 1
+        return self._let_go
+
+    def _let_go(self) -> None:
+        self._holds -= 1
+        if not self._holds:
+            self._release()
+
     def _serve(self, data: memoryview) -> bool:
-        """Serve a frame; False if something must be known first."""
+        """Serve a frame; False if it is to be offered again: something must be known first."""
+        if self._storing is not None:
+            return self._store_on(self._storing, data)
         call = Call(self, _BATCH)
         try:
             if not data:
                 raise Refused('decode_failed reason="data too short"')
             if frames.is_batch(data):
+                if self.is_stranger:
+                    self.refuse_batch(call, Refused("authentication_required command=BATCH"))
+                    return True
                 read = frames.read_batch(data)
                 if read is not None:
                     return self._serve_batch(call, data, read)
@@ -137,35 +183,72 @@ class CursusSession:
             return True
 
     def _serve_opened(self, call: Call, data: memoryview) -> bool:
+        algorithm = self.door.registry.recognise(data)
+        if algorithm is None and frames.is_batch(data):
+            return self._serve_batch(call, data, read_cursus(data, 0, len(data)))
+        if algorithm is None:
+            return self._serve_text(data)
+        stranger = self.is_stranger
         try:
-            plain = frames.opened(data, self.door.registry)
+            if len(data) > NEAR_BYTES_MAX:
+                raise RecordTooLarge(f"a compressed frame of {len(data)} bytes")
+            plain = open_frame(algorithm, data, bytes_max=NEAR_BYTES_MAX)
+            frames.check_opened(plain, self.door.registry)
+        except RecordTooLarge as refusal:
+            if stranger:
+                self.refuse_batch(call, refusal)
+            else:
+                opening.Aside(self, call).open(algorithm, bytes(data))
+            return True
         except REFUSALS as refusal:
             # Clients compress nothing but batches.
-            self._refuse_batch(call, refusal)
+            self.refuse_batch(call, refusal)
             return True
-        if plain is not None:
-            data = memoryview(plain)
-        if frames.is_batch(data):
-            return self._serve_batch(call, data, read_cursus(data, 0, len(data)))
-        return self._serve_text(data)
+        return self.serve_plain(call, plain)
+
+    def serve_plain(self, call: Call, plain: bytes) -> bool:
+        """Serve what a compressed frame held; False if it is to be offered again."""
+        view = memoryview(plain)
+        if not frames.is_batch(view):
+            call.leave_place()  # a command has a call of its own
+            return self._serve_text(view)
+        if self.is_stranger:
+            self.refuse_batch(call, Refused("authentication_required command=BATCH"))
+            return True
+        return self._serve_batch(call, view, read_cursus(view, 0, len(view)))
 
     def _serve_batch(self, call: Call, data: memoryview, read: CursusFrame) -> bool:
         if self.stream is not None:
             # An answer between pushed batches would be taken for one of them.
             self.stream.end("error")
             return True
-        if not self._asking.current:
+        if not self.asking.current:
             try:
-                if self._asking.must_wait(lambda: batch_lookups(call.broker, read)):
+                if self.asking.must_wait(lambda: batch_lookups(call.broker, read)):
                     return False
             except REFUSALS as refusal:
                 call.refused = lambda text: records.refusal(read, text)
                 call.refuse(refusal)
                 return True
-        publishing.serve_batch(call, data, read)
-        return True
+        self._storing = publishing.serve_batch(call, data, read)
+        return self._storing is None or self._store_on(self._storing, data)
 
-    def _refuse_batch(self, call: Call, refusal: Exception) -> None:
+    def _store_on(self, storing: Storing, data: memoryview) -> bool:
+        """Store a part of a large frame; False while there are more."""
+        if storing.step(data):
+            self._storing = None
+            return True
+        if storing.room.granted:
+            # In a later turn: others are served between the parts.
+            self.context.runtime.soon(self.hold())
+        return False
+
+    def take_storing(self) -> Storing | None:
+        """Return the large frame that is being stored, for a caller that continues."""
+        storing, self._storing = self._storing, None
+        return storing
+
+    def refuse_batch(self, call: Call, refusal: Exception) -> None:
         call.refused = lambda text: records.refusal(None, text)
         if isinstance(refusal, BrokerError):
             refusal = Refused(f"batch_decode_failed reason={quoted(explain(refusal))}")
@@ -177,19 +260,43 @@ class CursusSession:
             return True
         call = Call(self, command)
         call.refused = REFUSED.get(command.verb)
-        serve = VERBS.get(command.verb)
         try:
-            if serve is None:
+            if command.verb not in VERBS:
                 raise Refused(f"unknown_command command={quoted(command.text[:_COMMAND_SHOWN])}")
-            asks = not self._asking.current or command.verb in RECOVERED
-            if asks and self._asking.must_wait(
-                lambda: command_lookups(call, partial(rights.allowed, call))
-            ):
-                return False
-            ownership.check(call)
-            self.login.admit(call, _serve_command)
+            claim = self.login.claim(call)
+            if claim is not None:
+                self.login.prove(call, claim, partial(self._serve_proven, call))
+                return True
+            return self._serve_command(call)
         except REFUSALS as refusal:
             call.refuse(refusal)
+        return True
+
+    def _serve_proven(self, call: Call) -> None:
+        """Serve a command whose credentials were right; other frames wait until it is served."""
+        if self._serve_command(call):
+            return
+        call.keep_place()
+        release = self.hold()
+
+        def served() -> None:
+            release()
+            if not self.ended:
+                call.attempt(partial(self._serve_proven, call))
+
+        self.asking.then(partial(self.context.runtime.soon, served))
+
+    def _serve_command(self, call: Call) -> bool:
+        verb = call.command.verb
+        rights.check_login(call, verb)
+        asks = not self.asking.current or verb in RECOVERED
+        if asks and self.asking.must_wait(
+            lambda: command_lookups(call, partial(rights.allowed, call))
+        ):
+            return False
+        rights.check(call)
+        ownership.check(call)
+        VERBS[verb](call)
         return True
 
     def _hang_up_on(self, length: int) -> None:
@@ -197,14 +304,10 @@ class CursusSession:
             "%s: a frame of %d bytes; accepted are %d; the connection is closed",
             self.context.peer,
             length,
-            self._frame_bytes_max,
+            self._bytes_max,
         )
-        Call(self, _BATCH).refuse(
-            Refused(f"message_too_large size={length} max={self._frame_bytes_max}")
-        )
+        Call(self, _BATCH).refuse(Refused(f"message_too_large size={length} max={self._bytes_max}"))
         self.hang_up()
 
 
-def _serve_command(call: Call) -> None:
-    rights.check(call)
-    VERBS[call.command.verb](call)
+def _nothing() -> None: ...

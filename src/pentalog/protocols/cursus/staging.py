@@ -24,7 +24,7 @@ from pentalog.protocols.cursus.calls import Call
 from pentalog.protocols.cursus.door import MessageKey, door_of
 from pentalog.protocols.cursus.errors import Refused, quoted
 from pentalog.protocols.cursus.frames import REPLY_BYTES_MAX
-from pentalog.protocols.cursus.messages import encoded, transaction_of
+from pentalog.protocols.cursus.messages import encoded, key_of, transaction_of
 from pentalog.protocols.cursus.publishing import Sequencing, append
 
 _ANY: Final = -1
@@ -64,7 +64,7 @@ def staging_of(call: Call) -> Staging:
     name = transaction_of(command)
     if not name:
         raise Refused("missing_transactional_id command=TXN_PUBLISH")
-    topic, message = command.need("topic"), command.need("message")
+    topic, payload = command.need("topic"), command.payload
     if not command.get("seqNum"):
         raise Refused('invalid_seq_num command=TXN_PUBLISH reason="missing seqNum"')
     reason = 'invalid_seq_num command=TXN_PUBLISH reason="must be 1 or more"'
@@ -73,7 +73,7 @@ def staging_of(call: Call) -> Staging:
     if "partition" in command.parameters:
         reason = "invalid_partition command=TXN_PUBLISH"
         asked = command.number("partition", reason, least=_ANY, most=(1 << 31) - 1)
-    return Staging(name, topic, asked, seq, encoded(command.get("key")), encoded(message))
+    return Staging(name, topic, asked, seq, key_of(command), payload)
 
 
 def producer_of(name: str) -> str:

@@ -39,7 +39,7 @@ def stream(call: Call) -> None:
     reading = reading_of(call)
     if not reading.ready:
         # Requests after a STREAM are not answered, so none is served before it has begun.
-        release = call.session.replies.hold()
+        release = call.session.hold()
         reading.then(lambda _: release())
     call.after(reading, partial(_begin, call))
 
@@ -166,7 +166,7 @@ class Stream:
             return
         reading = self._reading
         try:
-            page = reading.page(opened.value)
+            page = reading.page(opened.value, self._session.door.note_skipped)
             self._reading = reading.behind(page, opened.value)
             if self._reading.offset <= reading.offset:
                 # All that is left before the mark is damaged: asking again would never end.

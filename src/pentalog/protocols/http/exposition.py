@@ -44,6 +44,7 @@ def _counters() -> dict[str, Family]:
         "journal_bytes": "Bytes written to the journal.",
         "damaged_batches": "Stretches of a segment that failed their checksum.",
         "unreadable_batches": "Batches that readers skipped because their records are malformed.",
+        "unshown_records": "Records skipped by readers whose protocol cannot hold them.",
         "segments_deleted": "Segments removed by retention.",
         "segments_deleted_bytes": "Bytes of the segments removed by retention.",
         "segments_deleted_unread": "Segments given up though a reader had a lease on them.",

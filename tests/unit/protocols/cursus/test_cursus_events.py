@@ -196,17 +196,42 @@ def test_versions_and_snapshots_outlive_a_restart(tmp_path: Path) -> None:
     second.close()
 
 
-def test_what_was_not_saved_is_found_in_the_log(broker: CursusBroker, client: Client) -> None:
-    """As after a crash between the record and its row, or when another door writes events."""
-    append(client, "acc-1", 1)
-    headers = (("cursus.aggregate_version", b"2"),)
-    built = batches_of.build([Record(b"theirs", b"acc-1", headers)], timestamp_ms=1)
+def write_event(broker: CursusBroker, key: bytes, version: int, *, door: str) -> None:
+    """Write an event without the broker's index, in a batch that names `door` as its builder."""
+    headers = (("cursus.aggregate_version", b"%d" % version),)
+    built = batches_of.build([Record(b"theirs", key, headers)], timestamp_ms=1)
+    payload, header = batches_of.payload_of(built, 0, bytes_max=1000)
+    marked = header._replace(attributes=batches_of.DOORS.index(door) << batches_of.DOOR_SHIFT)
+    data = batches_of.rebuild(marked, payload, count=1, codec=0)
     log = broker.log
-    log.settle(log.append(Partition("es", 0), memoryview(built)), Ack.DURABLE)
+    log.settle(log.append(Partition("es", 0), memoryview(data)), Ack.DURABLE)
     broker.step()
+
+
+def test_what_was_not_saved_is_found_in_the_log(broker: CursusBroker, client: Client) -> None:
+    """As after a crash between the record and its row."""
+    append(client, "acc-1", 1)
+    write_event(broker, b"acc-1", 2, door="cursus")
     assert append(client, "acc-1", 2) == "ERROR: version_conflict current=2 expected=2"
     assert append(client, "acc-1", 3).startswith("OK version=3")
     assert [m.payload for m in read(client, "acc-1")[1]] == [b"x", b"theirs", b"x"]
+
+
+@pytest.mark.parametrize("door", ["kafka", "fluvio", "rustlog", "blipmq"])
+def test_headers_written_through_other_doors_are_no_events(tmp_path: Path, door: str) -> None:
+    world = CursusBroker(tmp_path / "others")
+    client = world.connect()
+    client.text("CREATE topic=es partitions=2 event_sourcing=true")
+    append(client, "acc-1", 1)
+    write_event(world, b"acc-1", 9, door=door)
+    write_event(world, b"new", 1, door=door)
+    assert client.text("STREAM_VERSION topic=es key=acc-1") == "OK version=1"
+    assert client.text("STREAM_VERSION topic=es key=new") == "OK version=0"
+    refused = client.text("SAVE_SNAPSHOT topic=es key=acc-1 version=9 message=s")
+    assert refused == "ERROR: snapshot_version_exceeds_stream version=9 current=1"
+    assert append(client, "acc-1", 2).startswith("OK version=2")
+    assert [m.payload for m in read(client, "acc-1")[1]] == [b"x", b"x"]
+    world.close()
 
 
 def test_the_rows_may_be_lost(tmp_path: Path) -> None:

@@ -282,15 +282,19 @@ def test_kafka_headers_are_shown_as_metadata(client: Client) -> None:
     assert (message.key, message.payload, message.seq) == (b"k", b"v", 0)
 
 
-def test_a_record_no_message_can_hold_is_named_and_stepped_over(client: Client) -> None:
-    records = [Record(b"a"), Record(b"b", b"k" * 70_000), Record(b"c")]
+def test_a_record_no_message_can_hold_is_stepped_over_with_a_notice(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    records = [Record(b"a"), *(Record(b"b", b"k" * 70_000) for _ in range(40)), Record(b"c")]
     built = batches_of.build(records, timestamp_ms=1)
     log = client.broker.log
     log.settle(log.append(Partition("orders", 0), memoryview(built)), Ack.DURABLE)
     assert [m.payload for m in client.read(CONSUME.format(0))] == [b"a"]
-    answer = client.text(CONSUME.format(1))
-    assert answer.startswith("ERROR: record_not_representable partition=0 offset=1 next=2 reason=")
-    assert [m.payload for m in client.read(CONSUME.format(2))] == [b"c"]
+    (found,) = client.read(CONSUME.format(1))
+    assert (found.payload, found.offset) == (b"c", 41)
+    (line,) = [record for record in caplog.records if "too long" in record.getMessage()]
+    assert "orders-0" in line.getMessage()
+    assert "offset 1:" in line.getMessage()
 
 
 @pytest.mark.parametrize(

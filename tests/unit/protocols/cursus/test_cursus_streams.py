@@ -136,15 +136,19 @@ def test_records_that_vanish_under_a_reader(broker: CursusBroker, client: Client
     ]
 
 
-def test_a_record_no_message_can_hold_ends_the_stream_before_it(
+def test_a_stream_steps_over_records_that_no_message_can_hold(
     broker: CursusBroker, client: Client
 ) -> None:
     client.ask(STREAM)
-    built = batches_of.build([Record(b"v", b"k" * 70_000)], timestamp_ms=1)
+    records = [*(Record(b"v", b"k" * 70_000) for _ in range(40)), Record(b"after")]
+    built = batches_of.build(records, timestamp_ms=1)
     log = broker.log
     log.settle(log.append(Partition("s1", 0), memoryview(built)), Ack.DURABLE)
     broker.step()
-    assert client.frames() == [b"STREAM_CONTROL type=CLOSE reason=error offset=7"]
+    (body,) = client.frames()
+    assert [(m.payload, m.offset) for m in messages_of(body)] == [(b"after", 47)]
+    write(broker, b"new")
+    assert offsets(client.frames()) == [[48]]
 
 
 def test_a_stopping_broker_says_so(broker: CursusBroker, client: Client) -> None:

@@ -67,14 +67,17 @@ def _open(call: Call, wait_ms: int, reading: Reading) -> None:
 
 
 def _opened(call: Call, wait_ms: int, reading: Reading, opened: Opened) -> None:
-    page = reading.page(opened)
+    page = reading.page(opened, call.door.note_skipped)
     if page.records:
         call.session.context.metrics.sent_records += page.records
         call.send(page.frame)
         return
     following = reading.behind(page, opened)
     if following.offset > reading.offset:
-        # All of it belonged to transactions that were aborted, or marked their ends.
-        _give(call, wait_ms, following)
+        # All of it belonged to transactions that were aborted, marked their ends, or cannot be
+        # shown.  In a later turn: there may be much of it.
+        again = partial(_give, call, wait_ms, following)
+        call.keep_place()
+        call.session.context.runtime.soon(partial(call.attempt, again))
     else:
         call.send(records.empty(reading.head))

@@ -17,10 +17,10 @@ from pentalog.protocols.cursus.calls import Call
 from pentalog.protocols.cursus.door import Route
 from pentalog.protocols.cursus.errors import Refused, plain, quoted, shown
 from pentalog.protocols.cursus.frames import REPLY_BYTES_MAX, framed
-from pentalog.protocols.cursus.messages import encoded, fnv1a_64
+from pentalog.protocols.cursus.messages import encoded, fnv1a_64, key_of
 from pentalog.protocols.cursus.publishing import check_sizes, check_writable
 
-_CHUNK_BYTES: Final = 4 << 20
+_CHUNK_BYTES: Final = 1 << 20
 _VERSION_MAX: Final = (1 << 62) - 1
 
 
@@ -29,7 +29,7 @@ def append_stream(call: Call) -> None:
     route, key = _aggregate(call)
     check_writable(call, route)
     version = _version(call)
-    message = command.need("message")
+    payload = command.payload
     schema = 1
     if "schema_version" in command.parameters:
         reason = "invalid_schema_version command=APPEND_STREAM"
@@ -37,7 +37,7 @@ def append_stream(call: Call) -> None:
     data, read = records.single(
         producer=encoded(command.get("producerId")),
         key=key,
-        payload=encoded(message),
+        payload=payload,
         event_type=encoded(command.get("event_type")),
         schema=schema,
         aggregate=version,
@@ -79,7 +79,7 @@ def save_snapshot(call: Call) -> None:
     route, key = _aggregate(call)
     check_writable(call, route)
     version = _version(call)
-    payload = encoded(call.command.need("message"))
+    payload = call.command.payload
     try:
         payload.decode()
     except UnicodeDecodeError:
@@ -163,6 +163,8 @@ class _Events:
         self._head = records.head(encoded(route.at.topic), route.at.index, document=False)
         self._messages = bytearray()
         self._count = 0
+        # In a cluster the attributes of a batch are not ours to rely on.
+        self._door = records.DOOR if call.broker.knowledge.current else -1
 
     def read(self) -> None:
         start = self._call.broker.log.marks(self._route.at).start
@@ -189,6 +191,7 @@ class _Events:
             frame_bytes_max=REPLY_BYTES_MAX - len(self._messages),
             key=self._key,
             version_from=self._version,
+            door=self._door,
         )
         if page.next_offset >= 0:
             reason = quoted("more than one frame can hold; save a snapshot, or read from a version")
@@ -216,9 +219,10 @@ class _Events:
         if self._snapshot is not None:
             envelope["snapshot"] = _told(self._snapshot)
         counts = struct.pack(">QQi", 0, 0, self._count)
-        batch = self._head + counts + self._messages
+        head = self._head + counts
+        size = struct.pack(">I", len(head) + len(self._messages))
         text = json.dumps(envelope, separators=(",", ":"), ensure_ascii=False)
-        self._call.send(framed(encoded(text)), framed(bytes(batch)))
+        self._call.send(framed(encoded(text)), size + head, self._messages)
 
 
 def _told(snapshot: Snapshot | None) -> dict[str, object] | None:
@@ -232,7 +236,8 @@ def _aggregate(call: Call) -> tuple[Route, bytes]:
     command = call.command
     topic = command.need("topic")
     route = call.door.route(encoded(topic), 0)
-    key = encoded(command.need("key"))
+    command.need("key")
+    key = key_of(command)
     if not route.options.event_sourcing:
         raise Refused(f"event_sourcing_not_enabled topic={shown(topic)}")
     count = route.options.stream_partitions or route.topic.partitions

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
+from heapq import merge
+from itertools import islice
+from typing import Any, Final
 
 from pentalog.broker.port import Committed
-from pentalog.broker.security import Kind
-from pentalog.broker.sourcing import Share
+from pentalog.broker.security import ANONYMOUS, Kind
+from pentalog.broker.sourcing import RosterView, Share
 from pentalog.model.errors import (
     BrokerError,
     GroupNotFound,
@@ -17,14 +20,18 @@ from pentalog.model.errors import (
     TopicNotFound,
     UnknownMember,
 )
+from pentalog.model.later import Later, all_of
 from pentalog.model.types import Offset, Partition
 from pentalog.protocols.cursus import ownership
 from pentalog.protocols.cursus.calls import Call
 from pentalog.protocols.cursus.errors import Refused, Unsettled, quoted, shown
+from pentalog.protocols.cursus.lookups import ENTRIES_MAX
 from pentalog.protocols.cursus.messages import truth, whole_number
-from pentalog.protocols.cursus.reading import GROUP_DEFAULT, topic_named
+from pentalog.protocols.cursus.reading import GROUP_DEFAULT, WILD, topic_named
+from pentalog.protocols.cursus.verbs.listings import reply_listing
 
-ENTRIES_MAX = 10_000
+_STEP: Final = 200
+"""Entries of a long request that are served in one step."""
 
 
 def register(call: Call) -> None:
@@ -32,7 +39,7 @@ def register(call: Call) -> None:
     command = call.command
     topic = _topic(call, command.need("topic"))
     group = command.need("group")
-    call.broker.sourcing.rosters.register(group, topic)
+    call.broker.sourcing.rosters.register(group, topic, _principal(call))
     what = "subscribed" if command.verb == "SUBSCRIBE" else "registered"
     done = f"OK group={shown(group)} topic={topic} {what}=true"
     call.after(call.broker.sourcing.rosters.settle(), lambda _: call.reply(done))
@@ -45,7 +52,9 @@ def join(call: Call) -> None:
     if "generation" in command.parameters:
         generation = command.number("generation", f"invalid_generation command={command.verb}")
     try:
-        share, _ = call.broker.sourcing.rosters.join(group, topic, member, generation=generation)
+        share, _ = call.broker.sourcing.rosters.join(
+            group, topic, member, generation=generation, owner=_principal(call)
+        )
     except BrokerError as refusal:
         raise _explained(call, refusal, topic, group, member, generation or 0) from None
     resumed = "" if generation is None else " resumed=true"
@@ -59,14 +68,14 @@ def sync(call: Call) -> None:
 
 
 def heartbeat(call: Call) -> None:
-    topic, group, member = _who(call)
+    topic, group, member = _who(call, present=True)
     share = _checked(call, topic, group, member, _generation(call))
     call.reply(f"OK member={share.member_id} generation={share.generation}")
 
 
 def leave(call: Call) -> None:
     command = call.command
-    topic, group, member = _who(call)
+    topic, group, member = _who(call, present=True)
     generation = _generation(call) if "generation" in command.parameters else None
     rosters = call.broker.sourcing.rosters
     try:
@@ -96,25 +105,37 @@ def _leave_elsewhere(call: Call, topic: str, group: str, member: str, refusal: E
 
 
 def status(call: Call) -> None:
-    group = call.command.need("group")
+    call.run(_status(call, call.command.need("group")))
+
+
+def _status(call: Call, group: str) -> Iterator[None]:
     rosters = call.broker.sourcing.rosters
-    topics = sorted(rosters.topics(group))
+    access = call.session.context.access
     wanted = call.command.get("topic")
-    if wanted:
-        topics = [topic for topic in topics if topic == wanted]
-    if not topics:
+    view: RosterView | None = None
+    # A group may read several topics here; without a name, the one with most members is told of.
+    for topic in sorted(rosters.topics(group)):
+        yield
+        if wanted in ("", topic) and access.sees(Kind.TOPIC, topic):
+            found = rosters.view(group, topic)
+            if view is None or len(found.members) > len(view.members):
+                view = found
+    if view is None:
         reason = f"group '{group[:260]}' not found"
         raise Refused(f"group_status_failed reason={quoted(reason)}")
-    # A group may read several topics here; without a name, the one with most members is told of.
-    view = max((rosters.view(group, topic) for topic in topics), key=lambda one: len(one.members))
-    members = [
-        {
-            "member_id": member.member_id,
-            "last_heartbeat": _moment(member.seen_ms),
-            "assignments": list(member.partitions),
-        }
-        for member in view.members
-    ]
+    members: list[str] = []
+    for start in range(0, len(view.members), _STEP):
+        yield
+        members += [
+            _json(
+                {
+                    "member_id": member.member_id,
+                    "last_heartbeat": _moment(member.seen_ms),
+                    "assignments": list(member.partitions),
+                }
+            )
+            for member in view.members[start : start + _STEP]
+        ]
     answer = {
         "status": "OK",
         "group_name": group,
@@ -123,22 +144,38 @@ def status(call: Call) -> None:
         "generation": view.generation,
         "member_count": len(members),
         "partition_count": view.partitions,
-        "members": members,
-        "last_rebalance": _moment(view.changed_ms),
     }
-    call.reply(json.dumps(answer, separators=(",", ":")))
+    rest = _json({"last_rebalance": _moment(view.changed_ms)})
+    call.reply(f'{_json(answer)[:-1]},"members":[{",".join(members)}],{rest[1:]}')
 
 
 def list_groups(call: Call) -> None:
-    names = {group for group, _ in call.broker.sourcing.rosters.all()}
-    names |= set(call.broker.groups.offsets.groups())
+    call.run(_list_groups(call))
+
+
+def _list_groups(call: Call) -> Iterator[None]:
     access = call.session.context.access
-    told = sorted(
-        name
-        for name in names
-        if shown(name) == name and "," not in name and access.sees(Kind.GROUP, name)
-    )
-    call.reply(f"OK count={len(told)} groups={','.join(told)}")
+    names = {group for group, _ in call.broker.sourcing.rosters.all()}
+    yield
+    names |= set(call.broker.groups.offsets.groups())
+    yield
+    runs: list[list[str]] = []
+    left = iter(names)
+    while some := list(islice(left, _STEP)):
+        runs.append(
+            sorted(
+                name
+                for name in some
+                if shown(name) == name and "," not in name and access.sees(Kind.GROUP, name)
+            )
+        )
+        yield
+    told: list[str] = []
+    merged = merge(*runs)
+    while some := list(islice(merged, _STEP)):
+        told += some
+        yield
+    reply_listing(call, f"OK count={len(told)} groups={','.join(told)}")
 
 
 def fetch_offset(call: Call) -> None:
@@ -150,7 +187,7 @@ def fetch_offset(call: Call) -> None:
     offsets = call.broker.groups.offsets
     rosters = call.broker.sourcing.rosters
     # Everybody may use the group of those that name none, from the start.
-    known = group == GROUP_DEFAULT or rosters.topics(group) or offsets.committed(group)
+    known = group == GROUP_DEFAULT or rosters.topics(group) or offsets.holds(group)
     settled = offsets.settled(group)
     if not known:
         raise Unsettled(settled, lambda _: f"group_not_found group={shown(group)}")
@@ -188,46 +225,66 @@ def commit(call: Call) -> None:
 def batch_commit(call: Call) -> None:
     topic, group, member = _who(call)
     share = _checked(call, topic, group, member, _generation(call))
-    wanted = pairs(call, topic, group)
-    _check_owner(share, group, wanted)
-    _check_forward(call, group, wanted)
-    later = call.broker.groups.offsets.commit(
-        group,
-        {at: Committed(offset) for at, offset in wanted.items()},
-        owner=call.session.context.access.owner,
-    )
-    call.after(later, lambda _: call.reply(f"OK batched={len(wanted)}"))
+    call.run(_batch_commit(call, topic, group, share))
 
 
-def pairs(call: Call, topic: str, group: str) -> dict[Partition, int]:
+def _batch_commit(call: Call, topic: str, group: str, share: Share) -> Iterator[None]:
+    wanted: dict[Partition, int] = {}
+    yield from pairs(call, topic, group, wanted)
+    yield from check_offsets(call, group, share, wanted)
+    offsets = call.broker.groups.offsets
+    settled: list[Later[Any]] = []
+    for some in parted(wanted):
+        settled.append(offsets.commit(group, some, owner=call.session.context.access.owner))
+        yield
+    call.after(all_of(settled), lambda _: call.reply(f"OK batched={len(wanted)}"))
+
+
+def parted(wanted: Mapping[Partition, int]) -> Iterator[dict[Partition, Committed]]:
+    """Cut offsets into parts that one turn can store."""
+    left = iter(wanted.items())
+    while some := {at: Committed(offset) for at, offset in islice(left, _STEP)}:
+        yield some
+
+
+def pairs(call: Call, topic: str, group: str, found: dict[Partition, int]) -> Iterator[None]:
     """`P0:3,P1:2`, the last loose word; the document leaves its form open: `0:3,1:2` goes too."""
     command = call.command
     text = command.get("offsets") or (command.loose[-1] if command.loose else "")
-    entries = [entry for entry in text.split(",") if entry]
+    entries = [entry for entry in text.split(",", ENTRIES_MAX) if entry]
     if not entries:
         raise Refused(f"no_valid_offsets command={command.verb}")
-    if len(entries) > ENTRIES_MAX:
-        raise Refused(f"invalid_batch_commit_entry count={len(entries)} max={ENTRIES_MAX}")
-    found: dict[Partition, int] = {}
-    for entry in entries:
-        told = quoted(entry[:100])
-        first, colon, last = entry.partition(":")
-        if not colon:
-            raise Refused(f"invalid_batch_commit_entry entry={told}")
-        if not first.startswith("P") and not command.document:
-            raise Refused(f"invalid_partition entry={told}")
-        index, offset = whole_number(first.removeprefix("P")), whole_number(last)
-        if index is None or index < 0:
-            raise Refused(f"invalid_partition entry={told}")
-        if offset is None or not 0 <= offset < 1 << 63:
-            raise Refused(f"invalid_offset entry={told}")
-        at = _partition(call, topic, index)
+    if "," in entries[-1]:
+        count = text.count(",") + 1
+        raise Refused(f"invalid_batch_commit_entry count={count} max={ENTRIES_MAX}")
+    partitions = call.broker.topics.get(topic).partitions
+    for number, entry in enumerate(entries):
+        if number % _STEP == _STEP - 1:
+            yield
+        index, offset = _entry(entry, document=command.document)
+        if index >= partitions:
+            raise Refused(f"partition_not_found partition={index}")
+        at = Partition(topic, index)
         if at in found:
             raise Refused(
                 f"duplicate_partition partition={index} group={shown(group)} topic={shown(topic)}"
             )
         found[at] = offset
-    return found
+
+
+def _entry(entry: str, *, document: bool) -> tuple[int, int]:
+    """Partition and offset of one pair."""
+    first, colon, last = entry.partition(":")
+    if not colon:
+        raise Refused(f"invalid_batch_commit_entry entry={quoted(entry[:100])}")
+    if not first.startswith("P") and not document:
+        raise Refused(f"invalid_partition entry={quoted(entry[:100])}")
+    index, offset = whole_number(first.removeprefix("P")), whole_number(last)
+    if index is None or index < 0:
+        raise Refused(f"invalid_partition entry={quoted(entry[:100])}")
+    if offset is None or not 0 <= offset < 1 << 63:
+        raise Refused(f"invalid_offset entry={quoted(entry[:100])}")
+    return index, offset
 
 
 def member_share(call: Call) -> tuple[str, str, Share]:
@@ -236,15 +293,33 @@ def member_share(call: Call) -> tuple[str, str, Share]:
     return topic, group, _checked(call, topic, group, member, _generation(call))
 
 
-def check_offsets(call: Call, group: str, share: Share, wanted: dict[Partition, int]) -> None:
-    _check_owner(share, group, wanted)
-    _check_forward(call, group, wanted)
+def check_offsets(
+    call: Call, group: str, share: Share, wanted: dict[Partition, int]
+) -> Iterator[None]:
+    left = iter(wanted.items())
+    while some := dict(islice(left, _STEP)):
+        _check_owner(share, group, some)
+        _check_forward(call, group, some)
+        yield
 
 
-def _who(call: Call) -> tuple[str, str, str]:
+def _who(call: Call, *, present: bool = False) -> tuple[str, str, str]:
+    """Topic, group and member; `present` for members that need no right to the topic."""
     command = call.command
-    topic = _topic(call, command.need("topic"))
+    topic = command.need("topic")
+    if not present or _sees(call, topic) or WILD.search(topic):
+        topic = _topic(call, topic)
     return topic, command.need("group"), command.need("member")
+
+
+def _sees(call: Call, topic: str) -> bool:
+    return call.session.context.access.sees(Kind.TOPIC, topic)
+
+
+def _principal(call: Call) -> str:
+    """Return who groups and members are counted for; empty where nobody has logged in."""
+    who = call.session.context.access.who
+    return "" if who == ANONYMOUS else str(who)
 
 
 def _topic(call: Call, name: str) -> str:
@@ -286,7 +361,9 @@ def _explained(
         other = ownership.elsewhere(call, group)
         if other is not None:
             return other
-    if isinstance(refusal, UnknownMember):
+    # Whether a group reads a topic is not told to those who may not know that the topic exists.
+    hidden = isinstance(refusal, GroupNotFound) and not _sees(call, topic)
+    if hidden or isinstance(refusal, UnknownMember):
         return Refused(f"member_not_found member={shown(member)} group={shown(group)}")
     if isinstance(refusal, GroupNotFound):
         return Refused(f"group_not_found group={shown(group)}")
@@ -339,6 +416,10 @@ def _regression(group: str, at: Partition, current: Offset, offset: Offset, _: N
 
 def _beyond(at: Partition, offset: Offset, ends: Mapping[Partition, Offset]) -> str:
     return f"invalid_offset partition={at.index} offset={offset} end={ends.get(at, 0)}"
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 def _moment(time_ms: int) -> str:

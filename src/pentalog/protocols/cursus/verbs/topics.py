@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from pentalog.broker.port import Topic, TopicSpec
 from pentalog.broker.security import Kind
 from pentalog.model.errors import BrokerError, InvalidPartitions, TopicExists, TopicNotFound
-from pentalog.model.later import Later
+from pentalog.model.later import Later, all_of
 from pentalog.model.types import Partition
 from pentalog.protocols.cursus import ownership
 from pentalog.protocols.cursus.calls import Call
@@ -27,6 +27,21 @@ from pentalog.protocols.cursus.options import (
     wish_of,
 )
 from pentalog.protocols.cursus.policies import POLICY, change_policy, policy_of
+from pentalog.protocols.cursus.verbs.listings import reply_listing
+from pentalog.session import Address
+
+_STEP: Final = 200
+"""Topics or partitions that a long request looks at in one step."""
+_PARTITION: Final = """\
+    {
+      "id": %d,
+      "leader": "",
+      "replicas": null,
+      "isr": null,
+      "leo": %d,
+      "hwm": %d
+    }"""
+_JOINT: Final = ",\n"
 
 
 def create(call: Call) -> None:
@@ -71,12 +86,30 @@ def _make(call: Call, wish: Wish) -> None:
     partitions = PARTITIONS_DEFAULT if wish.partitions is None else wish.partitions
     spec = TopicSpec(name=wish.topic, partitions=partitions, settings=settings)
     call.session.context.usage.check_change()
-    if call.broker.knowledge.current:
-        _made(call, wish, spec)
+    _prepare(call, spec, partial(_prepared, call, wish, spec))
+
+
+def _prepare(call: Call, spec: TopicSpec, run: Callable[[Later[None]], None]) -> None:
+    """Build partitions over several turns; requests that follow wait for the topic."""
+    try:
+        prepared = call.broker.topics.prepare(spec)
+    except InvalidPartitions as refusal:
+        raise _too_many(refusal) from None
+    if prepared.ready:
+        run(prepared)
         return
-    prepared = call.broker.topics.prepare(spec)
     call.keep_place()
-    prepared.then(lambda there: call.attempt(partial(_prepared, call, wish, spec, there)))
+    release = call.session.hold()
+
+    def built(there: Later[None]) -> None:
+        release()
+        call.attempt(partial(run, there))
+
+    prepared.then(built)
+
+
+def _too_many(refusal: InvalidPartitions) -> Refused:
+    return Refused(f"invalid_partitions reason={quoted(str(refusal))}")
 
 
 def _prepared(call: Call, wish: Wish, spec: TopicSpec, prepared: Later[None]) -> None:
@@ -87,12 +120,31 @@ def _prepared(call: Call, wish: Wish, spec: TopicSpec, prepared: Later[None]) ->
         call.after(call.broker.knowledge.topic(wish.topic), lambda _: _found(call, wish))
         return
     except InvalidPartitions as refusal:
-        raise Refused(f"invalid_partitions reason={quoted(str(refusal))}") from None
+        raise _too_many(refusal) from None
     _made(call, wish, spec)
 
 
 def _found(call: Call, wish: Wish) -> None:
-    _change(call, found(call, wish.topic), wish)
+    topic = found(call, wish.topic)
+    wanted = wish.partitions
+    _check_change(call, topic, wish)
+    if wanted is None or wanted <= topic.partitions or not call.broker.knowledge.current:
+        _changed(call, wish)
+        return
+    call.session.context.usage.check_change()
+    spec = TopicSpec(name=topic.name, partitions=wanted)
+
+    def built(prepared: Later[None]) -> None:
+        prepared.check()
+        _changed(call, wish)
+
+    _prepare(call, spec, built)
+
+
+def _changed(call: Call, wish: Wish) -> None:
+    topic = found(call, wish.topic)
+    _check_change(call, topic, wish)
+    _change(call, topic, wish)
     _settle(call, wish)
 
 
@@ -100,7 +152,7 @@ def _made(call: Call, wish: Wish, spec: TopicSpec) -> None:
     try:
         made = call.broker.topics.create(spec)
     except InvalidPartitions as refusal:
-        raise Refused(f"invalid_partitions reason={quoted(str(refusal))}") from None
+        raise _too_many(refusal) from None
     call.session.context.usage.changed(made.partitions)
     kept = dict(wish.kept)
     kept |= {"idempotent": "true"} if wish.idempotent else {}
@@ -122,8 +174,8 @@ def _unmake(call: Call, wish: Wish) -> None:
             call.broker.topics.delete(wish.topic)
 
 
-def _change(call: Call, topic: Topic, wish: Wish) -> None:
-    """Only what the request names changes: every producer sends a plain one at its start."""
+def _check_change(call: Call, topic: Topic, wish: Wish) -> None:
+    """Refuse a CREATE of a topic that cannot become what is asked for."""
     wanted = wish.partitions
     if wanted is not None and wanted < topic.partitions:
         reason = (
@@ -138,6 +190,11 @@ def _change(call: Call, topic: Topic, wish: Wish) -> None:
             "invalid_topic_policy field=cleanup_policy "
             'reason="compaction is not supported for event-sourcing topics"'
         )
+
+
+def _change(call: Call, topic: Topic, wish: Wish) -> None:
+    """Only what the request names changes: every producer sends a plain one at its start."""
+    wanted = wish.partitions
     if wanted is not None and wanted > topic.partitions:
         call.session.context.usage.check_change()
         call.broker.topics.grow(topic.name, wanted)
@@ -188,13 +245,21 @@ def list_topics(call: Call) -> None:
         topic = found(call, name)
         call.reply(f"OK count=1 topics={topic.name} partitions={topic.partitions}")
         return
+    call.run(_list(call))
+
+
+def _list(call: Call) -> Iterator[None]:
     access = call.session.context.access
-    names = [
-        topic.name
-        for topic in call.broker.topics.all()
-        if _listed(topic) and access.sees(Kind.TOPIC, topic.name)
-    ]
-    call.reply(f"OK count={len(names)} topics={','.join(names)}")
+    names: list[str] = []
+    every = call.broker.topics.all()
+    for start in range(0, len(every), _STEP):
+        names += [
+            topic.name
+            for topic in every[start : start + _STEP]
+            if _listed(topic) and access.sees(Kind.TOPIC, topic.name)
+        ]
+        yield
+    reply_listing(call, f"OK count={len(names)} topics={','.join(names)}")
 
 
 def _listed(topic: Topic) -> bool:
@@ -207,24 +272,28 @@ def describe(call: Call) -> None:
     if not name:
         raise Refused('missing_topic expected="DESCRIBE topic=<name>"')
     topic = found(call, name)
-    every = [Partition(topic.name, index) for index in range(topic.partitions)]
-    call.after(call.broker.log.ends(every), lambda _: _described(call, topic))
+    call.run(_ends(call, topic, range(topic.partitions), partial(_describe, call, topic)))
 
 
-def _described(call: Call, topic: Topic) -> None:
-    partitions: list[dict[str, Any]] = []
+def _ends(
+    call: Call, topic: Topic, indexes: range, run: Callable[[], Iterator[None]]
+) -> Iterator[None]:
+    """Wait for the ends of partitions to be durable, then serve the steps of `run`."""
+    settled: list[Later[Any]] = []
+    for start in range(0, len(indexes), _STEP):
+        some = [Partition(topic.name, index) for index in indexes[start : start + _STEP]]
+        settled.append(call.broker.log.ends(some))
+        yield
+    call.after(all_of(settled), lambda _: call.run(run()))
+
+
+def _describe(call: Call, topic: Topic) -> Iterator[None]:
+    partitions: list[str] = []
     for index in range(topic.partitions):
         marks = call.broker.log.marks(Partition(topic.name, index))
-        partitions.append(
-            {
-                "id": index,
-                "leader": "",
-                "replicas": None,
-                "isr": None,
-                "leo": marks.end,
-                "hwm": marks.durable,
-            }
-        )
+        partitions.append(_PARTITION % (index, marks.end, marks.durable))
+        if index % _STEP == _STEP - 1:
+            yield
     words = policy_words(topic, _options(call, topic.name))
     policy: dict[str, Any] = {
         word: words[word] for word in ("cleanup_policy", "partitioner", "auth_policy")
@@ -235,14 +304,21 @@ def _described(call: Call, topic: Topic) -> None:
     for word in ("read_acl", "write_acl"):
         if words[word]:
             policy[word] = words[word].split(",")
-    answer = {"status": "OK", "topic": topic.name, "partitions": partitions, "policy": policy}
-    call.reply(json.dumps(answer, indent=2))
+    told = json.dumps(policy, indent=2).replace("\n", "\n  ")
+    call.reply(
+        f'{{\n  "status": "OK",\n  "topic": {json.dumps(topic.name)},\n  "partitions": [\n'
+        f'{_JOINT.join(partitions)}\n  ],\n  "policy": {told}\n}}'
+    )
 
 
 def metadata(call: Call) -> None:
     topic = found(call, call.command.need("topic"))
     sourced = _options(call, topic.name).event_sourcing
-    leaders = ",".join(map(str, ownership.leaders(call, topic.partitions, sourced=sourced)))
+    texts: dict[Address, str] = {}
+    leaders = ",".join(
+        texts.get(place) or texts.setdefault(place, str(place))
+        for place in ownership.leaders(call, topic.partitions, sourced=sourced)
+    )
     epochs = ",".join(["0"] * topic.partitions)
     call.reply(
         f"OK topic={topic.name} partitions={topic.partitions} leaders={leaders} "
@@ -259,13 +335,14 @@ def list_offsets(call: Call) -> None:
         if index >= topic.partitions:
             raise Refused(f"partition_not_found partition={index}")
         indexes = range(index, index + 1)
-    asked = [Partition(topic.name, index) for index in indexes]
-    call.after(call.broker.log.ends(asked), lambda _: _listed_offsets(call, topic, indexes))
+    call.run(_ends(call, topic, indexes, partial(_list_offsets, call, topic, indexes)))
 
 
-def _listed_offsets(call: Call, topic: Topic, indexes: range) -> None:
+def _list_offsets(call: Call, topic: Topic, indexes: range) -> Iterator[None]:
     entries = []
     for index in indexes:
+        if index % _STEP == _STEP - 1:
+            yield
         marks = call.broker.log.marks(Partition(topic.name, index))
         entries.append(
             f"P{index}:earliest={marks.start}:latest={marks.stable}"

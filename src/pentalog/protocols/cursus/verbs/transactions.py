@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-from pentalog.broker.port import Committed, TransactionView
+from pentalog.broker.port import TransactionView
+from pentalog.broker.sourcing import Share
 from pentalog.model.batch import TRANSACTIONAL
 from pentalog.model.errors import BrokerError, TransactionState, TransactionUnknown
-from pentalog.model.later import Later
-from pentalog.model.types import Ack, Appended, Identity
+from pentalog.model.later import Later, all_of
+from pentalog.model.types import Ack, Appended, Identity, Partition
 from pentalog.protocols.cursus.calls import Call
 from pentalog.protocols.cursus.door import MessageKey, OpenTransaction
 from pentalog.protocols.cursus.errors import Refused, quoted, shown
@@ -138,23 +140,38 @@ def send_offsets(call: Call) -> None:
     if not call.command.loose and not call.command.get("offsets"):
         raise Refused('invalid_txn_offsets reason="missing offset pairs"')
     topic, group, share = groups.member_share(call)
-    wanted = groups.pairs(call, topic, group)
-    groups.check_offsets(call, group, share, wanted)
+    call.run(_send_offsets(call, view, open_one, topic, group, share))
+
+
+def _send_offsets(
+    call: Call,
+    view: TransactionView,
+    open_one: OpenTransaction,
+    topic: str,
+    group: str,
+    share: Share,
+) -> Iterator[None]:
+    wanted: dict[Partition, int] = {}
+    yield from groups.pairs(call, topic, group, wanted)
+    yield from groups.check_offsets(call, group, share, wanted)
     binding = (topic, group, share.member_id, share.generation)
     if open_one.binding not in (None, binding):
         raise Refused(
             'invalid_txn_offsets reason="all offsets of a transaction are of one topic, group, '
             'member and generation"'
         )
-    offsets = {at: Committed(offset) for at, offset in wanted.items()}
-    later = call.broker.transactions.stage(name, view.who, group, offsets, enlists=True)
+    settled: list[Later[None]] = []
+    for some in groups.parted(wanted):
+        later = call.broker.transactions.stage(view.name, view.who, group, some, enlists=True)
+        settled.append(later)
+        yield
 
     def staged(_: None) -> None:
         open_one.binding = binding
         open_one.offsets += len(wanted)
-        call.reply(f"OK transactional_id={shown(name)} staged_offsets={open_one.offsets}")
+        call.reply(f"OK transactional_id={shown(view.name)} staged_offsets={open_one.offsets}")
 
-    call.after(later, staged)
+    call.after(all_of(settled), staged)
 
 
 def end(call: Call) -> None:

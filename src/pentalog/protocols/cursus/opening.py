@@ -1,0 +1,98 @@
+"""Compressed frames that hold much: opened on another thread, then served in their turn."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from pentalog.model.errors import BrokerError
+from pentalog.protocols.cursus import frames
+from pentalog.protocols.cursus.compression import Algorithm, open_frame, opened_bytes_max
+from pentalog.protocols.cursus.errors import REFUSALS
+from pentalog.protocols.cursus.storing import run_steps
+
+if TYPE_CHECKING:
+    from pentalog.protocols.cursus.calls import Call
+    from pentalog.protocols.cursus.session import CursusSession
+    from pentalog.protocols.cursus.workroom import Reservation
+
+LANE: Final = "cursus-open"
+
+
+class Aside:
+    """One compressed frame; nothing else of its connection is served until it is."""
+
+    def __init__(self, session: CursusSession, call: Call) -> None:
+        self._session = session
+        self._call = call
+        self._room: Reservation | None = None
+        self._plain = b""
+        call.keep_place()
+        self._release = session.hold()
+
+    def open(self, algorithm: Algorithm, data: bytes) -> None:
+        """Open the frame once there is memory for what it may hold, and serve it."""
+        bytes_max = opened_bytes_max(len(data))
+        work = partial(open_frame, algorithm, memoryview(data), bytes_max=bytes_max)
+        access = self._session.context.access
+
+        def granted() -> None:
+            self._session.context.runtime.offload(LANE, work, self._opened)
+
+        owner = (access.who, access.host)
+        self._room = self._session.door.workroom.reserve(owner, bytes_max, granted)
+
+    def _opened(self, plain: bytes | None, error: BaseException | None) -> None:
+        if self._session.ended:
+            self._give_back()
+            self._finish()
+            return
+        try:
+            if error is not None:
+                raise error
+            assert plain is not None, "opened without an error"
+            frames.check_opened(plain, self._session.door.registry)
+            self._plain = plain
+            if self._room is not None:
+                self._room.shrink(2 * len(plain))
+                self._call.room = self._room
+        except REFUSALS as refusal:
+            self._session.refuse_batch(self._call, refusal)
+            self._give_back()
+            self._finish()
+            return
+        self._serve()
+
+    def _serve(self) -> None:
+        session = self._session
+        if session.ended:
+            self._finish()
+            return
+        if session.serve_plain(self._call, self._plain):
+            self._finish()
+            return
+        storing = session.take_storing()
+        if storing is None:
+            # The broker must ask others first.
+            session.asking.then(partial(session.context.runtime.soon, self._serve))
+            return
+        steps = run_steps(storing, memoryview(self._plain))
+        session.context.slices.run(steps, self._stored)
+
+    def _stored(self, error: Exception | None) -> None:
+        self._finish()
+        if error is not None and not isinstance(error, BrokerError):
+            raise error
+
+    def _finish(self) -> None:
+        self._plain = b""
+        if self._call.room is not None:
+            # Nothing else uses the memory: the frame was not stored in parts.
+            self._call.room = None
+            self._give_back()
+        self._release()
+
+    def _give_back(self) -> None:
+        if self._room is not None:
+            self._room.release()
+            self._room = None
