@@ -16,7 +16,7 @@ from test_write_back import make_topic, records
 from pentalog.clients.kafka import ClientOptions, Cluster, init_producer
 from pentalog.clients.kafka.transactions import TransactionalProducer
 from pentalog.model.types import Partition
-from pentalog.tables import settlement
+from pentalog.tables import settlement, steps
 from pentalog.tables.settlement import Seen, give_up, look, settle, write_task
 from pentalog.tables.shares import (
     Batch,
@@ -109,7 +109,7 @@ def dying(monkeypatch: pytest.MonkeyPatch, point: str) -> Iterator[None]:
 
     expected = contextlib.nullcontext() if point == "never" else pytest.raises(Died)
     with monkeypatch.context() as patched, expected:
-        patched.setattr(settlement, "pass_by", die)
+        patched.setattr(steps, "reached", die)
         yield
 
 
