@@ -136,7 +136,7 @@ async def end_of_secrets(place: Place, name: str) -> int:
     assert not session.known
     await session.log_in(name, "secret", MECHANISM)
     try:
-        origin = session.origin("secrets")
+        origin = await session.origin("secrets")
         ends = origin.ends([Partition("secrets", 0)])
         origin.close()
         return ends[Partition("secrets", 0)]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
 from nicegui import context, ui
 
+from pentalog.clients.kafka.errors import Refused
 from pentalog.console.identity import Session
 from pentalog.console.pages.charts import short_number
-from pentalog.console.pages.frame import attempted, note
+from pentalog.console.pages.frame import attempted, every, note
 from pentalog.console.pages.record_table import message_table, shown
 from pentalog.console.query import FIELDS, JsonCondition, Query
 from pentalog.console.records import parse_time
@@ -19,6 +19,7 @@ from pentalog.model.types import Partition
 
 _SHOWN: Final = 100
 _REFRESH_S: Final = 0.25
+_CHECK_S: Final = 5.0
 
 
 class Searching:
@@ -44,6 +45,7 @@ class Searching:
             self._pages = ui.pagination(1, 1, direction_links=True, on_change=self._draw)
         self._timer = ui.timer(_REFRESH_S, self._draw, active=False)
         context.client.on_delete(self.cancel)
+        every(_CHECK_S, self._check)
 
     def set_visibility(self, visible: bool) -> None:
         self._whole.set_visibility(visible)
@@ -53,6 +55,16 @@ class Searching:
     def cancel(self) -> None:
         if self._search is not None:
             self._search.cancel()
+
+    async def _check(self) -> None:
+        """Stop showing records to those whose right to read them was taken away."""
+        if self._search is None:
+            return
+        try:
+            await self._session.check_readable(self._topic)
+        except Refused:
+            self.cancel()
+            raise
 
     def _form(self) -> None:
         with ui.row().classes("w-full items-center gap-3"):
@@ -98,7 +110,7 @@ class Searching:
 
         async def start() -> None:
             query, places = self._query(), self._places()
-            origin = await asyncio.to_thread(self._session.origin, self._topic)
+            origin = await self._session.origin(self._topic)
             self._search = Search(origin, places, query).start()
             self._drawn = (-1, -1, "")
             self._pages.value = 1
