@@ -238,18 +238,6 @@ class Config(SecuritySettings):
         "Where the web console is served, if it is installed and there is an http listener; `off`.",
     )
     console_pipelines: tuple[Path, ...] = _setting((), "Pipeline files the console shows.")
-    console_session_idle_ms: int = _setting(
-        30 * 60 * 1000,
-        "A user of the console who does nothing for this long must log in again.",
-        least=1_000,
-        most=_INT32_MAX,
-    )
-    console_session_ms_max: int = _setting(
-        12 * 3600 * 1000,
-        "A user of the console must log in again after this long.",
-        least=1_000,
-        most=_INT32_MAX,
-    )
 
 
 _SECURITY: Final = {setting.name for setting in fields(SecuritySettings)}

@@ -10,7 +10,7 @@ from typing import Final, TypeVar, cast
 T = TypeVar("T")
 
 MASK: Final = "***"
-_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*://)([^\s'\"<>]+)")
+_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*://)([^\s'\"<>]*[^\s'\"<>.,:;])")
 _PORT: Final = re.compile(r"[^:]*|[^:]*:\d*|\[[^]]*\](:\d*)?")
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
@@ -98,6 +98,18 @@ class SecuritySettings:
     )
     login_timeout_ms: int = setting(
         30_000, "Time a client has to log in where it must.", least=1, most=_INT32_MAX
+    )
+    console_session_idle_ms: int = setting(
+        30 * 60 * 1000,
+        "A user of the console who does nothing for this long must log in again.",
+        least=1_000,
+        most=_INT32_MAX,
+    )
+    console_session_ms_max: int = setting(
+        12 * 3600 * 1000,
+        "A user of the console must log in again after this long.",
+        least=1_000,
+        most=_INT32_MAX,
     )
     oauth_jwks_file: str = setting("", "File with the keys that signed tokens are checked by.")
     oauth_jwks_url: str = setting("", "Where these keys are fetched from instead.")

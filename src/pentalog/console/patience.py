@@ -27,6 +27,8 @@ class _Patient(asyncio.Protocol):
     since_s = 0.0
     _due: asyncio.TimerHandle | None = None
     _head_bytes = 0
+    _answering = False
+    """What is expected is the end of an answer, not of a head."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.since_s = asyncio.get_running_loop().time()
@@ -49,7 +51,7 @@ class _Patient(asyncio.Protocol):
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_BYTES_MAX:
                 self.transport.abort()
-            elif self._due is None or self.cycle is not before:
+            elif self._due is None or self._answering:
                 self._expect(HEAD_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -65,13 +67,13 @@ class _Patient(asyncio.Protocol):
         if self._due is not None:
             self._due.cancel()
             self._due = None
+        self._answering = self.busy
         if within_s is not None:
-            loop = asyncio.get_running_loop()
-            self._due = loop.call_later(within_s, self._give_up, self.busy)
+            self._due = asyncio.get_running_loop().call_later(within_s, self._give_up)
 
-    def _give_up(self, was_busy: bool) -> None:
+    def _give_up(self) -> None:
         self._due = None
-        if self.busy == was_busy and self.transport.get_protocol() is self:
+        if self.busy == self._answering and self.transport.get_protocol() is self:
             self.transport.abort()
 
 

@@ -121,8 +121,7 @@ class Store:
         At the first step the directory is locked and nothing in it has been touched.
         """
         files, directory = self.files, self.directory
-        self._lock = lock_directory(files, directory)
-        self._check_format()
+        self._lock_directory()
         yield Opening(0, 0)
         stops = checkpoints.read_clean_stop(files, directory / checkpoints.CLEAN_STOP)
         self._points = points = self._read_offsets(checkpoints.RECOVERY_POINTS)
@@ -216,6 +215,10 @@ class Store:
         for entry in self.journal.recover():
             entries.setdefault((entry.topic_id, entry.partition), []).append(entry)
         return entries
+
+    def _lock_directory(self) -> None:
+        self._lock = lock_directory(self.files, self.directory)
+        self._check_format()
 
     def _read_offsets(self, name: str) -> dict[str, Checkpointed]:
         return checkpoints.read_offsets(self.files, self.directory / name, self._note_damage)
