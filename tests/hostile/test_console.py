@@ -14,7 +14,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import pytest
-from tests.hostile.hostile_world import HostileWorld, connect
+from tests.hostile.hostile_world import API_VERSIONS, HostileWorld, answer, connect
 from tests.server import broker_process
 from tests.server.broker_process import BrokerProcess
 
@@ -57,8 +57,8 @@ class Visited:
         return line.rpartition(" ")[2]
 
     def _sent_to(self) -> str:
-        answer = ask(self.http, "/topics")
-        return urlsplit(answer.headers.get("location", "")).netloc
+        found = ask(self.http, "/topics")
+        return urlsplit(found.headers.get("location", "")).netloc
 
     def page(self, path: str) -> str:
         answer = ask(self.console, path)
@@ -275,10 +275,16 @@ def test_the_metrics_of_one_visitor_delay_nobody(tmp_path: Path) -> None:
 
 
 def test_a_connection_is_watched_by_few(tmp_path: Path) -> None:
-    with HostileWorld(tmp_path, "http", arguments=("--console", "off")) as world, world.connect():
+    with (
+        HostileWorld(tmp_path, "http", arguments=("--console", "off")) as world,
+        world.connect() as victim,
+    ):
+        victim.sendall(API_VERSIONS)
+        answer(victim)
+        peer = "{}:{}".format(*victim.getsockname())
         address = f"127.0.0.1:{world.port('http')}"
         listed = json.loads(ask(address, "/api/v1/connections").text)
-        number = next(one["id"] for one in listed["connections"] if one["door"] == "kafka")
+        number = next(one["id"] for one in listed["connections"] if one["peer"] == peer)
         with ExitStack() as watching:
             answers = []
             for _ in range(12):
