@@ -266,12 +266,12 @@ def test_the_metrics_of_one_visitor_delay_nobody(tmp_path: Path) -> None:
         def attack() -> None:
             with world.connect("http") as client:
                 head = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n"
-                client.sendall(100 * (head + b"\r\n") + head + b"Connection: close\r\n\r\n")
+                client.sendall(400 * (head + b"\r\n") + head + b"Connection: close\r\n\r\n")
                 assert is_closed(client)
 
         cost = world.measure(attack)
         print(cost)
-        cost.assert_bounded(rulers=200, memory_mib=64)
+        cost.assert_bounded(rulers=30, memory_mib=64)
 
 
 def test_a_connection_is_watched_by_few(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 from pentalog.clients.kafka import ClientOptions, Cluster
 from pentalog.clients.kafka.errors import Refused
 from pentalog.console.place import Place
+from pentalog.console.search import Search
 
 T = TypeVar("T")
 
@@ -24,6 +25,8 @@ class Threads:
     def __init__(self) -> None:
         self.known = ThreadPoolExecutor(_THREADS, "pentalog-ask")
         self.unknown = ThreadPoolExecutor(_THREADS // 4, "pentalog-unknown")
+        self.searches: dict[bool, set[Search]] = {True: set(), False: set()}
+        """Searches that run, or whose hits are kept, of users and of unknown visitors."""
 
 
 class Connections:

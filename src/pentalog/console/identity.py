@@ -21,6 +21,7 @@ from pentalog.console.connections import Connections, Threads
 from pentalog.console.observed import NotTold
 from pentalog.console.place import Place
 from pentalog.console.rights import check_operator
+from pentalog.console.search import Search
 from pentalog.log.reader import DirectoryUnreadable
 from pentalog.model.kio_schemas import ErrorCode
 from pentalog.tables.options import SourceOptions
@@ -32,6 +33,8 @@ T = TypeVar("T")
 CLIENT_ID: Final = "pentalog-console"
 TIMEOUT_MS: Final = 5_000
 SESSIONS_MAX: Final = 1_000
+SEARCHES_MAX: Final = 8
+"""Of all users together, and as many of all unknown visitors."""
 OPERATOR_S: Final = 2.0
 """The broker is asked again after this time whether a browser may see what concerns everybody."""
 _CONNECTION_IDLE_S: Final = 15.0
@@ -172,6 +175,20 @@ class Session:
         self._connections = self._unknown
         self._operator_until_s = 0.0
         self.user = ""
+
+    def keep_search(self, search: Search) -> None:
+        """Count a search that is about to start; raises `ValueError` if there are too many."""
+        kept = self._threads.searches[bool(self.user)]
+        if len(kept) >= SEARCHES_MAX:
+            raise ValueError(
+                f"{SEARCHES_MAX} searches are kept by open pages; close one of them and try again"
+            )
+        kept.add(search)
+
+    def drop_search(self, search: Search) -> None:
+        search.cancel()
+        for kept in self._threads.searches.values():
+            kept.discard(search)
 
     def page_opened(self) -> None:
         self.pages += 1

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import os
+from typing import Any
 
 import pytest
 
 import pentalog
 from pentalog.cli.console import environment
 from pentalog.clients.kafka.errors import Refused
-from pentalog.console.identity import SESSIONS_MAX, Session, SessionOver, Sessions
+from pentalog.console.identity import (
+    SEARCHES_MAX,
+    SESSIONS_MAX,
+    Session,
+    SessionOver,
+    Sessions,
+)
 from pentalog.console.place import Place
+from pentalog.console.query import Query
+from pentalog.console.search import Search
 from pentalog.console.watched import Watched
 from pentalog.model.kio_schemas import ErrorCode
 
@@ -131,6 +140,26 @@ def test_connections_end_with_the_last_page() -> None:
         most, left = asyncio.run(look())
     assert 1 <= most <= 4
     assert left == 0
+
+
+def test_searches_of_unknown_visitors_leave_room_for_users() -> None:
+    sessions = Sessions(Place("127.0.0.1:1"))
+    unknown, user = sessions.get("unknown"), logged_in(sessions, "browser", "alice")
+    searches = [Search(Nothing(), [], Query("x")) for _ in range(SEARCHES_MAX + 1)]
+    for search in searches[:-1]:
+        unknown.keep_search(search)
+    with pytest.raises(ValueError, match="close one of them"):
+        unknown.keep_search(searches[-1])
+    user.keep_search(searches[-1])
+    unknown.drop_search(searches[0])
+    unknown.keep_search(searches[0])
+
+
+class Nothing:
+    """An origin that nobody reads from."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(name)
 
 
 class Answers:

@@ -44,7 +44,7 @@ class Searching:
             self._table = message_table(self._on_show).props('data-test="hits"')
             self._pages = ui.pagination(1, 1, direction_links=True, on_change=self._draw)
         self._timer = ui.timer(_REFRESH_S, self._draw, active=False)
-        context.client.on_delete(self.cancel)
+        context.client.on_delete(self._drop)
         every(_CHECK_S, self._check)
 
     def set_visibility(self, visible: bool) -> None:
@@ -55,6 +55,11 @@ class Searching:
     def cancel(self) -> None:
         if self._search is not None:
             self._search.cancel()
+
+    def _drop(self) -> None:
+        search, self._search = self._search, None
+        if search is not None:
+            self._session.drop_search(search)
 
     async def _check(self) -> None:
         """Stop showing records to those whose right to read them was taken away."""
@@ -106,12 +111,18 @@ class Searching:
         )
 
     async def _start(self) -> None:
-        self.cancel()
+        self._drop()
 
         async def start() -> None:
             query, places = self._query(), self._places()
             origin = await self._session.origin(self._topic)
-            self._search = Search(origin, places, query).start()
+            search = Search(origin, places, query)
+            try:
+                self._session.keep_search(search)
+            except ValueError:
+                origin.close()
+                raise
+            self._search = search.start()
             self._drawn = (-1, -1, "")
             self._pages.value = 1
             self._timer.activate()
