@@ -299,17 +299,14 @@ def test_it_rests_when_enough_is_kept_and_finds_all_in_the_end() -> None:
 def test_it_rests_when_hits_take_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pentalog.console.search.HITS_BYTES_MAX", 20_000)
     headers = tuple((f"h{number}", b"hit" * 1000) for number in range(20))
-    built = bytes(batch.build([Record(b"x", headers=headers)] * 10, timestamp_ms=1))
-    search = Search(Memory(built, count=10), [AT], Query("hit")).start()
-    deadline = time.monotonic() + 30
-    while search.progress.state != "resting":
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    assert len(search.hits) == 1
-    while search.progress.state != "done":
-        assert time.monotonic() < deadline
+    origin = Memory(made([Record(b"x", None, headers)] * 10), count=10)
+    search = Search(origin, [AT], Query("hit")).start()
+    while True:
+        _until(lambda: search.progress.state != "running")
+        if search.progress.over:
+            break
+        assert len(search.hits) == 1
         search.go_on()
-        time.sleep(0.005)
     assert search.progress.found == 10
 
 
