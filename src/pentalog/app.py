@@ -156,7 +156,7 @@ class App(Front):
         return early
 
     def _answer_early(self, data: memoryview) -> bytes | None:
-        return starting.answer(data, self._standing)
+        return starting.answer(data, self._standing, self._config.advertise)
 
     async def _await_state(self) -> None:
         """Wait until the corrections that recovery made to the state file are durable.

@@ -16,14 +16,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from pentalog.security_settings import Principals, Secrets, SecuritySettings
+from pentalog.security_settings import Principals, Secrets, SecuritySettings, mask_urls
 from pentalog.security_settings import setting as _setting
 
 _PREFIX: Final = "PENTALOG_"
 _PORT_MAX: Final = 65_535
 _INT32_MAX: Final = 2**31 - 1
 SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
-_ENGINE: Final = re.compile(r"kafka(\+sasl)?(\+tls)?://[^/,\s]+:\d{1,5}(,[^/,\s]+:\d{1,5})*")
+_ENGINE: Final = re.compile(r"kafka(\+sasl)?(\+tls)?://[^/,@\s]+:\d{1,5}(,[^/,@\s]+:\d{1,5})*")
 _TRUE: Final = frozenset({"true", "yes", "on", "1"})
 _FALSE: Final = frozenset({"false", "no", "off", "0"})
 
@@ -43,6 +43,10 @@ class ConsoleAddress(str):
     @property
     def served(self) -> bool:
         return self != "off"
+
+    @property
+    def host(self) -> str:
+        return self.rpartition(":")[0].strip("[]")
 
 
 class ConfigError(ValueError):
@@ -331,9 +335,11 @@ def changed(
 
 
 def plain(value: object) -> object:
-    """A setting's value as JSON knows it."""
+    """A setting's value as JSON knows it, without the credentials that URLs hold."""
     if isinstance(value, Path | Listen):
         return str(value)
+    if isinstance(value, str):
+        return mask_urls(value)
     if isinstance(value, Mapping):
         return {str(name): plain(entry) for name, entry in value.items()}
     if isinstance(value, Secrets):
@@ -382,7 +388,7 @@ def _read(name: str, given: object, source: str) -> object:
     try:
         return _READERS[SETTINGS[name].type](given, SETTINGS[name].metadata)
     except _Unacceptable as flaw:
-        shown = "not shown" if SETTINGS[name].type == "Secrets" else repr(given)
+        shown = "not shown" if SETTINGS[name].type == "Secrets" else mask_urls(repr(given))
         raise ConfigError(f"setting {name} {source} is {shown}; accepted is {flaw}") from None
 
 
@@ -568,8 +574,9 @@ def _check_together(config: Config) -> None:
     _check_security(config)
     if config.engine != "local" and not _ENGINE.fullmatch(config.engine):
         raise ConfigError(
-            f"setting engine is {config.engine!r}; accepted is local, or kafka://HOST:PORT,... "
-            "with nodes of a Kafka cluster, also as kafka+tls, kafka+sasl or kafka+sasl+tls"
+            f"setting engine is {mask_urls(config.engine)!r}; accepted is local, or "
+            "kafka://HOST:PORT,... with nodes of a Kafka cluster, also as kafka+tls, kafka+sasl or "
+            "kafka+sasl+tls; engine_user and engine_password say who logs in"
         )
     names = [listen.name for listen in config.listen]
     for name in names:

@@ -55,7 +55,7 @@ class Gateway(Front):
         self._engine.council.caller = AsyncioCaller(loop, config.engine_ca)
         self._loop = loop
         standing = f"reaching {config.engine}"
-        answer = partial(starting.answer, standing=standing)
+        answer = partial(starting.answer, standing=standing, advertised=config.advertise)
         self._anteroom = Anteroom(loop, self._certificates, answer)
 
     async def start(self, listening: Callable[[str, Address], None] | None = None) -> None:

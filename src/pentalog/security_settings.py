@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar, cast
 
 T = TypeVar("T")
 
+MASK: Final = "***"
+_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*://)([^\s'\"<>]*[^\s'\"<>.,:;])")
+_PORT: Final = re.compile(r"[^:]*|[^:]*:\d*|\[[^]]*\](:\d*)?")
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
 
@@ -21,6 +25,23 @@ class Secrets(tuple[str, ...]):
         return f"{len(self)}, not shown"
 
     __str__ = __repr__
+
+
+def mask_urls(text: str) -> str:
+    """Replace credentials inside URLs: the user and password, and the values of the query."""
+    return _URL.sub(_masked, text) if "://" in text else text
+
+
+def _masked(url: re.Match[str]) -> str:
+    scheme, rest = url.groups()
+    where, mark, query = rest.partition("?" if "?" in rest else "#")
+    if "@" not in where and "@" in rest and not _PORT.fullmatch(where.partition("/")[0]):
+        where, mark, query = rest, "", ""  # the question mark is part of a password
+    if "@" in where:
+        where = f"{MASK}@{where.rpartition('@')[2]}"
+    pairs = [pair.partition("=") for pair in re.split("[&#;]", query)]
+    shown = "&".join(f"{name}={MASK}" if equals else MASK for name, equals, _ in pairs)
+    return f"{scheme}{where}{mark}{shown if mark else ''}"
 
 
 class Principals(tuple[str, ...]):
@@ -77,6 +98,18 @@ class SecuritySettings:
     )
     login_timeout_ms: int = setting(
         30_000, "Time a client has to log in where it must.", least=1, most=_INT32_MAX
+    )
+    console_session_idle_ms: int = setting(
+        30 * 60 * 1000,
+        "A user of the console who does nothing for this long must log in again.",
+        least=1_000,
+        most=_INT32_MAX,
+    )
+    console_session_ms_max: int = setting(
+        12 * 3600 * 1000,
+        "A user of the console must log in again after this long.",
+        least=1_000,
+        most=_INT32_MAX,
     )
     oauth_jwks_file: str = setting("", "File with the keys that signed tokens are checked by.")
     oauth_jwks_url: str = setting("", "Where these keys are fetched from instead.")

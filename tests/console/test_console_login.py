@@ -92,6 +92,72 @@ def test_nothing_is_shown_before_the_login(place: Place, pictures: Path) -> None
             console.stdin.close()
 
 
+@contextmanager
+def console_of(place: Place, pictures: Path, *arguments: str) -> Iterator[Browser]:
+    """A browser in front of a console of its own."""
+    try:
+        found = chromium.find()
+    except chromium.NoChromium as why:
+        pytest.skip(str(why))
+    command = [
+        *(sys.executable, "-m", "pentalog.console", "--listen", "127.0.0.1:0", "--with-parent"),
+        *("--servers", place.servers, "--login", "--log-level", "warning", *arguments),
+    ]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=os.environ) as console:
+        assert console.stdout is not None
+        assert console.stdin is not None
+        browser = Browser(found, console.stdout.readline().rpartition(" ")[2].strip(), pictures)
+        try:
+            yield browser
+        finally:
+            browser.close()
+            console.stdin.close()
+
+
+def log_in(browser: Browser, user: str, password: str) -> None:
+    browser.open("/login")
+    browser.type("user", user)
+    browser.type("password", password)
+    browser.click("log-in")
+    browser.until(lambda: not browser.driver.current_url.endswith("/login"), "the pages")
+
+
+def test_an_open_page_notices_that_a_right_was_taken_away(place: Place, pictures: Path) -> None:
+    options = ClientOptions(sasl_mechanism=MECHANISM, username="alice", password="secret")
+    rule = Rule("User:dave", permission=3, operation=3, resource=2, name="secrets", pattern=3)
+    with Cluster(place.servers, options) as cluster, console_of(place, pictures) as browser:
+        rights.set_password(cluster, "dave", "his")
+        (dave,) = [one for one in rights.users(cluster) if one.name == "dave"]
+        rights.add_rule(cluster, rule)
+        log_in(browser, "dave", "his")
+        browser.open("/topics/secrets")
+        browser.wait_text("messages", "for Alice")
+        browser.until(lambda: toggled(browser, "Live"), "the live view")
+        browser.wait_text("state", "Live")
+        rights.delete_rule(cluster, rule)
+        browser.wait_text("state", "TOPIC_AUTHORIZATION_FAILED")
+        assert "for Alice" not in browser.run("return document.body.innerText")
+        rights.delete_user(cluster, dave)
+        browser.driver.get(f"{browser.url}/groups")
+        browser.until(lambda: browser.driver.current_url.endswith("/login"), "the login")
+
+
+def toggled(browser: Browser, name: str) -> bool:
+    way = browser.find("way")
+    button = next(one for one in way.find_elements("css selector", "button") if name in one.text)
+    button.click()
+    return True
+
+
+def test_an_idle_user_is_logged_out(place: Place, pictures: Path) -> None:
+    with console_of(place, pictures, "--session-idle-s", "8") as browser:
+        log_in(browser, "alice", "secret")
+        browser.open("/topics")
+        browser.until(lambda: "secrets" in browser.run("return document.body.innerText"), "topics")
+        browser.until(lambda: browser.driver.current_url.endswith("/login"), "the login")
+
+
 def test_users_and_rules_are_made_and_removed(place: Place) -> None:
     """As the page of users, rules and quotas does it."""
     options = ClientOptions(sasl_mechanism=MECHANISM, username="alice", password="secret")
@@ -136,7 +202,7 @@ async def end_of_secrets(place: Place, name: str) -> int:
     assert not session.known
     await session.log_in(name, "secret", MECHANISM)
     try:
-        origin = session.origin("secrets")
+        origin = await session.origin("secrets")
         ends = origin.ends([Partition("secrets", 0)])
         origin.close()
         return ends[Partition("secrets", 0)]

@@ -51,6 +51,36 @@ def test_unless_that_is_set_and_then_it_is_warned_of(
     assert f"{name}=0.0.0.0:0" in warning
 
 
+CONSOLE = ["kafka=127.0.0.1:0", "http=127.0.0.1:0"]
+
+
+@pytest.mark.parametrize("console", ["0.0.0.0:9645", "[::]:9645", "192.0.2.1:1", "example.org:1"])
+def test_the_console_is_not_opened_to_all(console: str, caplog: pytest.LogCaptureFixture) -> None:
+    settings: dict[str, object] = {"listen": CONSOLE, "console": console}
+    with pytest.raises(ConfigError, match=r"web console .* allow_open_listeners"):
+        doors(load(flags=settings).config)
+    config = load(flags=settings | {"allow_open_listeners": True}).config
+    warn_of_open_listeners(config, doors(config))
+    assert [console in record.getMessage() for record in caplog.records] == [True]
+
+
+@pytest.mark.parametrize(
+    ("listen", "console"),
+    [
+        (CONSOLE, "127.0.0.1:9645"),
+        (CONSOLE, "[::1]:9645"),
+        (CONSOLE, "localhost:9645"),
+        (CONSOLE, "off"),
+        ([*CONSOLE, "kafka+sasl=127.0.0.1:0"], "0.0.0.0:9645"),
+        (["kafka=127.0.0.1:0"], "0.0.0.0:9645"),
+    ],
+)
+def test_a_console_on_this_machine_or_with_logins_is_opened(
+    listen: list[str], console: str
+) -> None:
+    assert doors(load(flags={"listen": listen, "console": console}).config)
+
+
 @pytest.mark.parametrize(
     ("listen", "settings"),
     [

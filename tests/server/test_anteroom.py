@@ -146,6 +146,14 @@ def test_strange_visitors_get_answers(data: Path) -> None:
             assert visitor.recv(4096).split(b" ")[1] in statuses
 
 
+def test_visitors_who_say_nothing_keep_nobody_out(data: Path) -> None:
+    with SlowBroker(data) as broker, ExitStack() as stack:
+        where = ("127.0.0.1", broker.ports["http"])
+        for _ in range(100):
+            stack.enter_context(socket.create_connection(where, PATIENCE_S))
+        assert ask(broker.ports["http"], "/health")[0] == 200
+
+
 def test_a_directory_in_use_is_said_before_a_port_that_is_taken(tmp_path: Path, data: Path) -> None:
     """Whoever starts a second broker by mistake is told of the first one, not of a number."""
     with BrokerProcess(tmp_path / "used", "--listen", "http=127.0.0.1:0") as broker:

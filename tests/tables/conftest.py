@@ -48,10 +48,12 @@ def _without_hypothesis(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Python's processes under Spark, of which there are many, need not load it.
 
     One of our dependencies does wherever it is installed, and that takes a third of their start.
+    They do load the failpoints, by which tests let them die.
     """
     folder = tmp_path_factory.mktemp("lean")
     (folder / "hypothesis.py").write_text("raise ImportError('left out')\n")
-    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    failpoints = Path(__file__).with_name("failpoints")
+    paths = [str(folder), str(failpoints), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
 
 
@@ -60,9 +62,9 @@ def dying_at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A file of points at which the next process that writes back to a topic dies."""
     path = tmp_path_factory.mktemp("dying") / "points"
     # Spark's workers have the environment that Java was started with.
-    os.environ["PENTALOG_KILL_WRITE_AT"] = str(path)
+    os.environ["FAILPOINT_FILE"] = str(path)
     yield path
-    del os.environ["PENTALOG_KILL_WRITE_AT"]
+    del os.environ["FAILPOINT_FILE"]
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ import pytest
 
 import pentalog
 from pentalog.clients.kafka import ClientOptions, Cluster, GroupOffset, commit
+from pentalog.clients.kafka.groups import delete
 from pentalog.model.types import Partition
 from pentalog.tables import announcing, pipeline, status
 from pentalog.tables.checkpoint import INGEST, Checkpoint
@@ -84,6 +85,23 @@ def test_what_is_too_long_is_cut_where_it_is_least_missed(
     assert len(whole["ledger"]) == 50
 
 
+SOUND = json.dumps(
+    {"pipeline": "sound", "state": "x", "topics": [], "into": "", "tables": {}, "lag": {}}
+    | {"last_batch": {}, "ledger": [], "dead_letters": 0, "time_ms": 1}
+)
+
+
+def test_none_hides_another_of_the_same_name(cluster: Cluster) -> None:
+    for group in ("first.status", "second.status"):
+        commit(
+            cluster, group, {Partition("orders", 0): GroupOffset(0, f"pentalog pipeline {SOUND}")}
+        )
+    found = announcing.announced(cluster)
+    delete(cluster, ["first.status", "second.status"])
+    shown = [(one["pipeline"], one["told_in"]) for one in found if one["pipeline"] == "sound"]
+    assert shown == [("sound", "first.status"), ("sound", "second.status")]
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -96,6 +114,20 @@ def test_what_is_too_long_is_cut_where_it_is_least_missed(
             {"pipeline": '" onclick="', "state": "x", "topics": [], "into": "", "tables": {}}
             | {"lag": {}, "last_batch": {}, "ledger": [], "dead_letters": 0, "time_ms": 1}
         ),
+        "pentalog pipeline " + "[" * 3000,
+        "pentalog pipeline " + '{"a":' * 600 + "1",
+        "pentalog pipeline " + SOUND.replace('"dead_letters": 0', '"dead_letters": NaN'),
+        "pentalog pipeline " + SOUND.replace('"dead_letters": 0', '"dead_letters": 1e300'),
+        "pentalog pipeline " + SOUND.replace('"dead_letters": 0', f'"dead_letters": {9**40}'),
+        "pentalog pipeline " + SOUND.replace('"lag": {}', '"lag": {"records": "<b>"}'),
+        "pentalog pipeline " + SOUND.replace('"lag": {}', '"lag": {"records": Infinity}'),
+        "pentalog pipeline " + SOUND.replace('"into": ""', '"into": "\\ud800"'),
+        "pentalog pipeline " + SOUND.replace('"topics": []', '"topics": [[]]'),
+        "pentalog pipeline " + SOUND.replace('"tables": {}', '"tables": {"bronze": 1}'),
+        "pentalog pipeline "
+        + SOUND.replace('"tables": {}', '"tables": {"bronze": {"covered": {"a": [1]}}}'),
+        "pentalog pipeline " + SOUND.replace('"ledger": []', '"ledger": [{"layer": 1}]'),
+        "pentalog pipeline " + SOUND.replace('"time_ms": 1', '"time_ms": 1e99'),
         "something else",
     ],
 )

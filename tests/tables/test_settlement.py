@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import time
+import tracemalloc
 import uuid
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +19,7 @@ from test_write_back import make_topic, records
 from pentalog.clients.kafka import ClientOptions, Cluster, init_producer
 from pentalog.clients.kafka.transactions import TransactionalProducer
 from pentalog.model.types import Partition
-from pentalog.tables import settlement
+from pentalog.tables import settlement, steps
 from pentalog.tables.settlement import Seen, give_up, look, settle, write_task
 from pentalog.tables.shares import (
     Batch,
@@ -109,7 +112,7 @@ def dying(monkeypatch: pytest.MonkeyPatch, point: str) -> Iterator[None]:
 
     expected = contextlib.nullcontext() if point == "never" else pytest.raises(Died)
     with monkeypatch.context() as patched, expected:
-        patched.setattr(settlement, "pass_by", die)
+        patched.setattr(steps, "reached", die)
         yield
 
 
@@ -220,6 +223,17 @@ def test_what_is_given_up_is_never_seen(writer: Writer) -> None:
     # Listed shares are not given up any more.
     give_up(writer.target, writer.batch(0), shares)
     assert writer.each(1)
+
+
+def test_a_list_that_unpacks_to_far_more_is_refused() -> None:
+    bomb = base64.b64encode(zlib.compress(bytes(256 << 20), 9)).decode()
+    tracemalloc.start()
+    try:
+        with pytest.raises(WriteRefused, match="longer than"):
+            settlement._decoded(bomb, "writer", (Partition("x", 0),))
+        assert tracemalloc.get_traced_memory()[1] < 32 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def long_list(topic: str, tasks: int, partitions: int) -> tuple[Share, ...]:

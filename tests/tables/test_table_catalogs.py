@@ -180,7 +180,7 @@ def test_killed_at_exact_lines(options: dict[str, str], topic: str, tmp_path: Pa
         given = json.dumps([dataclasses.asdict(at), batch, start, end])
         killed = subprocess.run(
             [sys.executable, "-c", TAKING, given], cwd=Path(__file__).parent, check=False,
-            env={**os.environ, "PENTALOG_KILL_AT": f"{point}:silver"}, timeout=200,
+            env={**os.environ, "FAILPOINT_STEP": f"{point}:silver"}, timeout=200,
         )  # fmt: skip
         assert killed.returncode == -signal.SIGKILL
         there = point == "after-commit"

@@ -84,7 +84,7 @@ def test_killed_at_exact_lines_and_run_again(
     produce(server, topic, values)
     file, declared = pipeline_file(server, topic, tmp_path, kind, jar_files.jars(kind))
     for point in POINTS if TORTURE else POINTS[-1:]:
-        run(java, file, -9, PENTALOG_KILL_AT=point)
+        run(java, file, -9, FAILPOINT_STEP=point)
         for layer in LAYERS:
             found = places(declared, layer)
             assert len(set(found)) == len(found), layer

@@ -67,7 +67,7 @@ def pipeline_file(
 def dies(java: Java | None, point: str, *words: str) -> None:
     """Without a Java of ours a driver starts its own, which dies with it."""
     given = {} if java is None else java.environment()
-    code, _, err = finish(command(*words, **given, PENTALOG_KILL_AT=point))
+    code, _, err = finish(command(*words, **given, FAILPOINT_STEP=point))
     assert code == -signal.SIGKILL, (point, err[-2000:])
 
 

@@ -74,7 +74,7 @@ def test_a_pipeline_on_yarn(
     audit(declared, 2001)
     produce(server, topic, orders(2000, 3000))
     for point in POINTS:
-        _run(cluster, file, -9, PENTALOG_KILL_AT=point)
+        _run(cluster, file, -9, FAILPOINT_STEP=point)
         for layer in ("bronze", "silver"):
             found = places(declared, layer)
             assert len(set(found)) == len(found), (point, layer)

@@ -9,6 +9,7 @@ anyway, small commits need no lane: they are made here, at the end of the turn.
 from __future__ import annotations
 
 import base64
+import contextlib
 import sqlite3
 import uuid
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
+from pentalog.log.files import RealFiles
 from pentalog.model.errors import BrokerError, Overloaded, StorageFailed, StorageFull
 from pentalog.model.later import Later
 from pentalog.runtime import Runtime, Turns
@@ -47,6 +49,9 @@ class Connect(Protocol):
 
 def connect_file(path: Path, *, timeout_s: float) -> sqlite3.Connection:
     """Open a connection that commits each statement and may be used by the writing thread."""
+    # SQLite leaves the permissions of a new file to the umask, and gives them to -wal and -shm.
+    with contextlib.suppress(OSError):  # SQLite says what is wrong with it
+        RealFiles().open(path, create=True).close()
     return sqlite3.connect(path, timeout=timeout_s, isolation_level=None, check_same_thread=False)
 
 

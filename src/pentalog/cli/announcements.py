@@ -7,6 +7,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from pentalog.security_settings import mask_urls
+
 if TYPE_CHECKING:
     from pentalog.session import Address
 
@@ -51,7 +53,7 @@ class JsonEvents(Announcements, logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         level = "warning" if record.levelno < logging.ERROR else "error"
-        self._tell(level, logger=record.name, message=record.getMessage())
+        self._tell(level, logger=record.name, message=mask_urls(record.getMessage()))
 
     def stopping(self) -> None:
         self._tell("stopping")

@@ -18,6 +18,7 @@ runs: the segments hold the same and more.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -33,6 +34,7 @@ from typing import Any, Final, NamedTuple
 
 from pentalog.broker.state import FILE_NAME as STATE
 from pentalog.cli.output import Refused
+from pentalog.cli.private_files import created_private, make_private
 from pentalog.cli.progress import Progress
 from pentalog.cli.segments import SEGMENT_NAME, walked
 from pentalog.log import checkpoints
@@ -133,8 +135,9 @@ def _drafted(into: Path, failing: str) -> Iterator[Path]:
         raise Refused(f"{draft} was left by a run that was killed; remove it and try again")
     try:
         # What the state knows of users is nobody else's business.
-        draft.mkdir(mode=0o700, parents=True)
-        yield draft
+        with created_private():
+            draft.mkdir(parents=True)
+            yield draft
         if into.exists():
             into.rmdir()
         draft.rename(into)
@@ -294,6 +297,8 @@ def _linked(source: Path, target: Path) -> bool:
         raise
     except OSError:
         return False  # on another disk, or one that knows no links
+    with contextlib.suppress(OSError):  # the file of another user
+        make_private(target)
     return True
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from pentalog.cli import console, logs
 from pentalog.cli.announcements import Announcements, JsonEvents, PlainLines
 from pentalog.config import SETTINGS, Config, ConfigError, Loaded, load
+from pentalog.security_settings import mask_urls
 
 if TYPE_CHECKING:
     from pentalog.app import App
@@ -80,7 +81,7 @@ def run(
             logging.getLogger().addHandler(told)
         clean = lifecycle.run(lambda loop: _serve(config, loop, told))
     except (ConfigError, StartFailed) as error:
-        print(f"pentalog: {error}", file=sys.stderr)
+        print(f"pentalog: {mask_urls(str(error))}", file=sys.stderr)
         return NOT_STARTED
     return 0 if clean else NOT_CLEAN
 

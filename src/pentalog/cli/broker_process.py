@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pentalog.cli.output import Refused
+from pentalog.cli.private_files import make_private
 
 
 class BrokerProcess:
@@ -25,6 +26,7 @@ class BrokerProcess:
     def start(self) -> None:
         listen = ("--listen", "kafka=127.0.0.1:0")
         settings = {f"PENTALOG_{name.upper()}": value for name, value in self._settings.items()}
+        make_private(self.log)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "pentalog", "start", "--data", str(self.data), *listen],

@@ -18,8 +18,9 @@ from typing import Any, Final
 from pentalog.cli import http
 from pentalog.cli.checkup import Finding
 from pentalog.cli.output import Refused
+from pentalog.cli.private_files import make_private
 from pentalog.config import SETTINGS, Loaded, plain
-from pentalog.security_settings import Secrets
+from pentalog.security_settings import Secrets, mask_urls
 
 _LOG_BYTES: Final = 1 << 20
 _SECRET: Final = re.compile(r"password|secret|token|passwd|api.?key|authorization", re.IGNORECASE)
@@ -44,9 +45,10 @@ def write(
     if log is not None:
         parts["broker.log"] = _tail(log)
     try:
+        make_private(path)
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as bundle:
             for name, text in parts.items():
-                bundle.writestr(name, text)
+                bundle.writestr(name, mask_urls(text))
     except OSError as error:
         raise Refused(f"cannot write {path}: {error.strerror}; name another file") from error
     return list(parts)

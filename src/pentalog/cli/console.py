@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import os
 import sys
 from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +19,15 @@ if TYPE_CHECKING:
     from pentalog.server.companion import Companion
     from pentalog.session import Address
 
+_ENVIRONMENT: Final = (
+    "HOME", "LANG", "LANGUAGE", "LC_*", "LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "PYTHONPATH",
+    "SSL_CERT_DIR", "SSL_CERT_FILE", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV", "XDG_CACHE_HOME",
+)  # fmt: skip
+_TABLES_ENVIRONMENT: Final = (
+    "AWS_*", "AZURE_*", "GOOGLE_*", "HADOOP_*", "JAVA_HOME", "PENTALOG_CACHE", "SPARK_*", "YARN_*",
+)  # fmt: skip
+"""What the tables of `console_pipelines` may need."""
+
 _log: Final = logging.getLogger("pentalog.console")
 
 
@@ -26,7 +37,7 @@ def companion(config: Config, app: App | Gateway, told: Callable[[str], None]) -
     It goes with the http listener, and talks to the broker through a Kafka one.  `told` gets its
     address when it is up.
     """
-    kafka = _kafka_listener(app.addresses)
+    kafka = _kafka_listener(app.addresses, config.listener_principals)
     http = _http_listener(app.addresses)
     if not config.console.served or http is None or kafka is None:
         return None
@@ -42,10 +53,24 @@ def companion(config: Config, app: App | Gateway, told: Callable[[str], None]) -
         _log.info("web console at %s", url)
 
     words = command(config, app.addresses, kafka, http)
-    # Not among the words: everybody on the machine can read those.
-    secret = {"PENTALOG_CONSOLE_KEY": app.console_key}
+    needed = environment(os.environ, with_pipelines=bool(config.console_pipelines))
+    if "sasl" in kafka.split("+"):
+        # Its users log in, and it shows what the key opens only to those who may see it.  Without
+        # logins it sees what any client may see.  Not among the words: everybody on the machine
+        # can read those.
+        needed["PENTALOG_CONSOLE_KEY"] = app.console_key
     down = partial(app.show_console, None)
-    return Companion("console", words, up, down, environment=secret)
+    return Companion("console", words, up, down, environment=needed)
+
+
+def environment(ours: Mapping[str, str], *, with_pipelines: bool) -> dict[str, str]:
+    """What the console needs of a broker's environment; tables may be in an object store."""
+    accepted = (*_ENVIRONMENT, *(_TABLES_ENVIRONMENT if with_pipelines else ()))
+    return {
+        name: value
+        for name, value in ours.items()
+        if any(fnmatchcase(name, pattern) for pattern in accepted)
+    }
 
 
 def command(config: Config, addresses: Mapping[str, Address], kafka: str, http: str) -> list[str]:
@@ -57,7 +82,14 @@ def command(config: Config, addresses: Mapping[str, Address], kafka: str, http: 
         *("--http", _reachable(addresses[http])),
         *("--data", str(config.data.resolve())),
         *("--log-level", "warning"),
+        *("--session-idle-s", str(config.console_session_idle_ms / 1000)),
+        *("--session-max-s", str(config.console_session_ms_max / 1000)),
     ]
+    if config.allow_open_listeners:
+        words.append("--allow-open")
+    for advertised in config.advertise.values():
+        if advertised.door == "http":
+            words += ["--name", advertised.host]
     for file in config.console_pipelines:
         words += ["--pipelines", str(file.resolve())]
     demands = kafka.split("+")[1:]
@@ -80,10 +112,14 @@ def _http_listener(addresses: Mapping[str, Address]) -> str | None:
     return max(names, key=lambda name: "tls" in name, default=None)
 
 
-def _kafka_listener(addresses: Mapping[str, Address]) -> str | None:
-    """The one that knows who is calling, if there is such a one."""
+def _kafka_listener(addresses: Mapping[str, Address], principals: Mapping[str, str]) -> str | None:
+    """The one that knows who is calling, if there is such a one; else one of unknown clients."""
     names = [name for name in addresses if name.partition("+")[0] == "kafka"]
-    return max(names, key=lambda name: ("sasl" in name, "tls" not in name), default=None)
+    return max(
+        names,
+        key=lambda name: ("sasl" in name, name not in principals, "tls" not in name),
+        default=None,
+    )
 
 
 def _reachable(address: Address) -> str:

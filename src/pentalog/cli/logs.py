@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import sys
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from pentalog.cli.output import plain
 from pentalog.config import ConfigError, LogFormat
+from pentalog.security_settings import mask_urls
 
 LEVELS: Final = ("debug", "info", "warning", "error")
 
@@ -23,8 +24,11 @@ class TextLines(logging.Formatter):
     """One line an entry, whatever is named in it; only what went wrong in code has more."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's name
-        record.message = plain(record.message)
+        record.message = plain(mask_urls(record.message))
         return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802  # logging's name
+        return mask_urls(super().formatException(ei))
 
 
 class JsonLines(logging.Formatter):
@@ -37,11 +41,13 @@ class JsonLines(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": mask_urls(record.getMessage()),
         }
         if record.exc_info:
-            entry["exception"] = self.formatException(record.exc_info)
-        entry.update((name, value) for name, value in vars(record).items() if name not in _OWN)
+            entry["exception"] = mask_urls(self.formatException(record.exc_info))
+        for name, value in vars(record).items():
+            if name not in _OWN:
+                entry[name] = mask_urls(value) if isinstance(value, str) else value
         return json.dumps(entry, ensure_ascii=False, default=str)
 
 

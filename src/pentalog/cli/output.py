@@ -14,6 +14,8 @@ from typing import Any, Final, NoReturn, ParamSpec, TypeVar
 
 import typer
 
+from pentalog.security_settings import mask_urls
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -52,7 +54,7 @@ def reported(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def fail(text: str, code: int) -> NoReturn:
-    typer.echo(f"pentalog: {plain(text, kept=_LINES)}", err=True)
+    typer.echo(f"pentalog: {plain(mask_urls(text), kept=_LINES)}", err=True)
     raise typer.Exit(code)
 
 

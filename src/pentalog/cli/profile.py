@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
@@ -11,6 +12,7 @@ from pentalog.cli import output, profiles
 from pentalog.cli.client import parse_server
 from pentalog.cli.output import Misused, Refused, reported
 from pentalog.clients.kafka.authentication import MECHANISMS
+from pentalog.security_settings import mask_urls
 
 app = typer.Typer(
     help="Keep names for brokers; `pentalog --profile NAME` uses one.  Exit codes: 0 done, "
@@ -62,7 +64,7 @@ def add(
     }  # fmt: skip
     fields = {field: value for field, value in given.items() if value is not None}
     profiles.write(profiles.read() | {name: fields})
-    shown = {"profile": name, **fields}
+    shown = {"profile": name, **_shown(fields)}
     output.show_done(f"kept {name}; use it with: pentalog --profile {name}", shown, as_json=as_json)
 
 
@@ -70,7 +72,7 @@ def add(
 @reported
 def list_profiles(as_json: AsJson = False) -> None:
     """Show the brokers that are known by name."""
-    found = profiles.read()
+    found = {name: _shown(fields) for name, fields in profiles.read().items()}
     if as_json:
         output.show_json([{"profile": name, **fields} for name, fields in found.items()])
         return
@@ -80,6 +82,10 @@ def list_profiles(as_json: AsJson = False) -> None:
         for name, one in found.items()
     ]
     output.show_rows(columns, rows)
+
+
+def _shown(fields: Mapping[str, str]) -> dict[str, str]:
+    return {name: mask_urls(value) for name, value in fields.items()}
 
 
 @app.command(epilog="Example: pentalog profile remove prod")

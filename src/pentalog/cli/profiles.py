@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from pentalog.cli.output import Misused, Refused
+from pentalog.cli.private_files import make_private
 
 VARIABLES: Final[Mapping[str, str]] = {
     "server": "PENTALOG_SERVER",
@@ -68,6 +69,7 @@ def write(profiles: Mapping[str, Mapping[str, str]]) -> None:
     try:
         path().parent.mkdir(parents=True, exist_ok=True)
         draft = path().with_name(path().name + ".tmp")
+        make_private(draft)
         draft.write_text("\n".join(lines), encoding="utf-8")
         draft.replace(path())
     except OSError as error:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from pentalog.cli.output import Refused
+from pentalog.cli.private_files import make_private
 from pentalog.cli.refusals import refusing
 
 if TYPE_CHECKING:
@@ -35,8 +36,10 @@ def converse(catalog: Catalog, show: Callable[[DataFrame], None]) -> None:
     from pentalog.tables.archive import cache_directory
 
     cache_directory().mkdir(parents=True, exist_ok=True)
+    history = cache_directory() / "sql_history"
+    make_private(history)
     session: PromptSession[str] = PromptSession(
-        history=FileHistory(str(cache_directory() / "sql_history")),
+        history=FileHistory(str(history)),
         completer=_completer(names(catalog)),
     )
     typer.echo("SQL over topic.NAME and table.NAME; end it with quit or Ctrl-D.")

@@ -89,7 +89,7 @@ def _where(text: str) -> Wanted:
             return False
         try:
             value = json.loads(record.value)
-        except ValueError:
+        except (ValueError, RecursionError):
             return False
         at = _at(value, steps)
         # 7 in a path's value is the number; it may be meant for a text of that digit as well.

@@ -18,6 +18,7 @@ def main() -> int:
     # its users' tests; a console has no use for it.
     sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
     given = _arguments()
+    os.umask(0o077)
     logging.basicConfig(
         stream=sys.stderr,
         level=given.log_level.upper(),
@@ -40,10 +41,15 @@ def main() -> int:
         http_tls=given.http_tls,
         tls_authorities=given.tls_authorities,
         tls_certificate=given.tls_certificate,
+        session_idle_s=given.session_idle_s,
+        session_max_s=given.session_max_s,
+        names=tuple(given.name or ()),
     )
     try:
         keys = (given.certificate, given.key) if given.certificate else None
-        serve(place, given.listen, keys, with_parent=given.with_parent)
+        serve(
+            place, given.listen, keys, with_parent=given.with_parent, open_to_all=given.allow_open
+        )
     except ListenRefused as error:
         print(f"pentalog console: {error}", file=sys.stderr)
         return 2
@@ -72,6 +78,18 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--certificate", metavar="FILE", help="serve by HTTPS, with this one")
     parser.add_argument("--key", metavar="FILE", help="its key, unless it is in the same file")
+    parser.add_argument(
+        "--name", action="append", metavar="HOST", help="a name that browsers may call it by"
+    )
+    parser.add_argument(
+        "--allow-open", action="store_true", help="serve other machines without a login"
+    )
+    parser.add_argument(
+        "--session-idle-s", type=float, default=1_800.0, metavar="S", help="log idle users out"
+    )
+    parser.add_argument(
+        "--session-max-s", type=float, default=43_200.0, metavar="S", help="log users out"
+    )
     parser.add_argument(
         "--with-parent", action="store_true", help="end when standard input is closed"
     )

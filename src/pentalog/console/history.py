@@ -29,10 +29,27 @@ class DoorRates(NamedTuple):
     rates: Mapping[str, float]
 
 
-class History:
+class Lags:
+    """By group or pipeline."""
+
     def __init__(self) -> None:
+        self._points: OrderedDict[str, deque[Point]] = OrderedDict()
+
+    def note(self, name: str, time_ms: int, lag: float) -> list[Point]:
+        """Remember a lag; returns those known so far."""
+        points = self._points.setdefault(name, deque(maxlen=SAMPLES_MAX))
+        self._points.move_to_end(name)
+        if not points or time_ms - points[-1].time_ms >= 500:
+            points.append(Point(time_ms, lag))
+        while len(self._points) > GROUPS_MAX:
+            self._points.popitem(last=False)
+        return list(points)
+
+
+class History:
+    def __init__(self, lags: Lags) -> None:
         self.doors: dict[str, deque[DoorRates]] = {}
-        self.lags: OrderedDict[str, deque[Point]] = OrderedDict()
+        self._lags = lags
         self.series: OrderedDict[tuple[str, str], deque[Point]] = OrderedDict()
         self._before: Mapping[str, Any] | None = None
         self.listeners: dict[str, Mapping[str, str]] = {}
@@ -58,14 +75,6 @@ class History:
             points = self.doors.setdefault(door["door"], deque(maxlen=SAMPLES_MAX))
             points.append(DoorRates(int(answer["time_ms"]), int(door["connections"]), rates))
 
-    def note_lag(self, group: str, time_ms: int, lag: float) -> None:
-        points = self.lags.setdefault(group, deque(maxlen=SAMPLES_MAX))
-        self.lags.move_to_end(group)
-        if not points or time_ms - points[-1].time_ms >= 500:
-            points.append(Point(time_ms, lag))
-        while len(self.lags) > GROUPS_MAX:
-            self.lags.popitem(last=False)
-
     def note_metrics(self, time_ms: int, samples: Sequence[Sample]) -> None:
         """Every series of the broker, but for the inner bounds of histograms."""
         lags: dict[str, float] = {}
@@ -80,7 +89,7 @@ class History:
             self.series.move_to_end((sample.name, labels))
             points.append(Point(time_ms, sample.value))
         for name, lag in lags.items():
-            self.note_lag(name, time_ms, lag)
+            self._lags.note(f"group {name}", time_ms, lag)
         while len(self.series) > SERIES_MAX:
             self.series.popitem(last=False)
 

@@ -26,6 +26,12 @@ class Place:
     """Files that declare pipelines."""
     login: bool = False
     """The Kafka door demands a user and a password."""
+    session_idle_s: float = 1_800.0
+    """A user who does nothing for this long must log in again."""
+    session_max_s: float = 43_200.0
+    """So must every user after this long."""
+    names: tuple[str, ...] = ()
+    """Names that browsers may call the console by, besides localhost and addresses."""
     tls: bool = False
     tls_authorities: str | None = None
     """A file of certificates to trust; None: those of the system."""

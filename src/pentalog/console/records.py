@@ -21,6 +21,7 @@ ALL_COLUMNS: Final = (
 )
 TEXT_BYTES_MAX: Final = 1 << 20
 """More of one value is not sent to a browser."""
+_INDENTED_MAX: Final = 4 * TEXT_BYTES_MAX
 
 _DOOR_NAMES: Final = tuple(name.encode() for name in DOORS)
 _LINE_BYTES: Final = 16
@@ -181,10 +182,25 @@ def full(data: bytes | None) -> str:
     cut = data[:TEXT_BYTES_MAX]
     more = "" if len(cut) == len(data) else f"\n… {len(data) - len(cut)} bytes more"
     if kind == "json" and not more:
-        return json.dumps(json.loads(data), indent=2, ensure_ascii=False)
+        return _indented(data) or cut.decode("utf-8", "replace")
     if kind == "binary":
         return hex_dump(cut[: 64 << 10]) + (more or ("\n…" if len(data) > 64 << 10 else ""))
     return cut.decode("utf-8", "replace") + more
+
+
+def _indented(data: bytes) -> str:
+    """JSON over several lines; empty where that would be far longer than the JSON itself."""
+    found: list[str] = []
+    length = 0
+    try:
+        for part in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(json.loads(data)):
+            length += len(part)
+            if length > _INDENTED_MAX:
+                return ""
+            found.append(part)
+    except (ValueError, RecursionError):  # numbers of thousands of digits, too deep
+        return ""
+    return "".join(found)
 
 
 def hex_dump(data: bytes) -> str:

@@ -24,6 +24,10 @@ HITS_MAX: Final = 10_000
 HIT_BYTES_MAX: Final = 2_000
 """What is kept of a hit's key, value or header; opening it reads it whole."""
 HEADERS_MAX: Final = 20
+HITS_BYTES_MAX: Final = 32 << 20
+"""Bytes of the hits kept at a time."""
+_ROW_BYTES: Final = 400
+"""What a hit takes besides its contents, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,7 @@ class Search:
         self._state = "running"
         self._why = ""
         self._scanned = self._total = self._found = self._bytes = self._lost = 0
+        self._kept_bytes = 0
         self.hits: list[Row] = []
         """Those found since the beginning or the last rest, in the order of the log."""
 
@@ -92,6 +97,7 @@ class Search:
         """Let go of the hits that are kept, and look for more."""
         if self._state == "resting":
             self.hits = []
+            self._kept_bytes = 0
             self._state = "running"
             self._may_run.set()
 
@@ -168,7 +174,7 @@ class Search:
                     return
 
     def _keep(self, row: Row) -> None:
-        if len(self.hits) >= self._hits_max:
+        if len(self.hits) >= self._hits_max or self._kept_bytes >= HITS_BYTES_MAX:
             self._may_run.clear()
             self._state = "resting"
             # Told to go on or cancelled between the two lines: both set the event afterwards.
@@ -176,13 +182,20 @@ class Search:
                 self._may_run.wait()
             if self._cancelled:
                 return
-        self.hits.append(_cut(row))
+        kept = _cut(row)
+        self.hits.append(kept)
+        self._kept_bytes += _size(kept)
         self._found += 1
 
 
 def _cut(row: Row) -> Row:
     headers = tuple((name[:200], _short(value)) for name, value in row.headers[:HEADERS_MAX])
     return row._replace(key=_short(row.key), value=_short(row.value), headers=headers)
+
+
+def _size(row: Row) -> int:
+    headers = sum(len(name) + len(value or b"") for name, value in row.headers)
+    return _ROW_BYTES + len(row.key or b"") + len(row.value or b"") + headers
 
 
 def _short(data: bytes | None) -> bytes | None:

@@ -11,23 +11,25 @@ import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
 import uvicorn
 from fastapi import FastAPI
+from nicegui import Client, ui
 from nicegui import app as pages_app
-from nicegui import ui
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from pentalog.clients.kafka import KafkaFailed, parse_servers
 from pentalog.console import pages
 from pentalog.console.application import Console
+from pentalog.console.doorway import SECURITY_HEADERS, Doorway
+from pentalog.console.patience import PatientProtocol
 from pentalog.console.place import Place
 
 _log: Final = logging.getLogger("pentalog.console")
 
-_LOOPBACK: Final = ("127.0.0.1", "localhost", "::1", "[::1]")
 _LOOK_INTERVAL_S: Final = 5.0
 _ICON: Final = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32"><rect width="32" height="32"'
@@ -49,17 +51,36 @@ def serve(
     keys: tuple[str, str | None] | None = None,
     *,
     with_parent: bool = False,
+    open_to_all: bool = False,
 ) -> None:
     """Serve pages until a signal, or until standard input ends if told so.
 
-    By HTTPS with `keys`, the files of a certificate and of its key.
+    By HTTPS with `keys`, the files of a certificate and of its key.  Without logins other machines
+    are served only if it is to be `open_to_all`.
     """
     identity = None if keys is None else Certificate(*keys)
     listening = _bound(listen)
     host, port = listening.getsockname()[:2]
-    application = _application(Console(place), host, port, identity)
+    if not (place.login or open_to_all or ip_address(host).is_loopback):
+        listening.close()
+        raise ListenRefused(
+            f"{listen} would serve everybody who can reach this machine without a login; listen "
+            "on 127.0.0.1, demand a login with --login, or add --allow-open"
+        )
+    console = Console(place)
+    application = Doorway(
+        _application(console, port, identity), console, (*place.names, _name_of(listen))
+    )
     config = uvicorn.Config(
-        application, log_config=None, log_level="warning", access_log=False, ws_max_size=16 << 20
+        application,
+        http=PatientProtocol,
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        ws_max_size=16 << 20,
+        headers=list(SECURITY_HEADERS),
+        server_header=False,
+        proxy_headers=False,
     )
     if identity is not None:
         config.load()
@@ -109,21 +130,18 @@ class Certificate:
             return None
 
 
-def _application(console: Console, host: str, port: int, identity: Certificate | None) -> FastAPI:
+def _application(console: Console, port: int, identity: Certificate | None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        tasks = [asyncio.create_task(console.measure())]
+        tasks = [asyncio.create_task(console.measure()), asyncio.create_task(console.tidy())]
         if identity is not None:
             tasks.append(asyncio.create_task(identity.keep()))
         yield
         for task in tasks:
             task.cancel()
-        await console.observed.close()
+        await console.close()
 
     application = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-    if host in _LOOPBACK:
-        # A page of somebody else whose name was made to mean this machine gets nothing.
-        application.add_middleware(TrustedHostMiddleware, allowed_hosts=list(_LOOPBACK))
     pages.register(console)
     ui.run_with(
         application,
@@ -143,7 +161,21 @@ def _application(console: Console, host: str, port: int, identity: Certificate |
         binding_refresh_interval=0.5,
     )
     pages_app.on_exception(lambda error: _log.warning("a page failed: %r", error))
+    pages_app.on_connect(partial(_check_browser, console))
     return application
+
+
+def _check_browser(console: Console, client: Client) -> None:
+    """Close a page of a user that another browser than theirs tries to use."""
+    session = console.pages.get(client.id)
+    came = (client.environ or {}).get("asgi.scope", {}).get("session", {}).get("id")
+    if session is not None and session.user and came != client.request.session.get("id"):
+        _log.warning("a page of %s was asked for by another browser, and is closed", session.user)
+        client.delete()
+
+
+def _name_of(listen: str) -> str:
+    return listen.rpartition(":")[0].strip("[]")
 
 
 def _bound(listen: str) -> socket.socket:

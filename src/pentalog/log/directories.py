@@ -15,7 +15,7 @@ from uuid import UUID
 from pentalog.kernels import crc32c
 from pentalog.log import checkpoints
 from pentalog.log.checkpoints import spell
-from pentalog.log.files import Files
+from pentalog.log.files import Files, Handle
 from pentalog.log.segment import segment_path
 from pentalog.model.internal import OFFSETS_TOPIC, OFFSETS_TOPIC_ID
 from pentalog.model.types import Partition
@@ -27,6 +27,7 @@ _KAFKA_INTERNAL: Final = frozenset(
     {"__cluster_metadata", "__consumer_offsets", "__transaction_state", "__share_group_state"}
 )
 TOPIC_ID_FILE: Final = "partition.metadata"
+LOCK_FILE: Final = ".lock"
 DOOMED: Final = ".doomed"
 """How the names of directories end that are only still to be removed."""
 STRAY: Final = ".stray"
@@ -35,6 +36,43 @@ STRAY: Final = ".stray"
 
 class StoreError(Exception):
     """The data directory cannot be used; the text says why and what to do."""
+
+
+class Locked(StoreError): ...
+
+
+def lock_directory(files: Files, directory: Path) -> Handle:
+    """Make the directory if there is none, and take its lock; raises `StoreError`.
+
+    The permissions of other users are removed; earlier versions left them to the umask.
+    """
+    marker = directory / LOCK_FILE
+    try:
+        if not files.exists(directory):
+            files.make_directory(directory)
+            files.sync_directory(directory.parent)
+        lock = files.lock(marker)
+    except BlockingIOError as error:
+        raise Locked(
+            f"{directory} is in use by another broker; stop it or choose another --data"
+        ) from error
+    except OSError as error:
+        raise StoreError(
+            f"cannot use {directory} as data directory: {error.filename}: {error.strerror}; "
+            f"choose another --data"
+        ) from error
+    changed, refused = files.restrict(directory, marker)
+    if refused:
+        log.warning(
+            "other users keep their permissions for %d files in %s, which belong to another "
+            "user; restrict them with chmod -R go= %s",
+            refused,
+            directory,
+            directory,
+        )
+    elif changed:
+        log.info("removed other users' permissions from %d files in %s", changed, directory)
+    return lock
 
 
 def read_topic_id(files: Files, directory: Path) -> UUID:

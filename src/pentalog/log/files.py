@@ -15,7 +15,7 @@ import os
 import stat
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from pentalog.model.types import Volume
 
@@ -24,6 +24,9 @@ _WRITE_SYNCED: Final = getattr(os, "RWF_DSYNC", 0)
 _READ_MAPPED: Final = 22
 """MADV_POPULATE_READ, for which Python has no name."""
 _PROBE: Final = bytearray(1)
+_FILE_MODE: Final = 0o600
+_DIRECTORY_MODE: Final = 0o700
+_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 class Handle:
@@ -47,6 +50,13 @@ class Handle:
     def __del__(self) -> None:
         with contextlib.suppress(OSError):
             self.close()
+
+
+class Restricted(NamedTuple):
+    """What became of files and directories that other users had permissions for."""
+
+    changed: int
+    refused: int
 
 
 class Files(Protocol):
@@ -83,6 +93,13 @@ class Files(Protocol):
         """The disk that holds a directory."""
 
     def make_directory(self, path: Path) -> None: ...
+    def restrict(self, directory: Path, marker: Path) -> Restricted:
+        """Take all permissions of other users away from a directory and what is in it.
+
+        `marker` is a file there that is restricted last: if it and the directory are restricted
+        already, nothing else is looked at.
+        """
+
     def rename(self, old: Path, new: Path) -> None: ...
     def remove(self, path: Path) -> None: ...
     def remove_directory(self, path: Path) -> None: ...
@@ -119,6 +136,22 @@ def mapped(fd: int, size: int, path: Path, position: int = 0) -> mmap.mmap:
     return found
 
 
+def _open_to_others(path: Path) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return bool(os.stat(path).st_mode & _OTHERS)
+    return False
+
+
+def _restrict(path: Path) -> int:
+    """1 if permissions were taken away; links are left alone, and files that are gone."""
+    with contextlib.suppress(FileNotFoundError):
+        mode = os.lstat(path).st_mode
+        if mode & _OTHERS and not stat.S_ISLNK(mode):
+            os.chmod(path, stat.S_IMODE(mode) & ~_OTHERS)
+            return 1
+    return 0
+
+
 def _named(error: OSError, file: Handle) -> OSError:
     """The same error with the file's name, which the system does not report for an open file."""
     return OSError(error.errno, error.strerror, str(file.path))
@@ -130,7 +163,7 @@ class RealFiles:
         flags = os.O_CLOEXEC | os.O_NONBLOCK | (os.O_RDWR if writable else os.O_RDONLY)
         if create:
             flags |= os.O_CREAT
-        file = Handle(os.open(path, flags, 0o644), path)
+        file = Handle(os.open(path, flags, _FILE_MODE), path)
         if not stat.S_ISREG(os.fstat(file.fd).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
         return file
@@ -239,7 +272,22 @@ class RealFiles:
         return Volume(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
 
     def make_directory(self, path: Path) -> None:
-        os.makedirs(path, exist_ok=True)
+        os.makedirs(path, _DIRECTORY_MODE, exist_ok=True)
+
+    def restrict(self, directory: Path, marker: Path) -> Restricted:
+        if not (_open_to_others(directory) or _open_to_others(marker)):
+            return Restricted(0, 0)
+        paths = [directory.resolve()]
+        for place, folders, names in os.walk(directory):
+            inside = (Path(place, name) for name in (*folders, *names))
+            paths += [path for path in inside if path != marker]
+        changed = refused = 0
+        for path in (*paths, marker):
+            try:
+                changed += _restrict(path)
+            except OSError:  # the file of another user, or a disk that knows no permissions
+                refused += 1
+        return Restricted(changed, refused)
 
     def rename(self, old: Path, new: Path) -> None:
         os.rename(old, new)

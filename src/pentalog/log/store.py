@@ -33,6 +33,7 @@ from pentalog.log.directories import (
     TOPIC_ID_FILE,
     Directories,
     StoreError,
+    lock_directory,
     owners_of,
 )
 from pentalog.log.files import Files, Handle, sync_file
@@ -57,9 +58,6 @@ _SET_ASIDE_BYTES_MAX: Final = 64 << 20
 _CHECKPOINT_INTERVAL_MS: Final = 5_000
 _CHECKPOINTS_PER_TURN: Final = 8
 _MARKS_AT_ONCE: Final = 1000
-
-
-class Locked(StoreError): ...
 
 
 class Opening(NamedTuple):
@@ -219,21 +217,7 @@ class Store:
         return entries
 
     def _lock_directory(self) -> None:
-        files, directory = self.files, self.directory
-        try:
-            if not files.exists(directory):
-                files.make_directory(directory)
-                files.sync_directory(directory.parent)
-            self._lock = files.lock(directory / ".lock")
-        except BlockingIOError as error:
-            raise Locked(
-                f"{directory} is in use by another broker; stop it or choose another --data"
-            ) from error
-        except OSError as error:
-            raise StoreError(
-                f"cannot use {directory} as data directory: {error.filename}: {error.strerror}; "
-                f"choose another --data"
-            ) from error
+        self._lock = lock_directory(self.files, self.directory)
         self._check_format()
 
     def _read_offsets(self, name: str) -> dict[str, Checkpointed]:

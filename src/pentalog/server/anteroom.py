@@ -34,7 +34,7 @@ class Anteroom:
         self._answer = answer
         self._bound: dict[str, list[socket.socket]] = {}
         self._servers: list[asyncio.AbstractServer] = []
-        self._visitors: set[_Visitor] = set()
+        self._visitors: dict[_Visitor, None] = {}
 
     async def open(self, listen: Sequence[Listen]) -> Mapping[str, Address]:
         """Where each of these is; raises `ListenFailed`."""
@@ -80,7 +80,7 @@ class _Visitor(asyncio.Protocol):
     _transport: asyncio.Transport
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, answer: Answering, others: set[_Visitor]
+        self, loop: asyncio.AbstractEventLoop, answer: Answering, others: dict[_Visitor, None]
     ) -> None:
         self._answer = answer
         self._others = others
@@ -91,9 +91,9 @@ class _Visitor(asyncio.Protocol):
         # uvloop's transports have the methods without being of the class.
         self._transport = cast("asyncio.Transport", transport)
         if len(self._others) >= _VISITORS_MAX:
-            self.abort()
-            return
-        self._others.add(self)
+            # The one that has been here for longest: those who send nothing keep nobody out.
+            next(iter(self._others)).abort()
+        self._others[self] = None
 
     def data_received(self, data: bytes) -> None:
         if self._transport.is_closing():
@@ -106,7 +106,8 @@ class _Visitor(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._patience.cancel()
-        self._others.discard(self)
+        self._others.pop(self, None)
 
     def abort(self) -> None:
+        self._others.pop(self, None)
         self._transport.abort()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -20,6 +19,9 @@ _log: Final = logging.getLogger(__name__)
 PAUSE_FIRST_S: Final = 1.0
 PAUSE_MAX_S: Final = 60.0
 _WELL_AFTER_S: Final = 30.0
+_LINES_INTERVAL_S: Final = 10.0
+_LINES_MAX: Final = 100
+"""Of its log, in such an interval."""
 
 
 class Companion:
@@ -34,7 +36,7 @@ class Companion:
     ) -> None:
         """`on_up` gets the first line it prints; `on_down` follows when it has ended.
 
-        `environment` is what it is told besides ours.
+        `environment` is all that it gets: passwords and keys among ours are not for it.
         """
         self._name = name
         self._command = command
@@ -83,7 +85,7 @@ class Companion:
                 stdout=PIPE,
                 stderr=PIPE,
                 start_new_session=True,
-                env={**os.environ, **self._environment},
+                env=dict(self._environment),
             )
         except OSError as error:
             return f"cannot be started: {error}"
@@ -104,7 +106,9 @@ class Companion:
         return f"ended with {code}"
 
     async def _tell(self, errors: asyncio.StreamReader) -> None:
-        """What it writes to its log goes to ours."""
+        """Copy its log to ours, up to a rate: its visitors can make it complain."""
+        loop = asyncio.get_running_loop()
+        began_s, lines = loop.time(), 0
         while True:
             try:
                 line = await errors.readline()
@@ -112,4 +116,10 @@ class Companion:
                 continue  # longer than anything that is worth telling
             if not line:
                 return
-            _log.info("%s: %s", self._name, line.decode("utf-8", "replace").rstrip())
+            if loop.time() - began_s > _LINES_INTERVAL_S:
+                if lines > _LINES_MAX:
+                    _log.info("%s: %d more lines", self._name, lines - _LINES_MAX)
+                began_s, lines = loop.time(), 0
+            lines += 1
+            if lines <= _LINES_MAX:
+                _log.info("%s: %s", self._name, line.decode("utf-8", "replace").rstrip())

@@ -10,6 +10,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 
 from pentalog.config import Config, ConfigError
+from pentalog.security_settings import mask_urls
 
 _TIMEOUT_S: Final = 5.0
 _KEYS_BYTES_MAX: Final = 1 << 20
@@ -23,8 +24,8 @@ def fetcher_of(config: Config) -> Callable[[], bytes]:
     url = config.oauth_jwks_url
     if not _trusted(url):
         raise ConfigError(
-            f"sasl_mechanisms names OAUTHBEARER and oauth_jwks_url is {url!r}; accepted is an "
-            "https address, or a file in oauth_jwks_file"
+            f"sasl_mechanisms names OAUTHBEARER and oauth_jwks_url is {mask_urls(url)!r}; "
+            "accepted is an https address, or a file in oauth_jwks_file"
         )
 
     opener = urllib.request.build_opener(_Redirects())

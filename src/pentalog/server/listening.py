@@ -45,8 +45,21 @@ def check_open_listeners(config: Config, listen: Sequence[tuple[Listen, Endpoint
             f"login ({_advice(endpoint)}), listen on 127.0.0.1, or set allow_open_listeners"
         )
 
+    if _open_console(config, listen):
+        raise ConfigError(
+            f"the web console at {config.console} would serve everybody who can reach this "
+            "machine; let its users log in (a kafka+sasl listener), set console to "
+            "127.0.0.1:9645 or off, or set allow_open_listeners"
+        )
+
 
 def warn_of_open_listeners(config: Config, listen: Sequence[tuple[Listen, Endpoint]]) -> None:
+    if _open_console(config, listen):
+        _log.warning(
+            "the web console at %s accepts unauthenticated users from other machines, because "
+            "allow_open_listeners is set",
+            config.console,
+        )
     for wish, _ in _open_to_all(config, listen):
         _log.warning(
             "listener %s serves everybody who can reach this machine: "
@@ -63,6 +76,19 @@ def _open_to_all(
         for wish, endpoint in listen
         if not is_loopback(wish.host) and not _authenticated(config, wish, endpoint)
     ]
+
+
+def _open_console(config: Config, listen: Sequence[tuple[Listen, Endpoint]]) -> bool:
+    """Would the console be reached from other machines without a login?
+
+    It asks for one where there is a `kafka+sasl` listener, and only runs beside `http` and `kafka`.
+    """
+    doors = {wish.door for wish, _ in listen}
+    if not config.console.served or not {"http", "kafka"} <= doors:
+        return False
+    if any(wish.door == "kafka" and "sasl" in wish.demands for wish, _ in listen):
+        return False
+    return not is_loopback(config.console.host)
 
 
 def is_loopback(host: str) -> bool:

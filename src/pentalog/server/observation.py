@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _DELAY_INTERVAL_MS: Final = 250
 """How often it is looked how late the loop is."""
+_WATCHERS_MAX: Final = 8
+"""Of one connection: each of its frames is written once for each of them."""
 _PROBE_BYTES: Final = 4096
 _LANE: Final = "health"
 
@@ -126,6 +128,10 @@ class LocalObservation:
         if connection.tap is None:
             connection.tap = self._new_tap(connection)
         tap = connection.tap
+        if len(tap.watchers) >= _WATCHERS_MAX:
+            raise NotInspected(
+                f"connection {number} is watched by {_WATCHERS_MAX} others; close one of them"
+            )
         tap.watchers.append(watching)
 
         def end() -> None:

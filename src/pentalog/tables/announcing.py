@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import threading
 import time
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from typing import Any, Final, Self
 from pentalog.clients.kafka import Cluster, GroupOffset, KafkaFailed, commit, committed
 from pentalog.clients.kafka.groups import listed
 from pentalog.model.types import Partition
-from pentalog.tables import status
+from pentalog.tables import announcement, status
 from pentalog.tables.bronze import where
 from pentalog.tables.options import read_options
 from pentalog.tables.pipeline import Pipeline
@@ -36,11 +35,8 @@ _TEXT_BYTES_MAX: Final = 4000
 """Brokers take 4096 of metadata unless they are told otherwise."""
 _RUNNING_OR_NOT: Final = ("new", "running", "stopped")
 _MARK: Final = "pentalog pipeline "
-_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-_SHAPE: Final = {
-    "pipeline": str, "state": str, "topics": list, "into": str, "tables": dict, "lag": dict,
-    "last_batch": dict, "ledger": list, "dead_letters": int,
-}  # fmt: skip
+_GROUPS_MAX: Final = 200
+"""Groups that are asked for what a pipeline tells: each takes a request."""
 
 
 class Announcer:
@@ -103,29 +99,26 @@ def announce(cluster: Cluster, pipeline: Pipeline, found: dict[str, Any]) -> Non
 
 
 def announced(cluster: Cluster) -> list[dict[str, Any]]:
-    """Every pipeline that has told this cluster of itself, by name."""
+    """Every pipeline that has told this cluster of itself, by name.
+
+    `told_in` is the group that holds what it tells: several may use the same name.
+    """
+    groups = sorted(one.name for one in listed(cluster) if one.name.endswith(SUFFIX))
     found: list[dict[str, Any]] = []
-    for group in listed(cluster):
-        if not group.name.endswith(SUFFIX):
-            continue
-        for one in committed(cluster, group.name, stable=False).values():
-            if one.metadata.startswith(_MARK):
-                told = _read(one.metadata.removeprefix(_MARK))
-                found += [told] if told else []
+    for group in groups[:_GROUPS_MAX]:
+        told = [
+            one
+            for offset in committed(cluster, group, stable=False).values()
+            if offset.metadata.startswith(_MARK)
+            and (one := announcement.read(offset.metadata.removeprefix(_MARK))) is not None
+        ]
+        if told:
+            found.append({**max(told, key=lambda one: float(one["time_ms"])), "told_in": group})
+    for one in found:
+        silent_s = time.time() - one["time_ms"] / 1000
+        if one["state"] == "running" and silent_s > SILENT_AFTER_S:
+            one["state"] = f"silent for {int(silent_s)} s"
     return sorted(found, key=lambda one: str(one["pipeline"]))
-
-
-def _read(text: str) -> dict[str, Any] | None:
-    """What was told, if it is of the shape it must have: anybody may have written it."""
-    try:
-        told = json.loads(text)
-        silent_s = time.time() - told["time_ms"] / 1000
-        if told["state"] == "running" and silent_s > SILENT_AFTER_S:
-            told["state"] = f"silent for {int(silent_s)} s"
-        sound = all(isinstance(told[name], kind) for name, kind in _SHAPE.items())
-        return told if sound and _NAME.fullmatch(told["pipeline"]) else None
-    except (ValueError, KeyError, TypeError, OverflowError):
-        return None
 
 
 def _fitting(found: dict[str, Any]) -> str:

@@ -7,19 +7,16 @@ same batch one succeeds, and the others find it done.
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from pentalog.model.types import Partition
 from pentalog.tables.sinks import Busy, File, Range, Sink, SinkRefused, State, Step
+from pentalog.tables.steps import reached
 
 _ATTEMPTS: Final = 20
 _PAUSE_S: Final = 0.05
-_KILL_AT: Final = "PENTALOG_KILL_AT"
-_passed: dict[str, int] = {}
 
 T = TypeVar("T")
 StepOf = Callable[[State], Step | None]
@@ -81,10 +78,10 @@ def settle(
             {at: state.dropped.get(at, 0) + count for at, count in (dropped or {}).items()},
         )
 
-    pass_by(f"before-commit:{sink.at.layer}")
+    reached(f"before-commit:{sink.at.layer}")
     done = commit(sink, query, ranges, files, step)
     if done:
-        pass_by(f"after-commit:{sink.at.layer}")
+        reached(f"after-commit:{sink.at.layer}")
     return done
 
 
@@ -125,20 +122,6 @@ def insisting(sink: Sink, once: Callable[[], T]) -> T:
         except Busy:
             time.sleep(_PAUSE_S * (attempt + 1))
     raise SinkRefused(f"{sink.at.uri}: other writers came first {_ATTEMPTS} times; try again later")
-
-
-def pass_by(point: str) -> None:
-    """For tests of crashes: die here if the environment says so, `POINT[:LAYER][:TIMES]`."""
-    wanted = os.environ.get(_KILL_AT)
-    if not wanted:
-        return
-    name, _, times = wanted.rpartition(":")
-    if not times.isdecimal():
-        name, times = wanted, "1"
-    if point == name or point.startswith(f"{name}:"):
-        _passed[point] = _passed.get(point, 0) + 1
-        if _passed[point] == int(times):
-            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _grown(state: State, at: Partition, added: Range) -> Range:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pentalog.model.types import Partition
-from pentalog.tables import bronze, commit, decoding, layers, schema, silver
+from pentalog.tables import bronze, commit, decoding, layers, schema, silver, steps
 from pentalog.tables.checkpoint import Checkpoint, gold_query
 from pentalog.tables.pipeline import Gold, Pipeline, PipelineError, duration_ms
 from pentalog.tables.quality import KEEP, STOP, RuleBroken
@@ -185,9 +185,9 @@ class _Batches:
         layout = self._sink.layout(self._pipeline.file_bytes)
         written = layers.write_plain(rows, self._sink.at.layer, layout)
         files = written.files.get(self._sink.at.layer, [])
-        commit.pass_by(f"before-commit:{self._sink.at.layer}")
+        steps.reached(f"before-commit:{self._sink.at.layer}")
         commit.commit(self._sink, query, ranges, files, step)
-        commit.pass_by(f"after-commit:{self._sink.at.layer}")
+        steps.reached(f"after-commit:{self._sink.at.layer}")
 
 
 def _grown(state: State, ranges: Mapping[Partition, Range]) -> dict[Partition, Range]:

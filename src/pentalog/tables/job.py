@@ -19,6 +19,7 @@ from pentalog.tables import (
     schema,
     shortcut,
     silver,
+    steps,
 )
 from pentalog.tables.checkpoint import INGEST, Checkpoint
 from pentalog.tables.files import File, Layout
@@ -174,7 +175,7 @@ class Ingestion:
         written = self._write_shortly(rows.sparkSession, ranges, begins)
         if written is None:
             written = self.write(rows, begins)
-        commit.pass_by("after-files")
+        steps.reached("after-files")
         for layer, missing in wanted.items():
             files = written.files.get(layer, [])
             dropped = written.dropped if layer == "silver" else {}

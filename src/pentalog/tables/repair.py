@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pentalog.model.types import Partition
-from pentalog.tables import bronze, checkpoint, commit, gold, layers, replays
+from pentalog.tables import bronze, checkpoint, commit, gold, layers, replays, steps
 from pentalog.tables.checkpoint import INGEST, Checkpoint
 from pentalog.tables.job import Ingestion, configured
 from pentalog.tables.options import read_options
@@ -142,7 +142,7 @@ def _backfill_chunk(
         },
     )
     for layer, missing in wanted.items():
-        commit.pass_by(f"before-commit:{layer}")
+        steps.reached(f"before-commit:{layer}")
         dropped = written.dropped if layer == "silver" else {}
         step_of = partial(_backfill_step, sinks[layer].at.uri, missing, dropped)
         commit.commit(sinks[layer], "", missing, written.files.get(layer, []), step_of)
@@ -200,7 +200,7 @@ def replay_dead_letters(spark: SparkSession, pipeline: Pipeline) -> dict[str, in
     if plan is None:
         letters = sinks["dead_letters"].state()
         plan = replays.plan(pipeline, letters, _tried_again(configured(spark), pipeline, sinks))
-    commit.pass_by("after-files")
+    steps.reached("after-files")
     replays.finish(pipeline, plan)
     return {name: int(plan[name]) for name in ("moved", "dropped", "left")}
 

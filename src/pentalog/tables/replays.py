@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pentalog.model.types import Partition
-from pentalog.tables import checkpoint, commit
+from pentalog.tables import checkpoint, commit, steps
 from pentalog.tables.layers import Written
 from pentalog.tables.pipeline import Pipeline
 from pentalog.tables.sinks import File, Sink, SinkRefused, State, Step, open_table
@@ -70,7 +70,7 @@ def finish(pipeline: Pipeline, plan: Mapping[str, Any]) -> None:
         dropped[Partition(topic, index)] += count
     for layer, sink in sinks.items():
         _finish(pipeline, plan, sink, dropped if layer == "silver" else {})
-        commit.pass_by(f"after-commit:{layer}")
+        steps.reached(f"after-commit:{layer}")
     forget(pipeline)
 
 

@@ -22,9 +22,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-import os
 import re
-import signal
 import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,6 +34,7 @@ from pentalog.clients.kafka.errors import Refused, Unreachable
 from pentalog.clients.kafka.offsets import GroupOffset, committed
 from pentalog.clients.kafka.transactions import TransactionalProducer
 from pentalog.model.types import Partition
+from pentalog.tables import steps
 from pentalog.tables.shares import (
     Batch,
     Outcome,
@@ -54,13 +53,14 @@ if TYPE_CHECKING:
 
 _PIECE_CHARACTERS: Final = 3900
 """Kafka takes 4096 unless told otherwise."""
-_PIECE: Final = re.compile(r"(\d+)/(\d+):(-?\d+):([A-Za-z0-9+/=]*)")
+_PIECE: Final = re.compile(r"(\d{1,9})/(\d{1,9}):(-?\d{1,19}):([A-Za-z0-9+/=]*)")
 _NUMBER: Final = struct.Struct(">q")
 _SHARE: Final = struct.Struct(">iqhqQ")
+_LIST_BYTES_MAX: Final = 4 << 20
+"""Of an unpacked list: 140,000 tasks."""
 _LIST_TIMEOUT_MS: Final = 60_000
 _SHOWN_MS: Final = 1_000
 """How long tasks wait for a list that is about to be shown, to spare writing their rows twice."""
-_KILL_AT: Final = "PENTALOG_KILL_WRITE_AT"
 
 
 class Plan(NamedTuple):
@@ -90,7 +90,10 @@ def read_plan(cluster: Cluster, writer: str, *, stable: bool = True) -> Plan | N
     newest = max(pieces)
     parts = [part for _, part in sorted(pieces[newest].items())]
     if len(parts) != counts[newest]:
-        raise WriteRefused(f"the list of batch {newest} of {writer} is not whole: pieces {parts}")
+        raise WriteRefused(
+            f"the list of batch {newest} of {writer} is not whole: {len(parts)} of "
+            f"{counts[newest]} pieces are there"
+        )
     return _decoded("".join(text for _, text in parts), writer, tuple(at for at, _ in parts))
 
 
@@ -153,7 +156,7 @@ def settle(target: Target, batch: Batch, shares: Sequence[Share], *, listed: boo
         for share in everything:
             if not commit_share(cluster, batch, share):
                 gone.append(share.task)
-            pass_by("write-share")
+            steps.reached("write-share")
     if gone:
         after = (
             "the next attempt writes these again"
@@ -168,7 +171,7 @@ def settle(target: Target, batch: Batch, shares: Sequence[Share], *, listed: boo
 
 def give_up(target: Target, batch: Batch, shares: Sequence[Share]) -> None:
     """Abort the shares of a batch that failed, unless it counts as written already."""
-    pass_by("write-abort")
+    steps.reached("write-abort")
     with Cluster(target.servers, target.client) as cluster:
         plan = read_plan(cluster, batch.writer) if batch.replayable else None
         for share in shares:
@@ -200,11 +203,11 @@ def _recorded(
         )
     if not shares:
         return ()
-    pass_by("write-before-list")
+    steps.reached("write-before-list")
     producer.commit_offsets(name_of(batch.writer), _encoded(batch, shares, homes))
-    pass_by("write-in-list")
+    steps.reached("write-in-list")
     producer.commit()
-    pass_by("write-list")
+    steps.reached("write-list")
     return shares
 
 
@@ -269,30 +272,25 @@ def _encoded(
     }
 
 
+def _inflated(data: bytes) -> bytes:
+    """Unpack a list; anyone who may commit offsets of the group may have written it."""
+    inflating = zlib.decompressobj()
+    packed = inflating.decompress(data, _LIST_BYTES_MAX)
+    if inflating.unconsumed_tail or not inflating.eof:
+        raise ValueError(f"it is cut off, or longer than {_LIST_BYTES_MAX} bytes")
+    return packed
+
+
 def _decoded(text: str, writer: str, homes: tuple[Partition, ...]) -> Plan:
     try:
-        packed = zlib.decompress(base64.b64decode(text, validate=True))
+        packed = _inflated(base64.b64decode(text, validate=True))
         (number,) = _NUMBER.unpack_from(packed)
         shares = tuple(
             Share(task, producer_id, epoch, rows, digest, homes[0])
             for task, producer_id, epoch, rows, digest in _SHARE.iter_unpack(packed[_NUMBER.size :])
         )
-    except (zlib.error, binascii.Error, struct.error) as error:
+    except (zlib.error, binascii.Error, struct.error, ValueError) as error:
         raise WriteRefused(
             f"the list of shares in group {name_of(writer)} cannot be read: {error}"
         ) from error
     return Plan(number, shares, homes)
-
-
-def pass_by(point: str) -> None:
-    """For tests of crashes: die here if the file that the environment names lists this point."""
-    path = os.environ.get(_KILL_AT)
-    if not path or not os.path.exists(path):
-        return
-    with open(path, encoding="utf-8") as file:
-        points = file.read().split()
-    if point in points:
-        points.remove(point)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(" ".join(points))
-        os.kill(os.getpid(), signal.SIGKILL)

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from pentalog.clients.kafka import KafkaFailed
 from pentalog.log.reader import DirectoryUnreadable
+from pentalog.security_settings import mask_urls
 from pentalog.tables import bronze, checkpoint, group, sources
 from pentalog.tables.checkpoint import INGEST, Checkpoint
 from pentalog.tables.options import OptionRefused
@@ -55,7 +56,7 @@ def describe(pipeline: Pipeline) -> dict[str, Any]:
     return {
         "pipeline": pipeline.name,
         "state": state_of(pipeline),
-        "into": pipeline.into,
+        "into": mask_urls(pipeline.into),
         "tables": tables,
         "lag": {"unknown": why} if why else _lag(pipeline, reached),
         "group": _group(pipeline, why),

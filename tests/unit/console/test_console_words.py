@@ -7,7 +7,7 @@ import pytest
 from pentalog.cli.console import command
 from pentalog.config import Config, ConfigError, load
 from pentalog.console.dead_letters import read_letter
-from pentalog.console.history import History, Point, per_second
+from pentalog.console.history import History, Lags, Point, per_second
 from pentalog.console.observed import Sample, parse_metrics
 from pentalog.console.pages.charts import duration_text, short_number, size_text
 from pentalog.console.pages.produce import partition_of
@@ -85,7 +85,7 @@ def rates(time_ms: int, records: int, started_ms: int = 1) -> dict[str, object]:
 
 
 def test_two_totals_make_a_rate_but_not_across_a_restart() -> None:
-    history = History()
+    history = History(Lags())
     history.note_rates(rates(1000, 10))
     assert not history.doors
     history.note_rates(rates(3000, 110))
@@ -99,7 +99,8 @@ def test_two_totals_make_a_rate_but_not_across_a_restart() -> None:
 
 
 def test_lags_of_partitions_add_up() -> None:
-    history = History()
+    lags = Lags()
+    history = History(lags)
     name = "pentalog_group_lag_records"
     history.note_metrics(
         1000,
@@ -109,7 +110,7 @@ def test_lags_of_partitions_add_up() -> None:
             Sample("pentalog_sync_seconds_bucket", {"le": "1"}, 9),
         ],
     )
-    assert list(history.lags["g"]) == [Point(1000, 7)]
+    assert lags.note("group g", 1001, 99) == [Point(1000, 7)]
     assert len(history.series) == 2
 
 
@@ -146,6 +147,25 @@ def test_the_console_is_told_where_the_broker_is() -> None:
     assert words[words.index("--http") + 1] == "[::1]:3"
     assert words[words.index("--pipelines") + 1] == "/a.toml"
     assert {"--login", "--tls", "--with-parent"} <= set(words)
+    assert "--allow-open" not in words
+    assert words[words.index("--session-idle-s") + 1] == "1800.0"
+
+
+def test_the_console_is_told_its_names() -> None:
+    advertise = "http=log.example:9644,kafka=kafka.example:9092"
+    settings = {"data": "/d", "advertise": advertise, "allow_open_listeners": "true"}
+    addresses = {"kafka": Address("127.0.0.1", 1), "http": Address("::", 3)}
+    words = command(load(flags=settings).config, addresses, "kafka", "http")
+    assert words.count("--name") == 1
+    assert words[words.index("--name") + 1] == "log.example"
+    assert "--allow-open" in words
+
+
+def test_records_that_are_hard_to_show_are_shown_as_text() -> None:
+    deep = b"[" * 900 + b"1," * 100_000 + b"1" + b"]" * 900
+    assert len(full(deep)) < 8 << 20
+    assert full(b"[" * 5000 + b"]" * 5000).startswith("[[[[")
+    assert full(b'{"a":[1]}') == '{\n  "a": [\n    1\n  ]\n}'
 
 
 def test_the_address_is_read() -> None:

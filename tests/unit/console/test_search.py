@@ -296,6 +296,20 @@ def test_it_rests_when_enough_is_kept_and_finds_all_in_the_end() -> None:
     assert search.progress.found == 25
 
 
+def test_it_rests_when_hits_take_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pentalog.console.search.HITS_BYTES_MAX", 20_000)
+    headers = tuple((f"h{number}", b"hit" * 1000) for number in range(20))
+    origin = Memory(made([Record(b"x", None, headers)] * 10), count=10)
+    search = Search(origin, [AT], Query("hit")).start()
+    while True:
+        _until(lambda: search.progress.state != "running")
+        if search.progress.over:
+            break
+        assert len(search.hits) == 1
+        search.go_on()
+    assert search.progress.found == 10
+
+
 def test_a_rest_can_be_cancelled() -> None:
     origin = Memory(made([Record(b"hit") for _ in range(25)]), count=25)
     search = Search(origin, [AT], Query("hit"), hits_max=10).start()

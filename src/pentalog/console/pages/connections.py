@@ -10,11 +10,12 @@ from typing import Any, Final
 from nicegui import background_tasks, context, ui
 
 from pentalog.console.application import Console, now_ms
-from pentalog.console.identity import explain
+from pentalog.console.identity import OPERATOR_S, Session, explain
 from pentalog.console.observed import NotTold
 from pentalog.console.pages import charts
 from pentalog.console.pages.frame import BUILD_TIMEOUT_S, every, frame, guarded, note
 from pentalog.console.records import hex_dump, time_text
+from pentalog.console.watched import Watched
 
 _FRAMES_MAX: Final = 300
 _COLUMNS: Final = (
@@ -51,20 +52,19 @@ def register(console: Console) -> None:
     @guarded(console)
     async def connections() -> None:
         with frame(console, "Connections", "/connections") as session:
-            await session.check_operator()
-            await _list(console)
+            await _list(console.watched_by(session))
 
     @ui.page("/connections/{number}", response_timeout=BUILD_TIMEOUT_S)
     @guarded(console)
     async def connection(number: int) -> None:
         with frame(console, f"Connection {number}", "/connections") as session:
             await session.check_operator()
-            _Inspector(console, number).build()
+            _Inspector(console.watched_by(session), session, number).build()
 
 
-async def _list(console: Console) -> None:
+async def _list(watched: Watched) -> None:
     try:
-        found = await console.observed.connections()
+        found = await watched.connections()
     except NotTold as error:
         note(str(error))
         return
@@ -85,7 +85,7 @@ async def _list(console: Console) -> None:
     table.bind_filter_from(find, "value")
 
     async def refresh() -> None:
-        table.rows = _rows(await console.observed.connections())
+        table.rows = _rows(await watched.connections())
 
     every(2.0, refresh)
 
@@ -113,8 +113,9 @@ def _rows(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 class _Inspector:
     """Frames of one connection, newest first."""
 
-    def __init__(self, console: Console, number: int) -> None:
-        self._console = console
+    def __init__(self, watched: Watched, session: Session, number: int) -> None:
+        self._watched = watched
+        self._session = session
         self._number = number
         self._frames: deque[dict[str, Any]] = deque(maxlen=_FRAMES_MAX)
         self._told = 0
@@ -135,10 +136,11 @@ class _Inspector:
         task = background_tasks.create(self._follow(), name=f"inspect {self._number}")
         context.client.on_delete(task.cancel)
         ui.timer(0.5, self._draw)
+        every(OPERATOR_S, self._session.check_operator)
 
     async def _follow(self) -> None:
         try:
-            async for line in self._console.observed.frames(self._number):
+            async for line in self._watched.frames(self._number):
                 self._take(line)
         except asyncio.CancelledError:
             raise

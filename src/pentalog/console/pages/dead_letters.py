@@ -68,9 +68,9 @@ def register(console: Console) -> None:
 
 
 async def _subscriptions(console: Console, session: Session) -> None:
+    watched = console.watched_by(session)
     try:
-        await session.check_operator()
-        found = await console.observed.subscriptions()
+        found = await watched.subscriptions()
     except (NotTold, KafkaFailed) as error:
         note(str(error))
         return
@@ -82,7 +82,7 @@ async def _subscriptions(console: Console, session: Session) -> None:
     table.props('flat dense data-test="subscriptions" no-data-label="No subscriptions"')
 
     async def refresh() -> None:
-        table.rows = _subscription_rows(await console.observed.subscriptions())
+        table.rows = _subscription_rows(await watched.subscriptions())
 
     every(3.0, refresh)
 

@@ -7,13 +7,16 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, ParamSpec
 from urllib.parse import quote
+from weakref import WeakKeyDictionary
 
 from fastapi import Response
 from fastapi.responses import RedirectResponse
-from nicegui import app, ui
+from nicegui import Client, app, context, ui
 
+from pentalog.clients.kafka.errors import Refused
 from pentalog.console.application import Console
-from pentalog.console.identity import Session, explain
+from pentalog.console.identity import Session, SessionOver, explain
+from pentalog.model.kio_schemas import ErrorCode
 
 P = ParamSpec("P")
 
@@ -28,6 +31,19 @@ NAVIGATION: Final = (
     ("/metrics", "Metrics", "o_insights"),
 )
 BUILD_TIMEOUT_S: Final = 30.0
+
+_LOOK_S: Final = 3.0
+_DENIALS: Final = frozenset(
+    {
+        ErrorCode.topic_authorization_failed,
+        ErrorCode.group_authorization_failed,
+        ErrorCode.cluster_authorization_failed,
+        ErrorCode.transactional_id_authorization_failed,
+        ErrorCode.delegation_token_authorization_failed,
+    }
+)
+_mains: Final[WeakKeyDictionary[Client, ui.column]] = WeakKeyDictionary()
+"""Where the content of each page is."""
 
 _STYLE: Final = """
 :root { --pl-line: rgba(128,128,140,.22); --pl-soft: #5b6472; }
@@ -83,7 +99,9 @@ def guarded(
     def wrap(build: Callable[P, Awaitable[None]]) -> Callable[P, Awaitable[Response | None]]:
         @functools.wraps(build)
         async def shown(*args: P.args, **keywords: P.kwargs) -> Response | None:
-            if not session_of(console).known:
+            session = session_of(console)
+            session.touch()
+            if not session.known:
                 return RedirectResponse("/login")
             await build(*args, **keywords)
             return None
@@ -102,6 +120,7 @@ def session_of(console: Console) -> Session:
 def frame(console: Console, title: str, active: str = "") -> Iterator[Session]:
     """The page around what is built inside; a failure to build it is told in its place."""
     session = session_of(console)
+    _watch_page(console, session)
     ui.page_title(f"{title} · pentalog")
     ui.colors(primary="#3b5bdb", secondary="#5c6b8a", positive="#2b8a3e", negative="#c92a2a")
     ui.add_css(_STYLE)
@@ -131,7 +150,8 @@ def frame(console: Console, title: str, active: str = "") -> Iterator[Session]:
         .classes("w-full q-pa-md gap-4 mx-auto")
         .style("max-width: 1400px")
         .props("id=main role=main tabindex=-1")
-    ):
+    ) as main:
+        _mains[context.client] = main
         try:
             yield session
         except Exception as error:  # the rest of the page still leads on
@@ -172,6 +192,41 @@ def _log_out(session: Session) -> None:
     ui.navigate.to("/login")
 
 
+def _watch_page(console: Console, session: Session) -> None:
+    """Have a page end with its session, and its connections to the broker with the page."""
+    client = context.client
+    console.pages[client.id] = session
+    session.page_opened()
+
+    def closed() -> None:
+        if console.pages.pop(client.id, None) is not None:
+            session.page_closed()
+
+    client.on_delete(closed)
+    if not session.user:
+        return
+
+    def look() -> None:
+        if not session.known:
+            ui.navigate.to("/login")
+
+    ui.timer(_LOOK_S, look)
+
+
+def is_denied(error: BaseException) -> bool:
+    """Whether the broker does not let this user see or do it."""
+    return isinstance(error, Refused) and error.code in _DENIALS
+
+
+def _show_denial(client: Client, text: str) -> None:
+    """Leave nothing of a page whose user may not see it any more."""
+    main = _mains.get(client)
+    if main is not None:
+        main.clear()
+        with main:
+            failure(text)
+
+
 def failure(text: str) -> ui.element:
     """A line in place of what could not be shown."""
     with (
@@ -185,7 +240,11 @@ def failure(text: str) -> ui.element:
 
 
 def every(interval_s: float, action: Callable[[], Awaitable[None]]) -> None:
-    """Do something again and again; while it fails, a line says why."""
+    """Do something again and again; while it fails, a line says why.
+
+    If the broker refuses it by now, the page is emptied; if the session is over, left.
+    """
+    client = context.client
     line = failure("")
     line.set_visibility(False)
     text = line.default_slot.children[-1]
@@ -194,7 +253,12 @@ def every(interval_s: float, action: Callable[[], Awaitable[None]]) -> None:
     async def step() -> None:
         try:
             await action()
+        except SessionOver:
+            ui.navigate.to("/login")
         except Exception as error:  # the next turn may go well
+            if is_denied(error):
+                _show_denial(client, explain(error))
+                return
             text.set_text(explain(error))
             line.set_visibility(True)
         else:
@@ -228,6 +292,9 @@ async def attempted(action: Awaitable[Any], done: str = "") -> bool:
     """Do something for the user; says what became of it."""
     try:
         await action
+    except SessionOver:
+        ui.navigate.to("/login")
+        return False
     except Exception as error:  # told to the user, who decides what to do
         ui.notify(explain(error), type="negative", multi_line=True, timeout=10_000)
         return False

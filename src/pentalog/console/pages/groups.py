@@ -137,8 +137,7 @@ class _Group:
 
     async def _refresh(self) -> None:
         found = await self._ask()
-        history = self._console.history
-        history.note_lag(self._name, now_ms(), found.lag)
+        points = self._console.lags.note(f"group {self._name}", now_ms(), found.lag)
         self._lag.set_text(f"{found.lag:,}")
         self._state.set_text(found.state)
         self._count.set_text(str(len(found.members)))
@@ -162,7 +161,7 @@ class _Group:
             }
             for one in found.members
         ]
-        charts.redraw(self._chart, {"lag": list(history.lags[self._name])})
+        charts.redraw(self._chart, {"lag": points})
 
     async def _seek(self) -> None:
         found = await self._ask()

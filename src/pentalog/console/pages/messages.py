@@ -12,7 +12,7 @@ from pentalog.clients.kafka import Cluster
 from pentalog.console import browsing
 from pentalog.console.browsing import Tail
 from pentalog.console.identity import Session, explain
-from pentalog.console.pages.frame import attempted, note
+from pentalog.console.pages.frame import attempted, is_denied, note
 from pentalog.console.pages.produce import Produce
 from pentalog.console.pages.record_table import message_table, record_dialog, shown
 from pentalog.console.pages.searching import Searching
@@ -118,6 +118,11 @@ class Messages:
             rows = await asyncio.to_thread(tail.step)
         except Exception as error:  # a tail outlives a broker's restart
             self._state.set_text(f"Waiting: {explain(error)}")
+            if is_denied(error):
+                self._close()
+                self._live.clear()
+                self._table.rows = []
+                self._state.set_text(explain(error))
             return
         finally:
             self._stepping = False

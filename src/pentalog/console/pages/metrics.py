@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from nicegui import ui
 
@@ -12,7 +12,8 @@ from pentalog.console.application import Console
 from pentalog.console.history import Point, per_second
 from pentalog.console.observed import NotTold
 from pentalog.console.pages import charts
-from pentalog.console.pages.frame import BUILD_TIMEOUT_S, frame, guarded, heading, note
+from pentalog.console.pages.frame import BUILD_TIMEOUT_S, every, frame, guarded, heading, note
+from pentalog.console.watched import Watched
 
 _CHARTS: Final = (
     ("Records written per second", ("pentalog_appended_records_total",)),
@@ -28,24 +29,25 @@ _COLUMNS: Final = (("name", "Metric"), ("labels", "Of"), ("value", "Now"), ("rat
 _LINES_MAX: Final = 12
 _REFRESH_S: Final = 10.0
 
+Series: TypeAlias = Mapping[tuple[str, str], Collection[Point]]
+
 
 def register(console: Console) -> None:
     @ui.page("/metrics", response_timeout=BUILD_TIMEOUT_S)
     @guarded(console)
     async def page() -> None:
         with frame(console, "Metrics", "/metrics") as session:
-            await session.check_operator()
-            _Metrics(console).build()
+            await _Metrics(console.watched_by(session)).build()
 
 
 class _Metrics:
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self, watched: Watched) -> None:
+        self._watched = watched
         self._charts: list[tuple[ui.echart, tuple[str, ...]]] = []
 
-    def build(self) -> None:
+    async def build(self) -> None:
         try:
-            self._console.observed.check()
+            await self._watched.history()
         except NotTold as error:
             note(str(error))
             return
@@ -63,31 +65,31 @@ class _Metrics:
             pagination={"rowsPerPage": 25},
         ).classes("w-full").props('flat dense data-test="metrics"')  # fmt: skip
         self._table.bind_filter_from(find, "value")
-        self._draw()
-        ui.timer(_REFRESH_S, self._draw, immediate=False)
+        await self._draw()
+        every(_REFRESH_S, self._draw)
 
-    def _draw(self) -> None:
-        series = self._console.history.series
+    async def _draw(self) -> None:
+        series = (await self._watched.history()).series
         for chart, names in self._charts:
-            charts.redraw(chart, self._lines(names))
+            charts.redraw(chart, _lines(series, names))
         self._table.rows = [
             _row(name, labels, list(points)) for (name, labels), points in sorted(series.items())
         ]
 
-    def _lines(self, names: tuple[str, ...]) -> dict[str, list[Point]]:
-        """Totals as rates, histograms as means, at most so many lines, the largest first."""
-        history = self._console.history.series
-        found: dict[str, list[Point]] = {}
-        for (name, labels), points in history.items():
-            if name in names:
-                total = name.endswith("_total")
-                title = labels.removeprefix("door ") or name.removeprefix("pentalog_")
-                found[title] = per_second(points) if total else list(points)
-            elif name.removesuffix("_sum") in names and name.endswith("_sum"):
-                counts = history.get((name.removesuffix("_sum") + "_count", labels), ())
-                found["mean"] = _means(list(points), list(counts))
-        largest = sorted(found, key=lambda one: -max((p.value for p in found[one]), default=0))
-        return {one: found[one] for one in sorted(largest[:_LINES_MAX])}
+
+def _lines(history: Series, names: tuple[str, ...]) -> dict[str, list[Point]]:
+    """Totals as rates, histograms as means, at most so many lines, the largest first."""
+    found: dict[str, list[Point]] = {}
+    for (name, labels), points in history.items():
+        if name in names:
+            total = name.endswith("_total")
+            title = labels.removeprefix("door ") or name.removeprefix("pentalog_")
+            found[title] = per_second(points) if total else list(points)
+        elif name.removesuffix("_sum") in names and name.endswith("_sum"):
+            counts = history.get((name.removesuffix("_sum") + "_count", labels), ())
+            found["mean"] = _means(list(points), list(counts))
+    largest = sorted(found, key=lambda one: -max((p.value for p in found[one]), default=0))
+    return {one: found[one] for one in sorted(largest[:_LINES_MAX])}
 
 
 def _means(sums: Sequence[Point], counts: Sequence[Point]) -> list[Point]:

@@ -6,10 +6,11 @@ from typing import Final
 
 from nicegui import ui
 
+from pentalog.clients.kafka.errors import Refused
 from pentalog.clients.kafka.groups import listed
 from pentalog.console import administration
 from pentalog.console.application import Console, now_ms
-from pentalog.console.history import DoorRates
+from pentalog.console.history import DoorRates, History, Lags
 from pentalog.console.identity import Session
 from pentalog.console.observed import NotTold
 from pentalog.console.pages import charts
@@ -34,7 +35,7 @@ def register(console: Console) -> None:
 
 class _Overview:
     def __init__(self, console: Console, session: Session) -> None:
-        self._console = console
+        self._watched = console.watched_by(session)
         self._session = session
         self._doors: dict[str, tuple[ui.label, ui.label, ui.label]] = {}
 
@@ -47,7 +48,6 @@ class _Overview:
             self._uptime = charts.figure("Up for", "uptime")
         heading("Doors")
         self._told = note("")
-        self._told.set_visibility(bool(not self._console.place.http))
         with ui.row().classes("w-full gap-4"):
             for door in _DOORS:
                 self._doors[door] = self._door(door)
@@ -59,8 +59,8 @@ class _Overview:
                 ui.label("Records given to readers per second").classes("text-subtitle2")
                 self._read = charts.lines({}, "Records given to readers per second, by door")
         await self._count()
-        self._draw()
-        ui.timer(2.0, self._draw)
+        await self._draw()
+        every(2.0, self._draw)
         every(10.0, self._count)
 
     def _door(self, door: str) -> tuple[ui.label, ui.label, ui.label]:
@@ -82,15 +82,20 @@ class _Overview:
         self._records.set_text(charts.short_number(sum(line.records for line in lines)))
         self._bytes.set_text(charts.size_text(sum(line.bytes for line in lines)))
 
-    def _draw(self) -> None:
-        history = self._console.history
+    async def _draw(self) -> None:
+        try:
+            history = await self._watched.history()
+        except (NotTold, Refused) as error:
+            # The rest of the page is for everybody.
+            self._told.set_text(str(error))
+            history = History(Lags())
+        else:
+            self._told.set_text("")
+        self._show_history(history)
+
+    def _show_history(self, history: History) -> None:
         if history.started_ms:
             self._uptime.set_text(charts.duration_text((now_ms() - history.started_ms) / 1000))
-        elif not self._console.place.http:
-            try:
-                self._console.observed.check()
-            except NotTold as error:
-                self._told.set_text(str(error))
         for door, (written, read, where) in self._doors.items():
             points = history.doors.get(door)
             listeners = history.listeners.get(door)
@@ -100,6 +105,9 @@ class _Overview:
                 where.set_text(", ".join(listeners.values()))
             if points:
                 self._show(points[-1], written, read)
+            elif not history.started_ms:
+                for label, text in ((written, "–"), (read, ""), (where, "")):
+                    label.set_text(text)
         for chart, counter in ((self._written, "received_records"), (self._read, "sent_records")):
             series = {
                 title: [(one.time_ms, one.rates[counter]) for one in history.doors[door]]

@@ -61,6 +61,7 @@ class _Pipelines:
 
     async def _refresh(self) -> None:
         files = self._console.place.pipelines
+        await self._session.check_operator()
         try:
             found = await asyncio.to_thread(describe, files) if files else []
             told = await self._session.ask(announced)
@@ -72,28 +73,33 @@ class _Pipelines:
         found += [one for one in told if one["pipeline"] not in by_file]
         self._note.set_text("" if found else _NONE)
         for one in found:
-            name = str(one["pipeline"])
-            if name not in self._shown:
+            name, told_in = str(one["pipeline"]), str(one.get("told_in", ""))
+            # Several groups may tell of the same name; none may hide another.
+            key = f"{name} {told_in}"
+            if key not in self._shown:
                 with self._whole:
-                    self._shown[name] = _Pipeline(self._console, name)
+                    self._shown[key] = _Pipeline(self._console, name, told_in)
             try:
-                self._shown[name].show(one)
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
-                # What is told is told by somebody else; the others are shown all the same.
-                self._shown[name].show({"failure": f"it tells nonsense of itself: {error!r}"})
+                self._shown[key].show(one)
+            except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+                # The others are shown all the same.
+                self._shown[key].show({"failure": f"its state cannot be shown: {error!r}"})
 
 
 class _Pipeline:
     """One card."""
 
-    def __init__(self, console: Console, name: str) -> None:
+    def __init__(self, console: Console, name: str, told_in: str) -> None:
+        """`told_in` is the group that holds its state; empty if its file is read here."""
         self._console = console
-        self._name = name
+        self._key = f"pipeline {name} {told_in}"
         with ui.card().classes("pl-card q-pa-md").props(f'data-test="pipeline-{name}"'):
             with ui.row().classes("w-full items-center"):
                 ui.label(name).classes("text-h6").props("role=heading aria-level=2")
                 self._state = ui.badge("").props('data-test="pipeline-state"')
                 self._where = ui.label("").classes("pl-soft ellipsis")
+                if told_in:
+                    note(f"as told in group {told_in}").classes("ellipsis")
             self._failure = failure("")
             with ui.row().classes("w-full gap-4"):
                 self._lag = charts.figure("Lag, records", "pipeline-lag")
@@ -134,10 +140,9 @@ class _Pipeline:
         if "records" not in lag:
             self._lag.set_text("unknown")
             return
-        key = f"pipeline {self._name}"
-        self._console.history.note_lag(key, now_ms(), lag["records"])
+        points = self._console.lags.note(self._key, now_ms(), lag["records"])
         self._lag.set_text(f"{lag['records']:,}")
-        charts.redraw(self._chart, {"lag": list(self._console.history.lags[key])})
+        charts.redraw(self._chart, {"lag": points})
 
     def _show_tables(self, one: dict[str, Any]) -> None:
         behind = one["lag"].get("by", {})

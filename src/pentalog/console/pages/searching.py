@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
 from nicegui import context, ui
 
+from pentalog.clients.kafka.errors import Refused
 from pentalog.console.identity import Session
 from pentalog.console.pages.charts import short_number
-from pentalog.console.pages.frame import attempted, note
+from pentalog.console.pages.frame import attempted, every, note
 from pentalog.console.pages.record_table import message_table, shown
 from pentalog.console.query import FIELDS, JsonCondition, Query
 from pentalog.console.records import parse_time
@@ -19,6 +19,7 @@ from pentalog.model.types import Partition
 
 _SHOWN: Final = 100
 _REFRESH_S: Final = 0.25
+_CHECK_S: Final = 5.0
 
 
 class Searching:
@@ -43,7 +44,8 @@ class Searching:
             self._table = message_table(self._on_show).props('data-test="hits"')
             self._pages = ui.pagination(1, 1, direction_links=True, on_change=self._draw)
         self._timer = ui.timer(_REFRESH_S, self._draw, active=False)
-        context.client.on_delete(self.cancel)
+        context.client.on_delete(self._drop)
+        every(_CHECK_S, self._check)
 
     def set_visibility(self, visible: bool) -> None:
         self._whole.set_visibility(visible)
@@ -53,6 +55,21 @@ class Searching:
     def cancel(self) -> None:
         if self._search is not None:
             self._search.cancel()
+
+    def _drop(self) -> None:
+        search, self._search = self._search, None
+        if search is not None:
+            self._session.drop_search(search)
+
+    async def _check(self) -> None:
+        """Stop showing records to those whose right to read them was taken away."""
+        if self._search is None:
+            return
+        try:
+            await self._session.check_readable(self._topic)
+        except Refused:
+            self.cancel()
+            raise
 
     def _form(self) -> None:
         with ui.row().classes("w-full items-center gap-3"):
@@ -94,12 +111,18 @@ class Searching:
         )
 
     async def _start(self) -> None:
-        self.cancel()
+        self._drop()
 
         async def start() -> None:
             query, places = self._query(), self._places()
-            origin = await asyncio.to_thread(self._session.origin, self._topic)
-            self._search = Search(origin, places, query).start()
+            origin = await self._session.origin(self._topic)
+            search = Search(origin, places, query)
+            try:
+                self._session.keep_search(search)
+            except ValueError:
+                origin.close()
+                raise
+            self._search = search.start()
             self._drawn = (-1, -1, "")
             self._pages.value = 1
             self._timer.activate()

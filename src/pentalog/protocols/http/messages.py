@@ -12,6 +12,14 @@ TEXT: Final = "text/plain; charset=utf-8"
 JSON: Final = "application/json"
 LINES: Final = "application/x-ndjson"
 METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
+_GUARDS: Final = (
+    "Cache-Control: no-store",
+    "X-Content-Type-Options: nosniff",
+    "Content-Security-Policy: default-src 'none'; frame-ancestors 'none'",
+    "X-Frame-Options: DENY",
+    "Referrer-Policy: no-referrer",
+    "Cross-Origin-Resource-Policy: same-origin",
+)
 LAST_CHUNK: Final = b"0\r\n\r\n"
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -62,6 +70,6 @@ def _head(status: int, headers: Mapping[str, str], *, keep_alive: bool) -> bytes
     lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     # Numbers of the moment, and nothing a page of another site should get hold of.
-    lines += ["Cache-Control: no-store", "X-Content-Type-Options: nosniff"]
+    lines += _GUARDS
     lines.append(f"Connection: {'keep-alive' if keep_alive else 'close'}")
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")

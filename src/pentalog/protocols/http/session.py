@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable, Mapping
+from heapq import nsmallest
 from ipaddress import ip_address
+from operator import attrgetter
 from typing import Final, TypeVar
 from urllib.parse import quote
 
 from pentalog.broker.security import Kind, Operation
 from pentalog.model.later import Later
 from pentalog.observation import Health, NotInspected, Observation
-from pentalog.protocols.http import exposition, frames, lookups, messages
+from pentalog.protocols.http import exposition, frames, hosts, lookups, messages
 from pentalog.protocols.http.frames import HEAD_BYTES_MAX, Bad, Request
+from pentalog.protocols.http.hosts import host_only
 from pentalog.protocols.http.messages import Answer
 from pentalog.protocols.http.streams import FrameStream
 from pentalog.protocols.http.views import connection_view, door_view, subscription_view
@@ -26,6 +29,15 @@ T = TypeVar("T")
 _CLIENT_MAX: Final = 100
 _CONNECTIONS_MAX: Final = 1000
 """Told of in one answer."""
+_SUBSCRIPTIONS_MAX: Final = 1000
+_TURN_COST: Final = 64
+"""Of the requests that one connection is served in one turn; others are served before the rest."""
+_COSTS: Final[Mapping[str, int]] = {
+    "/metrics": _TURN_COST,
+    "/api/v1/connections": _TURN_COST,
+    "/api/v1/subscriptions": _TURN_COST,
+    "/api/v1/rates": 8,
+}
 _METHODS: Final = ("GET", "HEAD")
 _GUARDED: Final = frozenset({"/metrics"})
 """Besides everything below `/api/`; whether the broker lives anybody may know."""
@@ -64,7 +76,7 @@ class HttpSession:
         }
 
     def receive(self, data: memoryview) -> int:
-        used = 0
+        used = cost = 0
         self.wanted = 0
         while not self._ended and used < len(data) and not self._replies.full:
             if self._stream is not None and not self._stream.over:
@@ -80,6 +92,10 @@ class HttpSession:
                 self._context.metrics.requests += 1
                 self._context.known.client = request.headers.get("user-agent", "")[:_CLIENT_MAX]
                 self._serve(request)
+                cost += _COSTS.get(request.path, 1)
+                if cost >= _TURN_COST and used < len(data) and not self._ended:
+                    self._context.runtime.soon(self._replies.hold())
+                    break
             except Bad as flaw:
                 self._context.metrics.request_errors += 1
                 self._replies.send(
@@ -114,12 +130,8 @@ class HttpSession:
             return messages.text(
                 405, f"{request.method[:20]} is not served; GET and HEAD are", allow="GET, HEAD"
             )
-        if not self._at_home(request.host):
-            return messages.text(
-                403,
-                f"{request.host[:200]!r} is not a name of this broker; use its address, or start "
-                "it with --advertise http=HOST:PORT",
-            )
+        if not hosts.is_ours(request.host, self._context.config.advertise):
+            return messages.text(403, hosts.refusal(request.host))
         guarded = request.path in _GUARDED or request.path.startswith("/api/")
         if guarded and not self._may_look(request):
             return messages.text(
@@ -138,23 +150,6 @@ class HttpSession:
         shown = request.headers.get("authorization", "")
         expected = f"Bearer {self._observation.console_key}"
         return hmac.compare_digest(shown.encode(), expected.encode())
-
-    def _at_home(self, host: str) -> bool:
-        """Was this broker meant?  A page of another site can make its own name lead here.
-
-        An address, or localhost, is nobody's own name.
-        """
-        name = _host_only(host).lower()
-        if not name or name == "localhost" or name.endswith(".localhost"):
-            return True
-        told = self._context.config.advertise.get(self._context.listener)
-        if told is not None and told.host.lower() == name:
-            return True
-        try:
-            ip_address(name)
-        except ValueError:
-            return False
-        return True
 
     def _metrics(self, request: Request) -> None:
         def told(surveyed: bool) -> Answer:
@@ -212,8 +207,13 @@ class HttpSession:
         self._answer(request, messages.json(value))
 
     def _subscriptions(self, request: Request) -> None:
-        views = [subscription_view(view) for view in self._context.broker.subscriptions.all()]
-        self._answer(request, messages.json({"subscriptions": views}))
+        after = frames.number(request, "after", 0)
+        every = self._context.broker.subscriptions.all()
+        ahead = [view for view in every if view.subscription_id > after]
+        first = nsmallest(_SUBSCRIPTIONS_MAX, ahead, key=attrgetter("subscription_id"))
+        views = [subscription_view(view) for view in first]
+        more = len(ahead) - len(first)
+        self._answer(request, messages.json({"subscriptions": views, "more": more}))
 
     def _inspect(self, request: Request) -> None:
         word = request.path.removeprefix(_INSPECT)
@@ -239,7 +239,7 @@ class HttpSession:
     def _elsewhere(self, request: Request) -> None:
         console = self._observation.console_url
         if console is not None:
-            location = _reached(console, _host_only(request.host)) + quote(request.path)
+            location = _reached(console, host_only(request.host)) + quote(request.path)
             self._answer(request, messages.text(307, f"see {location}", location=location))
         elif request.path == "/":
             self._answer(request, Answer(200, _PATHS.encode()))
@@ -272,14 +272,8 @@ def _reached(console: str, host: str) -> str:
     A certificate is good for names, not for addresses, and 0.0.0.0 leads nowhere from elsewhere.
     """
     scheme, _, rest = console.rstrip("/").partition("://")
-    own = ip_address(_host_only(rest))
+    own = ip_address(host_only(rest))
     if host and (own.is_unspecified or (own.is_loopback and host.lower() == "localhost")):
         shown = f"[{host}]" if ":" in host else host
         return f"{scheme}://{shown}:{rest.rpartition(':')[2]}"
     return f"{scheme}://{rest}"
-
-
-def _host_only(host: str) -> str:
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0]

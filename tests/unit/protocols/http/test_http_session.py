@@ -26,6 +26,7 @@ from pentalog.observation import (
     Told,
     Watching,
 )
+from pentalog.protocols.http import starting
 from pentalog.protocols.http.frames import HEAD_BYTES_MAX
 from pentalog.protocols.http.session import HttpSession
 from pentalog.session import Context
@@ -61,6 +62,14 @@ class Line:
         self.patient.append(run)
 
     def mute(self, delay_ms: int) -> None: ...
+
+    def hold(self) -> Callable[[], None]:
+        self.full = True
+
+        def release() -> None:
+            self.full = False
+
+        return release
 
 
 class FakeObservation:
@@ -165,6 +174,43 @@ def test_requests_in_one_piece_are_answered_in_order(world: World) -> None:
     assert re.findall(r"HTTP/1.1 (\d+)", said) == ["200", "200", "404"]
     assert world.traffic.requests == 3
     assert world.traffic.request_errors == 1
+
+
+def test_costly_requests_in_one_piece_are_served_one_a_turn(world: World) -> None:
+    one = b"GET /api/v1/connections HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    data = 3 * one
+    for count in (1, 2, 3):
+        assert world.session.receive(memoryview(bytearray(data))) == len(one)
+        assert world.line.sent.count(b"HTTP/1.1 200") == count
+        assert world.line.full == (count < 3)
+        world.runtime.step()
+        assert not world.line.full
+        data = data[len(one) :]
+
+
+def test_cheap_requests_in_one_piece_are_served_some_a_turn(world: World) -> None:
+    one = b"GET /ready HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    used = world.session.receive(memoryview(bytearray(1000 * one)))
+    assert len(one) < used < 200 * len(one)
+
+
+def test_answers_are_neither_framed_nor_guessed_at(world: World) -> None:
+    for said in (world.get("/ready"), world.get("/api/v1/nothing"), world.say("nonsense\n\n")):
+        for guard in (
+            "X-Content-Type-Options: nosniff",
+            "X-Frame-Options: DENY",
+            "Content-Security-Policy: default-src 'none'; frame-ancestors 'none'",
+            "Referrer-Policy: no-referrer",
+        ):
+            assert f"\r\n{guard}\r\n" in said
+
+
+@pytest.mark.parametrize(("host", "status"), [("evil.example", 403), ("127.0.0.1", 200)])
+def test_names_are_checked_during_the_start_too(host: str, status: int) -> None:
+    data = bytearray(f"GET /health HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+    said = starting.answer(memoryview(data), "recovering", {})
+    assert said is not None
+    assert said.startswith(b"HTTP/1.1 %d " % status)
 
 
 def test_a_request_in_crumbs_is_one_request(world: World) -> None:
