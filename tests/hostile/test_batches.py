@@ -73,7 +73,8 @@ def list_offset(client: socket.socket, topic: str, when_ms: int) -> tuple[int, i
     """(error code, timestamp, offset) of ListOffsets 1."""
     body = struct.pack(">ii", -1, 1) + string(topic) + struct.pack(">iiq", 1, 0, when_ms)
     found = ask(client, request(2, 1, 1, body))
-    return struct.unpack_from(">hqq", found, 4 + 2 + len(topic) + 4 + 4)  # type: ignore[return-value]
+    error, timestamp, offset = struct.unpack_from(">hqq", found, 4 + 2 + len(topic) + 4 + 4)
+    return error, timestamp, offset
 
 
 @pytest.fixture
