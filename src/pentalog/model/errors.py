@@ -48,7 +48,7 @@ class BatchCorrupt(BrokerError): ...
 
 
 class RecordsRefused(Exception):
-    """Part of a refusal.  Some records of a batch are at fault; `records` names them by index, each with a reason."""
+    """The part of a refusal that names records by their index in the batch, each with a reason."""
 
     def __init__(self, text: str, *, records: Sequence[tuple[int, str]] = ()) -> None:
         super().__init__(text)
