@@ -112,7 +112,7 @@ def _open_growing(codec: int, data: memoryview, bytes_max: int) -> memoryview:
 
 def _zstd_content_bytes(data: memoryview) -> int | None:
     """What the first frame says it holds; None if it does not say."""
-    if len(data) < _ZSTD_HEADER_BYTES_MAX or data[:4] != _ZSTD_MAGIC:
+    if len(data) < _ZSTD_HEADER_BYTES_MAX or bytes(data[:4]) != _ZSTD_MAGIC:
         return None
     descriptor = data[4]
     single = descriptor >> 5 & 1
