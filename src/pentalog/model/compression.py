@@ -27,6 +27,8 @@ _LEVELS: Final = {GZIP: 6, LZ4: 1, ZSTD: 3}
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_START: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES: Final = 32 * 1024
+_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_ZSTD_HEADER_BYTES_MAX: Final = 18
 _I32: Final = struct.Struct(">i")
 _ROOM_BYTES_MIN: Final = 64 * 1024
 _NO_ROOM: Final = "failed to write whole buffer"
@@ -89,6 +91,11 @@ def decompressed(codec: int, data: Buffer, *, bytes_max: int) -> memoryview:
 def _open_growing(codec: int, data: memoryview, bytes_max: int) -> memoryview:
     """Try with some room first: most batches are small, and the limit is not."""
     room = min(max(_ROOM_BYTES_MIN, 4 * len(data)), bytes_max)
+    said = _zstd_content_bytes(data) if codec == ZSTD else None
+    if said is not None:
+        if said > bytes_max:
+            raise RecordTooLarge(_too_large(bytes_max))
+        room = max(1, said)
     while True:
         out = bytearray(room)
         try:
@@ -101,6 +108,20 @@ def _open_growing(codec: int, data: memoryview, bytes_max: int) -> memoryview:
             room = min(4 * room, bytes_max)
         else:
             return memoryview(out)[:size]
+
+
+def _zstd_content_bytes(data: memoryview) -> int | None:
+    """What the first frame says it holds; None if it does not say."""
+    if len(data) < _ZSTD_HEADER_BYTES_MAX or bytes(data[:4]) != _ZSTD_MAGIC:
+        return None
+    descriptor = data[4]
+    single = descriptor >> 5 & 1
+    size = (single, 2, 4, 8)[descriptor >> 6]
+    start = 5 + (1 - single) + (0, 1, 2, 4)[descriptor & 3]
+    if not size:
+        return None
+    said = int.from_bytes(data[start : start + size], "little")
+    return said + 256 if size == 2 else said
 
 
 def _compress_snappy(data: memoryview) -> bytes:

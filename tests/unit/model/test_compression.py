@@ -135,3 +135,19 @@ def test_unknown_codecs_are_named(codec: int) -> None:
         decompress(codec, b"", bytes_max=10)
     with pytest.raises(UnsupportedFormat, match=f"codec {codec} .*zstd"):
         compress(codec, b"")
+
+
+@pytest.mark.parametrize("size", [0, 1, 255, 256, 300, 65_791, 65_792, 70_000, 1 << 20])
+def test_zstd_frames_say_what_they_hold(size: int) -> None:
+    zstd = CODECS.index("zstd")
+    packed = compress(zstd, bytes(size))
+    assert decompress(zstd, packed, bytes_max=max(1, size)) == bytes(size)
+    if size:
+        with pytest.raises(RecordTooLarge):
+            decompress(zstd, packed, bytes_max=size - 1)
+    streamed = cramjam.zstd.Compressor()
+    streamed.compress(bytes(size))
+    unsaid = bytes(streamed.finish())
+    assert decompress(zstd, unsaid, bytes_max=1 << 21) == bytes(size)
+    twice = packed + unsaid
+    assert decompress(zstd, twice, bytes_max=1 << 22) == bytes(2 * size)

@@ -118,20 +118,20 @@ static inline bool take_short(const unsigned char **at, uint32_t *raw) {
     return true;
 }
 
-/* The same as `step_record` for a record of short numbers without headers, which most are, and
-with `GLANCE_BYTES` before `end`.  NULL says nothing: `step_record` decides. */
+/* Returns where a record ends that has short numbers, no headers and this offset delta, as most
+have, and `GLANCE_BYTES` before `end`.  NULL says nothing: `step_record` decides. */
 static inline const unsigned char *glance(
-    const unsigned char *at, const unsigned char *end, struct stepped *record) {
-    uint32_t length, delta, offset, key, value;
+    const unsigned char *at, const unsigned char *end, uint32_t index, uint32_t *delta,
+    uint32_t *key_null) {
+    uint32_t length, offset, key, value;
     if (!take_short(&at, &length) || length & 1 || (length >>= 1) > (uint64_t)(end - at))
         return NULL;
     const unsigned char *stop = at + length;
     at++;
-    if (!take_short(&at, &delta) || !take_short(&at, &offset) || !take_short(&at, &key))
+    if (!take_short(&at, delta) || !take_short(&at, &offset) || offset != index << 1 ||
+        !take_short(&at, &key))
         return NULL;
-    record->timestamp_delta = (int64_t)(delta >> 1) ^ -(int64_t)(delta & 1);
-    record->offset_delta = (int32_t)(offset >> 1) ^ -(int32_t)(offset & 1);
-    record->key_null = key & 1;
+    *key_null = key & 1;
     key = key & 1 ? 0 : key >> 1;
     /* Behind the key: the length of the value, three bytes at most, and the number of headers. */
     if (stop - at < (int64_t)key + 4) return NULL;
@@ -148,12 +148,24 @@ static inline int walk_records(
     struct walked *walked) {
     int64_t null_keys = 0, delta_min = INT64_MAX, delta_max = INT64_MIN, before = -1;
     struct stepped record;
+    uint32_t delta, key_null, known = UINT32_MAX; /* no short number is that large */
     for (int64_t index = 0; index < count; index++) {
-        const unsigned char *behind = NULL;
-        if (end - at >= GLANCE_BYTES) behind = glance(at, end, &record);
-        if (behind == NULL) behind = step_record(at, end, &record);
-        if (behind == NULL) return WALK_RECORD;
-        at = behind;
+        if (offset_last < 0 && end - at >= GLANCE_BYTES) {
+            const unsigned char *stop = glance(at, end, (uint32_t)index, &delta, &key_null);
+            if (stop != NULL) {
+                at = stop;
+                null_keys += key_null;
+                if (delta != known) {
+                    int64_t number = (int64_t)(delta >> 1) ^ -(int64_t)(delta & 1);
+                    known = delta;
+                    if (number < delta_min) delta_min = number;
+                    if (number > delta_max) delta_max = number;
+                }
+                continue;
+            }
+        }
+        at = step_record(at, end, &record);
+        if (at == NULL) return WALK_RECORD;
         if (offset_last < 0 ? record.offset_delta != index
                             : record.offset_delta <= before || record.offset_delta > offset_last)
             return WALK_RECORD;

@@ -233,11 +233,11 @@ def refused_records(
     """
     view = _view(payload, start, end)
     refused: list[tuple[int, int]] = []
-    for index, record in enumerate(walk(view, start, end, count, _I32_MAX)):
-        if len(refused) >= most:
-            break
+    for index, record in enumerate(walk(view, start, end, count if most > 0 else 0, _I32_MAX)):
         timestamp = i64(base_timestamp + record.timestamp_delta)
         early_or_late = timestamp != -1 and not timestamp_min <= timestamp <= timestamp_max
         if early_or_late or (keyed and record.key_null):
             refused.append((index, timestamp))
+            if len(refused) >= most:
+                break
     return refused

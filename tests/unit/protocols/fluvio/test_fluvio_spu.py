@@ -31,7 +31,6 @@ from pentalog.protocols.fluvio.codec import Reader, Writer
 
 PRODUCE, FETCH, FETCH_OFFSETS, STREAM, ACK = 0, 1, 1002, 1003, 1005
 COMMIT, FORGET, CONSUMERS = 1006, 1007, 1008
-MESSAGE_TOO_LARGE = 10
 
 
 def stored(broker: FluvioBroker, topic: str = "demo", partition: int = 0) -> list[Record]:
@@ -103,41 +102,6 @@ def test_compressed_batches_stay_compressed(demo: FluvioBroker, codec: int, pack
     spu.request(STREAM, stream_fetch("demo"))
     ((_, frame),) = spu.pushed()
     assert [value for _, _, value in read_streamed(frame).records] == [b"value " * 20] * 50
-
-
-def zipped(*values: bytes) -> bytes:
-    plain = their_batch(*values)
-    sent = bytearray(plain[:57] + bytes(cramjam.zstd.compress(plain[57:])))
-    struct.pack_into(">i", sent, 8, len(sent) - 12)
-    struct.pack_into(">h", sent, 21, 4)
-    struct.pack_into(">I", sent, 17, kernels.crc32c(bytes(sent[21:])))
-    return bytes(sent)
-
-
-def test_requests_behind_a_large_batch_wait_for_it(demo: FluvioBroker) -> None:
-    spu = demo.spu()
-    spu.request(PRODUCE, produce("demo", zipped(bytes(1 << 20))))
-    spu.request(PRODUCE, produce("demo", their_batch(b"small")))
-    assert spu.line.full
-    assert not spu.frames(), "neither is there yet"
-    spu.run()
-    spu.feed(b"")
-    spu.run()
-    assert [number for number, _ in spu.frames()] == [1, 2]
-    spu.request(STREAM, stream_fetch("demo", bytes_max=100))
-    spu.run()
-    ((_, frame),) = spu.pushed()
-    assert [offset for offset, _, _ in read_streamed(frame).records] == [0]
-    assert demo.broker.log.marks(Partition("demo", 0)).end == 2
-
-
-def test_small_batches_that_hold_much_are_refused(demo: FluvioBroker) -> None:
-    spu = demo.spu()
-    bomb = zipped(bytes(5 << 20))
-    (refused,) = read_produced(spu.ask(PRODUCE, produce("demo", bomb, bomb)))[0][1]
-    assert refused == (0, MESSAGE_TOO_LARGE, 0), "two of them are too much for one request"
-    assert not spu.line.full
-    assert demo.broker.log.marks(Partition("demo", 0)).end == 0
 
 
 def test_the_schema_id_travels_as_a_header(demo: FluvioBroker) -> None:

@@ -26,7 +26,6 @@ from rustlog_world import (
     produce,
     text,
 )
-from tests.support.logs import crooked, plant
 
 from pentalog.broker.port import Committed, Opened, TopicSpec
 from pentalog.kernels import batch_header
@@ -267,19 +266,6 @@ def test_a_full_disk(
     )
     said = peer.say(type="Produce", topic="demo", partition=0, records=["eA=="])
     assert (said["code"], said["message"]) == (507, "no space left: free some")
-
-
-@pytest.mark.parametrize("codec", [0, 4])
-def test_fetches_get_past_what_cannot_be_read(
-    world: RustLogWorld, peer: RustLogConnection, codec: int
-) -> None:
-    peer.ask(create("demo", 1))
-    append(world, batch.build([Record(b"a")], timestamp_ms=1000))
-    partition = world.disk.store.get(DEMO)
-    plant(partition, crooked([Record(b"v")] * 3, bytearray.clear, codec=codec))
-    append(world, batch.build([Record(b"b")], timestamp_ms=1000))
-    assert fetched(peer.ask(fetch("demo", 0, 0))) == ([b"a", b"b"], 5)
-    assert fetched(peer.ask(fetch("demo", 0, 2))) == ([b"b"], 5)
 
 
 def test_fetch_goes_over_batches_of_every_kind(
