@@ -73,7 +73,8 @@ def list_offset(client: socket.socket, topic: str, when_ms: int) -> tuple[int, i
     """(error code, timestamp, offset) of ListOffsets 1."""
     body = struct.pack(">ii", -1, 1) + string(topic) + struct.pack(">iiq", 1, 0, when_ms)
     found = ask(client, request(2, 1, 1, body))
-    return struct.unpack_from(">hqq", found, 4 + 2 + len(topic) + 4 + 4)  # type: ignore[return-value]
+    error, timestamp, offset = struct.unpack_from(">hqq", found, 4 + 2 + len(topic) + 4 + 4)
+    return error, timestamp, offset
 
 
 @pytest.fixture
@@ -131,8 +132,12 @@ def test_a_compacted_topic_takes_a_batch_of_many_records(tmp_path: Path) -> None
     count = 600_000
     data = packed(tiny_records(count, keyed=True), count, compression.ZSTD)
     with HostileWorld(tmp_path) as world, world.connect() as client:
+        oldest_ms = "9" * 15
         create(
-            client, "compacted", cleanup_policy="compact", message_timestamp_before_max_ms="9" * 15
+            client,
+            "compacted",
+            cleanup_policy="compact",
+            message_timestamp_before_max_ms=oldest_ms,
         )
 
         def attack() -> None:

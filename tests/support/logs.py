@@ -67,12 +67,7 @@ class LogBench:
         return self.log.append(at, memoryview(data))
 
     def plant(self, data: bytearray, *, at: Partition = AT) -> Appended:
-        """Store a batch that nobody may send, as a broker did that did not look inside."""
-        header = kernels.batch_header(data, 0)
-        sound = batch.build([Record(b"")] * header.records, timestamp_ms=header.max_timestamp)
-        facts = kernels.check_batches(sound, 0, len(sound))
-        partition = self.store.get(at)
-        return partition.append(memoryview(data), facts, partition.settings)
+        return plant(self.store.get(at), data)
 
     def settled(self, *values: bytes, at: Partition = AT, **options: Any) -> Appended:
         """Append and wait until it is durable; raises if it cannot become so."""
@@ -140,3 +135,11 @@ def crooked(
     payload = whole[batch.HEADER_BYTES :]
     spoil(payload)
     return batch.rebuild(header, payload, count=len(records), codec=codec)
+
+
+def plant(partition: PartitionLog, data: bytearray) -> Appended:
+    """Store a batch that nobody may send, as a broker did that did not look inside."""
+    header = kernels.batch_header(data, 0)
+    sound = batch.build([Record(b"")] * header.records, timestamp_ms=header.max_timestamp)
+    facts = kernels.check_batches(sound, 0, len(sound))
+    return partition.append(memoryview(data), facts, partition.settings)

@@ -72,9 +72,7 @@ class LocalLog:
             facts = kernels.check_batches(batches, 0, len(batches))
         return partition.append(batches, facts, opened)
 
-    def admission(
-        self, at: Partition, batches: memoryview, facts: Facts
-    ) -> Later[Admitted] | None:
+    def admission(self, at: Partition, batches: memoryview, facts: Facts) -> Later[Admitted] | None:
         partition = self._store.get(at)
         settings = partition.settings
         now_ms = self._runtime.now_ms()

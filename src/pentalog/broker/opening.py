@@ -235,9 +235,7 @@ def _part(
     if not count:
         return bytearray(), behind
     cut = header._replace(last_offset_delta=last)
-    part = batch.rebuild(
-        cut, memoryview(payload)[start:end], count=count, codec=compression.NONE
-    )
+    part = batch.rebuild(cut, memoryview(payload)[start:end], count=count, codec=compression.NONE)
     return part, behind if end == len(payload) else header.base_offset + last + 1
 
 

@@ -86,9 +86,7 @@ class Log(Protocol):
         `opened`: what `admission` gave back with these batches.
         """
 
-    def admission(
-        self, at: Partition, batches: memoryview, facts: Facts
-    ) -> Later[Admitted] | None:
+    def admission(self, at: Partition, batches: memoryview, facts: Facts) -> Later[Admitted] | None:
         """Open batches whose records must be looked at, and check each; None if none must be.
 
         The log does so itself in `append`, however long it takes; whoever may have to do with

@@ -138,9 +138,7 @@ class ClusterLog:
         self._metrics.appended_bytes += len(batches)
         return sent
 
-    def admission(
-        self, at: Partition, batches: memoryview, facts: Facts
-    ) -> Later[Admitted] | None:
+    def admission(self, at: Partition, batches: memoryview, facts: Facts) -> Later[Admitted] | None:
         """None: the cluster checks records itself."""
         return None
 
@@ -284,7 +282,7 @@ class ClusterLog:
     ) -> Steps[Opened]:
         found = yield self.read(at, offset, bytes_max=bytes_max, horizon=horizon)
         bytes_max = min(bytes_max, OPENED_AT_ONCE_MAX)
-        opened = yield self._openings.open(
+        opened: Opened = yield self._openings.open(
             at, offset, found, bytes_max=bytes_max, read_piece=_no_files
         )
         return opened

@@ -47,19 +47,19 @@ class RecordTooLarge(BrokerError): ...
 class BatchCorrupt(BrokerError): ...
 
 
-class RecordsRefused(BrokerError):
-    """Some records of a batch are at fault; `records` names them by index, each with a reason."""
+class RecordsRefused(Exception):
+    """The part of a refusal that names records by their index in the batch, each with a reason."""
 
     def __init__(self, text: str, *, records: Sequence[tuple[int, str]] = ()) -> None:
         super().__init__(text)
         self.records = records
 
 
-class InvalidRecord(RecordsRefused):
+class InvalidRecord(RecordsRefused, BrokerError):
     """The bytes are whole but the topic's rules refuse them (no key in a compacted topic, ...)."""
 
 
-class InvalidTimestamp(RecordsRefused): ...
+class InvalidTimestamp(RecordsRefused, BrokerError): ...
 
 
 class UnsupportedFormat(BrokerError):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.cursus_world import CursusBroker
+from tests.support.logs import crooked, plant
 
 from pentalog.broker import aggregates, named_producers, shared_rosters
 from pentalog.broker.port import TopicSpec
@@ -95,6 +96,25 @@ def test_versions_and_extents(world: CursusBroker) -> None:
     add(world, b"a", 2)
     assert extent(world, b"a") == Extent(2, 0, 3)
     assert extent(world, b"b") == Extent(1, 1, 2)
+
+
+@pytest.mark.parametrize("codec", [0, 4])
+def test_an_index_skips_what_cannot_be_read(tmp_path: Path, codec: int) -> None:
+    first = CursusBroker(tmp_path / "poisoned")
+    first.topics.create(TopicSpec(name="events", partitions=1))
+    add(first, b"a", 1)
+    plant(first.store.get(AT), crooked([Record(b"v", b"k")] * 3, bytearray.clear, codec=codec))
+    first.close()
+    second = CursusBroker(tmp_path / "poisoned")
+    second.state.write("DELETE FROM aggregate_marks")
+    second.state.write("DELETE FROM aggregates")
+    second.close()
+    third = CursusBroker(tmp_path / "poisoned")
+    assert extent(third, b"a") == Extent(1, 0, 1)
+    assert add(third, b"a", 2) != Conflict(1)
+    assert extent(third, b"a") == Extent(2, 0, 5)
+    assert third.metrics.unreadable_batches
+    third.close()
 
 
 def test_an_index_that_is_ahead_of_the_log_is_made_anew(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from pentalog.metrics import Metrics
 from pentalog.model import batch
 from pentalog.model.later import Later
 from pentalog.model.types import Ack, Appended, Horizon, Partition, Record
+from pentalog.protocols.kafka import records
 
 T = TypeVar("T")
 
@@ -156,7 +157,8 @@ class MemoryWire:
 
     def _feed(self, data: bytes) -> None:
         buffer = bytearray(self._left + data)
-        with self._world.disk.seeded():
+        # Apache Kafka keeps attribute bits that it does not know.
+        with self._world.disk.seeded(), patch.object(records, "OWN", 0):
             used = self._session.receive(memoryview(buffer))
         self._left = bytes(buffer[used:])
 

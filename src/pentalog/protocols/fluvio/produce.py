@@ -276,7 +276,7 @@ class Taking:
                 try:
                     translated = translate(self._data, min(_INLINE_BYTES_MAX, bytes_max))
                 except RecordTooLarge:
-                    self._offload(partial(translate, bytes_max=bytes_max))
+                    self._offload(translate, bytes_max)
                     return
                 self._append(entry, translated)
             except BrokerError as refusal:
@@ -301,7 +301,7 @@ class Taking:
 
         return translate
 
-    def _offload(self, translate: Callable[[memoryview], list[bytearray]]) -> None:
+    def _offload(self, translate: Translate, bytes_max: int) -> None:
         """Translate elsewhere, from a copy: the receive buffer is not kept."""
         call = self._writing.call
         if self._let_go is None:
@@ -309,12 +309,10 @@ class Taking:
             self._data = memoryview(bytearray(self._data))
             for entry, _ in self._left:
                 self._writing.wait(entry)
-        work = partial(translate, self._data)
+        work = partial(translate, self._data, bytes_max)
         call.context.runtime.offload(_LANE, work, self._translated)
 
-    def _translated(
-        self, translated: list[bytearray] | None, error: BaseException | None
-    ) -> None:
+    def _translated(self, translated: list[bytearray] | None, error: BaseException | None) -> None:
         entry, _ = self._left.pop()
         try:
             if isinstance(error, BrokerError):

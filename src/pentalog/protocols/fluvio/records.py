@@ -46,7 +46,8 @@ def to_log(
 ) -> list[bytearray]:
     """The log's batches, one for each of Fluvio's that has records.
 
-    Refused once what was compressed holds more than `bytes_max` in all.  With `joined_bytes_max` they are joined as long as they take no more than that, uncompressed.
+    Refused once what was compressed holds more than `bytes_max` in all.  With `joined_bytes_max`
+    they are joined as long as they take no more than that, uncompressed.
     """
     found: list[bytearray] = []
     waiting = Waiting(bytearray(), compression.NONE)

@@ -185,7 +185,7 @@ class KafkaSession:
                 if self._serving.busy:
                     return self._keep(split, number, item.start)
                 line: Line = self
-                if (metered or self._holds) and self._replies.full:
+                if self._holds or (metered and self._replies.full):
                     return self._keep(split, number, item.start)
                 if metered:
                     line = self._metered(item)
@@ -196,7 +196,8 @@ class KafkaSession:
                     self._violation("a Produce without acks was refused")
             else:
                 if (
-                    self._replies.full
+                    self._holds
+                    or self._replies.full
                     or self._serving.busy
                     or not self._serving.admit(item[1] - item[0])
                 ):

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 from tests.support.blipmq_world import AUTH, HELLO, BlipBroker, Connection
+from tests.support.logs import crooked, plant
 from tests.support.runtimes import SteppedRuntime
 
 from pentalog.broker.attempts import LocalAttempts
 from pentalog.broker.log import COMMIT_WAIT_MS_MAX
 from pentalog.config import Config, Secrets, load, plain
 from pentalog.log.files import Handle, RealFiles
-from pentalog.model.types import Partition
+from pentalog.model.types import Partition, Record
 from pentalog.protocols.blipmq import keys
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "cluster"))
@@ -140,6 +141,20 @@ def test_polls_wait_for_what_is_being_written(broker: BlipBroker) -> None:
     answers = frames_of(connection.ask(sent))
     assert [answer[20:] for answer in answers[:-1]] == [b"%d" % number for number in range(50)]
     assert answers[-1] == frame(8, 77)
+
+
+@pytest.mark.local_engine("plants a batch that a cluster would refuse")
+@pytest.mark.parametrize("codec", [0, 4])
+def test_polls_get_past_what_cannot_be_read(broker: BlipBroker, codec: int) -> None:
+    connection = broker.client()
+    subscription = subscribe(connection)
+    connection.ask(publish(b"a"))
+    poison = crooked([Record(b"v")] * 3, bytearray.clear, codec=codec)
+    plant(broker.store.get(Partition("demo", 0)), poison)
+    connection.ask(publish(b"b"))
+    answers = frames_of(connection.ask(poll(subscription) * 2 + frame(7, 77)))
+    assert [answer[20:] for answer in answers[:-1]] == [b"a", b"b"]
+    assert broker.metrics.unreadable_batches
 
 
 def test_polls_of_many_subscriptions_in_line(broker: BlipBroker) -> None:

@@ -70,6 +70,11 @@ class Line:
     def mute(self, delay_ms: int) -> None:
         raise AssertionError("Fluvio clients are not muted")
 
+    def hold(self) -> Callable[[], None]:
+        assert not self.full, "held already"
+        self.full = True
+        return self.make_room
+
     def make_room(self) -> None:
         self.full = False
         waiting, self._waiting = self._waiting, []

@@ -14,7 +14,7 @@ from kio.serial import entity_reader
 from pentalog import kernels
 from pentalog.broker.groups import LocalGroups
 from pentalog.broker.operation import Fixed
-from pentalog.broker.port import Broker, Topic, TopicSpec, Waiting
+from pentalog.broker.port import Admitted, Broker, Topic, TopicSpec, Waiting
 from pentalog.broker.state import State
 from pentalog.config import Config
 from pentalog.kernels import Facts
@@ -72,7 +72,7 @@ class MemoryLog:
         facts: Facts | None = None,
         *,
         parted: bool = False,
-        opened: object = None,
+        opened: LogSettings | None = None,
     ) -> Appended:
         assert not batches.readonly
         facts = facts or kernels.check_batches(batches, 0, len(batches))
@@ -88,8 +88,8 @@ class MemoryLog:
         self.appends.append((at, facts.batches))
         return Appended(at, base, self.end[at], -1, 0)
 
-    def admission(self, at: Partition, batches: memoryview, facts: Facts) -> None:
-        return None  # nothing must be opened elsewhere
+    def admission(self, at: Partition, batches: memoryview, facts: Facts) -> Later[Admitted] | None:
+        return None
 
     def settle(self, appended: Appended, ack: Ack) -> Later[Appended]:
         if ack is not Ack.DURABLE or self.held is None:
@@ -152,9 +152,6 @@ class MemoryLog:
         return Marks(0, end, end, end)
 
     def locate(self, at: Partition, when: Edge | int) -> Later[tuple[int, int]]:
-        return Later.now(self._located(at, when))
-
-    def _located(self, at: Partition, when: Edge | int) -> tuple[int, int]:
         best = (-1, -1)
         for data in self.batches.get(at, ()):
             for offset, record in batch.records_of(data, 0, bytes_max=1 << 20):
@@ -162,8 +159,8 @@ class MemoryLog:
                     if record.timestamp_ms > best[1]:
                         best = (offset, record.timestamp_ms)
                 elif isinstance(when, int) and record.timestamp_ms >= when:
-                    return offset, record.timestamp_ms
-        return best
+                    return Later.now((offset, record.timestamp_ms))
+        return Later.now(best)
 
     def size_bytes(self, at: Partition) -> int:
         return sum(map(len, self.batches.get(at, ())))

@@ -26,12 +26,14 @@ from rustlog_world import (
     produce,
     text,
 )
+from tests.support.logs import crooked, plant
 
-from pentalog.broker.port import Committed, TopicSpec
+from pentalog.broker.port import Committed, Opened, TopicSpec
 from pentalog.kernels import batch_header
 from pentalog.model import batch, compression
 from pentalog.model.batch import DOOR_MASK, DOOR_SHIFT, DOORS
-from pentalog.model.errors import PartitionNotFound, StorageFull
+from pentalog.model.errors import OffsetOutOfRange, PartitionNotFound, StorageFull
+from pentalog.model.later import Later
 from pentalog.model.types import Ack, Horizon, Partition, Record
 
 DEMO = Partition("demo", 0)
@@ -267,6 +269,19 @@ def test_a_full_disk(
     assert (said["code"], said["message"]) == (507, "no space left: free some")
 
 
+@pytest.mark.parametrize("codec", [0, 4])
+def test_fetches_get_past_what_cannot_be_read(
+    world: RustLogWorld, peer: RustLogConnection, codec: int
+) -> None:
+    peer.ask(create("demo", 1))
+    append(world, batch.build([Record(b"a")], timestamp_ms=1000))
+    partition = world.disk.store.get(DEMO)
+    plant(partition, crooked([Record(b"v")] * 3, bytearray.clear, codec=codec))
+    append(world, batch.build([Record(b"b")], timestamp_ms=1000))
+    assert fetched(peer.ask(fetch("demo", 0, 0))) == ([b"a", b"b"], 5)
+    assert fetched(peer.ask(fetch("demo", 0, 2))) == ([b"b"], 5)
+
+
 def test_fetch_goes_over_batches_of_every_kind(
     world: RustLogWorld, peer: RustLogConnection
 ) -> None:
@@ -339,6 +354,25 @@ def test_below_the_start(world: RustLogWorld, peer: RustLogConnection) -> None:
     }
     described = peer.say(type="DescribePartition", topic="demo", partition=0)
     assert (described["log_start_offset"], described["high_watermark"]) == (2, 3)
+
+
+def test_records_deleted_while_they_are_read(
+    world: RustLogWorld, peer: RustLogConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by the simulator, seed 701334: the answer was an error of the wrong offset."""
+    peer.ask(create("demo", 1))
+    for _ in range(3):
+        peer.ask(produce("demo", 0, b"x"))
+    log = world.disk.broker.log
+    reading: Later[Opened] = Later()
+    monkeypatch.setattr(log, "open", lambda *_, **__: reading)
+    peer.feed(fetch("demo", 0, 0))
+    monkeypatch.undo()
+    world.disk.topics.trim(DEMO, 2)
+    world.disk.topics.settle()
+    reading.refuse(OffsetOutOfRange("offset 0 outside 2..3 of demo-0", start=2, end=3))
+    peer.run()
+    assert fetched(peer.line.frames()[-1]) == ([], 0)
 
 
 def test_offsets_beyond_any_log(peer: RustLogConnection) -> None:

@@ -218,6 +218,8 @@ class _Serving:
                 del self._runs[0]
         if not alive or not self.serve():
             line.hang_up()
+            if self._let_go is not None:
+                self._let_go()
 
     def _refused(self, run: ProduceRun, refused: Exception, line: Line) -> bool:
         if run.acks:
