@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
+from functools import cache
 from types import NoneType
 from typing import Any, Final, get_args, get_origin
 from uuid import UUID
@@ -77,6 +78,16 @@ def has_arrays(key: int, version: int) -> bool:
     return bool(_arrays(load_request_schema(key, version)))
 
 
+def shapes(key: int, version: int) -> list[Shape]:
+    """The shapes in which a request differs."""
+    nested = [
+        element
+        for each in _arrays(load_request_schema(key, version))
+        if dataclasses.is_dataclass(element := get_args(_plain(each.type))[0]) and _arrays(element)
+    ]
+    return list(Shape) if nested else [Shape.WIDE]
+
+
 class _Builder:
     def __init__(self, world: World, row: Row, shape: Shape, padding: str) -> None:
         self._padding = padding
@@ -88,12 +99,12 @@ class _Builder:
     def entity(self, schema: Any, elements: int, number: int) -> dict[str, Any]:
         """Build one entity whose arrays have at most `elements` elements in all."""
         arrays = _arrays(schema)
-        given = [each for each in arrays if each.name not in self._row.fields]
+        given = [each for each in arrays if each.name not in self._row.fields] if arrays else []
         values: dict[str, Any] = {}
-        for each in dataclasses.fields(schema):
+        for each in _fields(schema):
             if each.name in self._row.fields:
                 values[each.name] = self._row.fields[each.name]
-            elif each in arrays:
+            elif arrays and each in arrays:
                 values[each.name] = self._array(each, elements // len(given))
             else:
                 values[each.name] = self._value(each, number)
@@ -118,7 +129,7 @@ class _Builder:
 
     def _value(self, each: Any, number: int) -> Any:
         kind = each.metadata.get("kafka_type")
-        if dataclasses.is_dataclass(_plain(each.type)):
+        if kind is None:
             return None if NoneType in get_args(each.type) else self.entity(each.type, 0, number)
         if each.name in _INDEXES and kind == "int32":
             return number
@@ -148,6 +159,12 @@ def _plain(kind: Any) -> Any:
     return kind
 
 
+@cache
+def _fields(schema: Any) -> tuple[Any, ...]:
+    return dataclasses.fields(schema)
+
+
+@cache
 def _arrays(schema: Any) -> list[Any]:
     return [each for each in dataclasses.fields(schema) if get_origin(_plain(each.type)) is tuple]
 

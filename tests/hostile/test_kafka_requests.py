@@ -124,9 +124,9 @@ def test_three_thousand_unknown_names_with_creation(world: HostileWorld) -> None
 
 
 def test_fetch_sessions_that_remember_ten_thousand_partitions(world: HostileWorld) -> None:
-    cost = world.measure(attack(world, fetch_session("large", 10_000), 60))
+    cost = world.measure(attack(world, fetch_session("large", 10_000), 20))
     print(cost)
-    cost.assert_bounded(rulers=40, memory_mib=64)
+    cost.assert_bounded(rulers=30, memory_mib=48)
 
 
 def test_a_header_of_a_million_tagged_fields(tmp_path: Path) -> None:

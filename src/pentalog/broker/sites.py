@@ -131,7 +131,7 @@ class Sites:
                 self._runtime.after(RETRY_MS, lambda: self._remove_settled(name, doomed))
             else:
                 # Many topics deleted by one request settle together.
-                self._turns.do(lambda: self._remove_some(name, doomed))
+                self._turns.wait(lambda: self._remove_some(name, doomed))
 
         self._settle().then(settled)
 

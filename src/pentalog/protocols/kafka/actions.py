@@ -93,7 +93,7 @@ def outcome(call: Call, fields: Fields) -> Generator[None, None, str]:
         return done
     if len(codes) == 1:
         return f"refused: {_word(*codes)}"
-    told = _listed(f"{label} {_word(code)}".strip() for label, code in refused)
+    told = _listed(refused, lambda one: f"{one[0]} {_word(one[1])}".strip())
     all_refused = all(codes)
     return f"refused: {told}" if all_refused else f"{done}, except {told}"
 
@@ -121,9 +121,8 @@ def _word(code: int) -> str:
     return ErrorCode(code).name
 
 
-def _listed(texts: Iterable[str]) -> str:
-    each = iter(texts)
-    shown = list(islice(each, _NAMES_MAX))
+def _listed(items: Iterable[Any], shown: Callable[[Any], str] = str) -> str:
+    each = iter(items)
+    named = ",".join(shown(item)[:_CHARACTERS_MAX] for item in islice(each, _NAMES_MAX))
     left = sum(1 for _ in each)
-    named = ",".join(str(text)[:_CHARACTERS_MAX] for text in shown)
     return f"{named} and {left} more" if left else named

@@ -22,6 +22,8 @@ def error_fields(flaw: Exception | None) -> dict[str, Any]:
     """The two fields by which an answer tells one part's error."""
     if flaw is None:
         return {"error_code": 0, "error_message": None}
+    # It holds the frames of whoever keeps it: garbage that only a long collection would find.
+    flaw.__traceback__ = None
     return {"error_code": code_of(flaw), "error_message": str(flaw)[:_TEXT_CHARACTERS_MAX]}
 
 

@@ -22,8 +22,8 @@ from pentalog.protocols.kafka.errors import ErrorCode
 SESSIONS_MAX: Final = 1000
 PARTITIONS_MAX: Final = 10_000
 """Partitions one session may hold; a client with more is served without a session."""
-KEPT_MAX: Final = 200_000
-"""Partitions that all sessions hold together: about 60 MB."""
+KEPT_MAX: Final = 100_000
+"""Partitions that all sessions hold together: about 30 MB."""
 OWNED_MAX: Final = KEPT_MAX // 2
 """Partitions that the sessions of one principal hold together, so that it cannot take all."""
 IDLE_MS_MIN: Final = 120_000

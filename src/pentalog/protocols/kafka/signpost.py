@@ -193,12 +193,12 @@ def _coordinator(call: Call, kind: int, key: str, said: Later[Said] | None) -> d
         return {**nobody, "error_code": error, "error_message": str(refusal)}
 
 
-def _identify(call: Call) -> None:
+def _identify(call: Call) -> Steps[None] | None:
     """Any node may; those who have transactions must ask their coordinator."""
-    if call.body.transactional_id is None:
-        k22_init_producer_id.serve(call)
-    else:
-        refer_to_coordinator(call)
+    if call.body.transactional_id is not None:
+        return refer_to_coordinator(call)
+    k22_init_producer_id.serve(call)
+    return None
 
 
 _OUR_OWN: Final = frozenset(

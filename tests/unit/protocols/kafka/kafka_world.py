@@ -188,6 +188,9 @@ class MemoryTopics:
     def create(self, spec: TopicSpec, *, dry_run: bool = False) -> Topic:
         return self.add(spec.name, spec.partitions or 1)
 
+    def prepare(self, spec: TopicSpec) -> Later[None]:
+        return Later.now(None)
+
     def delete(self, name: str) -> None:
         del self.known[name]
         self.version += 1

@@ -285,6 +285,9 @@ class _Answer:
         return any(isinstance(result, Exception) for result in self._results)
 
     def add(self, result: Later[Appended] | Exception) -> None:
+        if isinstance(result, Exception):
+            # Thousands of tracebacks would keep frames alive, and take long to be collected.
+            result.__traceback__ = result.__cause__ = result.__context__ = None
         self._results.append(result)
 
     def send(self) -> None:

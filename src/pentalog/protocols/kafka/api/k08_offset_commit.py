@@ -12,6 +12,7 @@ from typing import Any, Final
 from pentalog.broker.port import Committed, Fence
 from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import BrokerError
+from pentalog.model.later import Later
 from pentalog.model.types import Partition
 from pentalog.protocols.kafka.authorization import find, refusal_of
 from pentalog.protocols.kafka.codec import milliseconds
@@ -76,7 +77,7 @@ def _commit(
         body.generation_id_or_member_epoch,
         call.field("group_instance_id", None),
     )
-    written = []
+    written: list[Later[None]] = []
     try:
         for some in portions(list(offsets.items())):
             if written:

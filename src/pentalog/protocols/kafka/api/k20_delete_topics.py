@@ -25,7 +25,7 @@ class _Target(NamedTuple):
 
 
 def serve(call: Call) -> Steps[None]:
-    targets = _targets(call)
+    targets = yield from _targets(call)
     names = yield from call.each(targets, lambda target: _name(call, target))
     twice = repeated(name for name in names if name is not None)
     changed = False
@@ -44,14 +44,16 @@ def serve(call: Call) -> Steps[None]:
         changed = True
         return result
 
-    results = yield from call.each(list(zip(targets, names, strict=True)), delete, cost=STEP_COST)
+    results = yield from call.each(zip(targets, names, strict=True), delete, cost=STEP_COST)
     yield from answer_settled(call, {"responses": results}, results, changed=changed)
 
 
-def _targets(call: Call) -> list[_Target]:
+def _targets(call: Call) -> Steps[list[_Target]]:
     if call.version < 6:
-        return [_Target(name, None) for name in call.body.topic_names]
-    return [_Target(topic.name, topic.topic_id) for topic in call.body.topics]
+        return (yield from call.each(call.body.topic_names, lambda name: _Target(name, None)))
+    return (
+        yield from call.each(call.body.topics, lambda topic: _Target(topic.name, topic.topic_id))
+    )
 
 
 def _name(call: Call, target: _Target) -> str | None:

@@ -22,9 +22,12 @@ _TRIM_COST: Final = 8
 def serve(call: Call) -> Steps[None]:
     # As in Kafka, the last offset counts for a partition that is named again.
     wanted: dict[str, dict[int, Offset]] = {}
-    for topic in call.body.topics:
+
+    def join(topic: Any) -> None:
         indexes = wanted.setdefault(topic.name, {})
-        indexes |= {asked.partition_index: asked.offset for asked in topic.partitions}
+        indexes.update((asked.partition_index, asked.offset) for asked in topic.partitions)
+
+    yield from call.each(call.body.topics, join)
     topics: list[dict[str, Any]] = []
     allowed: list[tuple[dict[str, Any], Partition, int]] = []
     for name, indexes in wanted.items():

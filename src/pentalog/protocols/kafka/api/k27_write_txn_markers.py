@@ -14,9 +14,10 @@ from pentalog.model.later import Later
 from pentalog.model.types import Identity, Partition
 from pentalog.protocols.kafka.authorization import demand
 from pentalog.protocols.kafka.errors import code_of
-from pentalog.protocols.kafka.messages import Api, Call, Steps
+from pentalog.protocols.kafka.messages import Api, Call, Steps, portions
 
 _MARK_COST: Final = 8
+_MARKS_UNDER_WAY: Final = 100
 
 
 def serve(call: Call) -> Steps[None]:
@@ -47,16 +48,26 @@ def serve(call: Call) -> Steps[None]:
 
             # As in Kafka, a partition that is named again gets one marker.
             indexes = list(dict.fromkeys(topic.partition_indexes))
-            results = yield from call.each(indexes, mark, cost=_MARK_COST)
+            results: list[dict[str, Any]] = []
+            for some in portions(indexes, _MARKS_UNDER_WAY):
+                results += yield from call.each(some, mark, cost=_MARK_COST)
+                if len(waiting) >= _MARKS_UNDER_WAY:
+                    yield from _settle(waiting)
             topics.append({"name": topic.name, "partitions": results})
         answers.append({"producer_id": marker.producer_id, "topics": topics})
+    yield from _settle(waiting)
+    yield from call.reply({"markers": answers})
+
+
+def _settle(waiting: list[tuple[dict[str, Any], Later[None]]]) -> Steps[None]:
+    """Wait until the markers are on the disk, before more of them are written."""
     for result, later in waiting:
         yield later
         try:
             later.check()
         except BrokerError as refusal:
             result["error_code"] = code_of(refusal)
-    yield from call.reply({"markers": answers})
+    waiting.clear()
 
 
 API: Final = Api(27, "WriteTxnMarkers", 1, 2, serve, finishes=True)

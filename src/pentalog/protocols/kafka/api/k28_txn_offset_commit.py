@@ -38,7 +38,7 @@ def serve(call: Call) -> Steps[None]:
                 )
 
         yield from call.each(topic.partitions, take)
-    written = []
+    written: list[Later[None]] = []
     try:
         for some in portions(list(offsets.items())):
             if written:

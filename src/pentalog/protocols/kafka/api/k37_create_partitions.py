@@ -34,7 +34,7 @@ def serve(call: Call) -> Steps[None]:
             prepared.extend(_prepare(call, topic))
             wanted[topic.name] = topic.count
         except REFUSALS as refused:
-            wanted[topic.name] = refused
+            wanted[topic.name] = refused.with_traceback(None)
 
     yield from call.each(call.body.topics, plan, cost=8)
     yield from prepared

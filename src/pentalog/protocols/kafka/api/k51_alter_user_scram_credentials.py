@@ -6,6 +6,7 @@ Passwords never come: clients salt them first.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, Final
 
 from pentalog.broker.security import ANONYMOUS, Kind, Operation
@@ -19,18 +20,18 @@ from pentalog.protocols.kafka.scram import mechanism_of, verifier_of
 
 def serve(call: Call) -> Steps[None]:
     body = call.body
-    changes = [*body.deletions, *body.upsertions]
-    twice = repeated((change.name, change.mechanism) for change in changes)
     by_name: dict[str, list[Any]] = {}
-    for change in changes:
-        by_name.setdefault(change.name, []).append(change)
+    yield from call.each(
+        chain(body.deletions, body.upsertions),
+        lambda change: by_name.setdefault(change.name, []).append(change),
+    )
 
     def alter(name: str) -> dict[str, Any]:
         own = by_name[name]
         flaw: Exception | None = None
         try:
             demand(call.access, Operation.ALTER, Kind.CLUSTER)
-            if any((name, change.mechanism) in twice for change in own):
+            if repeated(change.mechanism for change in own):
                 raise Refused(
                     ErrorCode.duplicate_resource,
                     f"user {name[:249]!r} is changed twice for one mechanism: change it once",
