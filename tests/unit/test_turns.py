@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -71,10 +72,9 @@ def test_owners_alternate() -> None:
     turns = Turns(loop, 1)  # type: ignore[arg-type]
     done: list[str] = []
     assert turns.take()
-    for number in range(4):
-        turns.wait(lambda number=number: done.append(f"many {number}"), "many")  # type: ignore[misc]
-    for number in range(2):
-        turns.wait(lambda number=number: done.append(f"few {number}"), "few")  # type: ignore[misc]
+    for owner, count in (("many", 4), ("few", 2)):
+        for number in range(count):
+            turns.wait(partial(done.append, f"{owner} {number}"), owner)
     assert turns.waiting == 6
     while turns.waiting:
         loop.turn()
