@@ -137,6 +137,8 @@ def test_altering_settings_includes_describing_them(rules: LocalRules) -> None:
     [
         rule(name=""),
         rule(name="x" * 1025),
+        rule(Principal("User", "n" * 1020)),
+        rule(host="h" * 1025),
         rule(operation=Operation.CREATE_TOKENS),
         rule(kind=Kind.CLUSTER, operation=Operation.ALTER, name="other"),
         rule(kind=Kind.CLUSTER, operation=Operation.ALTER, name=CLUSTER_NAME, prefixed=True),

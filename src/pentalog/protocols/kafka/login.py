@@ -204,11 +204,12 @@ class Login:
 
     def _judge(self, conversation: Conversation, message: bytes, header: Header | None) -> None:
         self._waits = False
+        step = None
         try:
             step = conversation.hear(message)
-        except Exception:
-            self._context.access.end_attempt()
-            raise
+        finally:
+            if step is None:
+                self._context.access.end_attempt()
         if not step.ready:
             self._hold()
         step.then(lambda done: self._heard(done, header))
