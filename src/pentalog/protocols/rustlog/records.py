@@ -99,7 +99,7 @@ class Writing:
 
     def _refuse_many(self, data: memoryview, start: int, end: int, route: Route) -> int:
         """Refuse a request of too many records; returns where it ends, or 0 if it is not one."""
-        (size,) = LENGTH.unpack_from(data, start)
+        size: int = LENGTH.unpack_from(data, start)[0]
         behind = start + LENGTH.size + size
         at = start + LENGTH.size + 1
         at += 2 + int.from_bytes(data[at : at + 2], "big") + LENGTH.size
