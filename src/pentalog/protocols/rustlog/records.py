@@ -35,7 +35,7 @@ _ATTRIBUTES: Final = DOORS.index("rustlog") << DOOR_SHIFT
 _COUNT_BYTES: Final = 4
 LARGE_BYTES: Final = 2 << 20
 """A request that takes long to read, and as long to append."""
-RECORDS_MAX: Final = 500_000
+RECORDS_MAX: Final = 300_000
 """Records of one binary Produce: to copy each takes a few nanoseconds."""
 FETCH_BYTES_MAX: Final = 3 << 20
 """Read for one reply: to translate it takes a few milliseconds, and in base64 it fits a frame."""
