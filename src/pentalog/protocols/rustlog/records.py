@@ -12,7 +12,7 @@ from typing import Final
 
 from pentalog import kernels
 from pentalog.broker.port import Opened
-from pentalog.kernels import Facts
+from pentalog.kernels import Facts, RustlogRun
 from pentalog.model.batch import DOOR_SHIFT, DOORS
 from pentalog.model.errors import (
     BatchCorrupt,
@@ -84,6 +84,9 @@ class Writing:
         if run is None:
             return start
         requests = len(run.counts) // _COUNT_BYTES
+        if requests == 1 and len(run.batches) > LARGE_BYTES:
+            self._append_later(route, run)
+            return run.end
         try:
             appended = line.context.broker.log.append(route.at, memoryview(run.batches), run.facts)
         except BrokerError as refusal:
@@ -96,6 +99,24 @@ class Writing:
         line.context.metrics.requests += requests
         self._settle(PACKED, appended, run.counts, run.facts)
         return run.end
+
+    def _append_later(self, route: Route, run: RustlogRun) -> None:
+        """Append a large request in a turn of its own; nothing is served before that."""
+        line = self._line
+        release = line.replies.hold()
+
+        def append() -> None:
+            release()
+            line.context.metrics.requests += 1
+            try:
+                batches = memoryview(run.batches)
+                appended = line.context.broker.log.append(route.at, batches, run.facts)
+            except BrokerError as refusal:
+                line.refuse(PACKED, Produce(route.at.topic, route.at.index, []), refusal, None)
+            else:
+                self._settle(PACKED, appended, run.counts, run.facts)
+
+        line.context.runtime.soon(append)
 
     def _refuse_many(self, data: memoryview, start: int, end: int, route: Route) -> int:
         """Refuse a request of too many records; returns where it ends, or 0 if it is not one."""
