@@ -101,7 +101,7 @@ def json_rows() -> dict[type, Row]:
             text(type="OffsetCommit", group="g", topic=WIDE, partition=0, offset=1 << 64),
         ),
         messages.OffsetFetch: Row(
-            text(type="OffsetFetch", group="g" * 1_000_000, topic="t" * 1_000_000, partition=0),
+            text(type="OffsetFetch", group="g" * 500_000, topic="t" * 500_000, partition=0),
             text(type="OffsetFetch", group="g", topic=WIDE, partition=-1),
         ),
         messages.CreateTopic: Row(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger(__name__)
 
-DIRECTORIES_PER_TURN: Final = 8
+DIRECTORIES_PER_TURN: Final = 4
 RETRY_MS: Final = 1_000
 
 

@@ -163,23 +163,23 @@ def test_rustlog(bench: Bench) -> None:
 
 
 def test_blipmq(bench: Bench) -> None:
-    bench.broker.set_rules(STATES["allowed"].rules(_reading(), EDGE))
-    owner = bench.broker.connect("blipmq")
-    matrix_blipmq.log_in(owner, bench.key)
-    operations = list(matrix_blipmq.operations(matrix_blipmq.subscribed(owner)))
+    configured = Principal("User", "blipmq")
+    numbers = []
+    for key, who in ((bench.key, EDGE), (CONFIGURED_KEY, configured)):
+        bench.broker.set_rules(STATES["allowed"].rules(_reading(), who))
+        owner = bench.broker.connect("blipmq")
+        matrix_blipmq.log_in(owner, key)
+        numbers.append(matrix_blipmq.subscribed(owner))
+        owner.close()
+    operations = list(matrix_blipmq.operations(*numbers))
     assert covered(operations) == matrix_blipmq.REGISTRY
     ways = [
         Way("key of a user", logged_in(bench, "blipmq", bench.key)),
         Way("token", logged_in(bench, "blipmq", bench.token)),
-        Way(
-            "configured key",
-            logged_in(bench, "blipmq", CONFIGURED_KEY),
-            Principal("User", "blipmq"),
-        ),
+        Way("configured key", logged_in(bench, "blipmq", CONFIGURED_KEY), configured),
         Way("certificate", logged_in(bench, "blipmq+tls", CONFIGURED_KEY, certificate=True)),
     ]
     assert execute(bench, operations, ways) == 11 * 6 * 4
-    owner.close()
 
 
 def _reading() -> tuple[matrix_rustlog.Need, ...]:

@@ -343,7 +343,7 @@ def test_patience_with_nobody_ends(world: ClusterWorld, fleet: list[BlipGateway]
 def test_an_owner_with_other_keys(world: ClusterWorld, fleet: list[BlipGateway]) -> None:
     _, other = fleet
     peer = other.client()
-    peer.session._key = b"stolen"
+    peer.session._login = lambda _: b"stolen"
     answer = peer.ask(poll(3, 5) + PING)
     assert b"gateway 1 does not let this one in: invalid API key" in answer
     assert answer.endswith(PONG)

@@ -74,7 +74,7 @@ class Forwarding:
         self._correlations, self._size, self._relayed = correlations, len(data), False
         council = self._context.broker.council
         owner = council.owner
-        if owner is None or owner == council.me:
+        if owner is None or owner == council.me or not key:
             self._hang_up()
             self._unanswered("no gateway owns them at the moment")
             return

@@ -10,6 +10,8 @@ from pentalog import kernels
 
 FRAME_BYTES_MAX: Final = 16 << 20
 """Largest length a frame may name."""
+LOGIN_BYTES_MAX: Final = 160 << 10
+"""Before login: a hundredth of the largest frame, and room for the longest key."""
 NUMBER_FRAME_BYTES: Final = 21
 """Size of a POLL or ACK frame on the wire."""
 ID_BYTES: Final = 8

@@ -49,11 +49,13 @@ def owner(key: str, context: Context) -> Owner | None:
 def forwarded(key: str, found: Owner, council: Council) -> bytes:
     """What a gateway logs in with at another one, for a client that came with this key.
 
-    Where the key alone does not say who the client is, the gateway does.
+    Where the key alone does not say who the client is, the gateway does; nothing if it does not
+    know the gateways' secret yet.
     """
-    told = found.proof is not None or found.token_id or found.who in (ANONYMOUS, CONFIGURED)
-    if told or not council.secret:
+    if found.proof is not None or found.token_id or found.who in (ANONYMOUS, CONFIGURED):
         return key.encode()
+    if not council.secret:
+        return b""
     return f"{_GATEWAY}{council.secret}\n{found.who}".encode()
 
 

@@ -15,6 +15,8 @@ from pentalog.session import Usage
 
 BATCH_BYTES_MAX: Final = 1_000_000
 """Publishes are joined up to this size; just below what a topic takes unless it is told to."""
+LARGE_BYTES: Final = 4 << 20
+"""A message that takes long to take out of its frame, and as long to append."""
 _ROUTES_MAX: Final = 1_000
 _KEPT_NAME_BYTES_MAX: Final = 1_000
 """Routes by longer names are found anew: remembered, they could take much room."""

@@ -33,7 +33,7 @@ from pentalog.protocols.blipmq.frames import FRAME_BYTES_MAX, ID_BYTES, Frame, F
 from pentalog.protocols.blipmq.lookups import Asking, Item, Next
 from pentalog.protocols.blipmq.messages import Nack
 from pentalog.protocols.blipmq.parked import Parked
-from pentalog.protocols.blipmq.records import BATCH_BYTES_MAX, Routes
+from pentalog.protocols.blipmq.records import BATCH_BYTES_MAX, LARGE_BYTES, Routes
 from pentalog.session import Context, Replies
 
 _log: Final = logging.getLogger(__name__)
@@ -49,10 +49,6 @@ _FRAMES_PER_TURN: Final = 500
 _CAUTIOUS_BYTES: Final = 32 << 10
 _TOPICS_PER_TURN: Final = 4
 """Topics made in a turn because they were named: each is a directory and some files."""
-_LARGE_BYTES: Final = 4 << 20
-"""A message that takes long to take out of its frame, and as long to append."""
-LOGIN_FRAME_BYTES_MAX: Final = 160 << 10
-"""Before login: a hundredth of the largest frame, and room for the longest key."""
 _TAGS_PER_TURN: Final = 8_192
 """Acknowledgements settled in a turn."""
 _PAUSE_MS: Final = 0
@@ -106,6 +102,8 @@ class BlipmqSession:
         if self._forwarding.busy:
             self._forwarding.room()
             return 0
+        if self._replies.full:
+            return 0
         lapsed = self._lapsed()
         is_stranger = not self._authenticated
         split, end = self._split(data, self._forwarding.served())
@@ -117,13 +115,15 @@ class BlipmqSession:
             left -= 1
             if not left or self._routes.made >= made_max:
                 # Served in a moment, when others have had their turn.
-                self._cautious = True
                 replies.mute(_PAUSE_MS)
+            # The first is served in any case: to split a large frame may take all of a turn.
+            stops = left < _FRAMES_PER_TURN - 1 and replies.full
+            self._cautious = self._cautious or stops
             if not isinstance(item, PublishRun | NumberRun):
-                if replies.full:
-                    return item[0] - 4
-                frame = frames.read(data, *item)
                 begin, behind = item[0] - 4, item[1]
+                if stops:
+                    return begin
+                frame = frames.read(data, *item)
                 ready = self._ready(frame, frame.correlation, data, begin, behind)
                 if ready is None:
                     return begin
@@ -131,7 +131,7 @@ class BlipmqSession:
                 if ready:
                     self._serve(frame)
                 continue
-            if replies.full:
+            if stops:
                 return item.start
             ready = self._ready(item, item.correlations, data, item.start, item.end)
             if ready is None:
@@ -163,7 +163,7 @@ class BlipmqSession:
         split = partial(
             kernels.split_blipmq,
             timestamp_ms=self._context.runtime.now_ms(),
-            frame_bytes_max=LOGIN_FRAME_BYTES_MAX if stranger else self._frame_bytes_max,
+            frame_bytes_max=frames.LOGIN_BYTES_MAX if stranger else self._frame_bytes_max,
             batch_bytes_max=BATCH_BYTES_MAX,
         )
         end = min(len(data), start + _CAUTIOUS_BYTES) if self._cautious else len(data)
@@ -179,7 +179,7 @@ class BlipmqSession:
         if not self._authenticated:
             self._refuse(run.correlations, 401, UNAUTHENTICATED)
         elif isinstance(run, PublishRun):
-            if len(run.batch) > _LARGE_BYTES and run.facts.records == 1:
+            if len(run.batch) > LARGE_BYTES and run.facts.records == 1:
                 self._publish_later(run)
             else:
                 self._publish(run, data)
@@ -477,7 +477,7 @@ class BlipmqSession:
             return asked
         polls = memoryview(run.correlations)
         while polls:
-            if self._replies.full:
+            if len(polls) < len(run.correlations) and self._replies.full:
                 break
             try:
                 found = self._deliver(subscription, polls)

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 TEXT_BYTES_MAX: Final = 32_767
 _SHARED_BYTES_MIN: Final = 4_096
-ELEMENTS_MAX: Final = 2_000
+ELEMENTS_MAX: Final = 1_000
 """Elements of all lists and maps of one request: each takes a few microseconds to read."""
 _I16: Final = struct.Struct(">h")
 _U16: Final = struct.Struct(">H")

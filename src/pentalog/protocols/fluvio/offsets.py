@@ -51,9 +51,7 @@ def _finding(call: Call, groups: list[str], at: Partition | None) -> Iterator[No
         yield
         if not is_told(group) or not access.sees(Kind.GROUP, group):
             continue
-        settled = offsets.settled(group)
-        if not settled.ready:
-            asked.append(settled)
+        asked.append(offsets.settled(group))
         kept_by_group = offsets.committed(group, None if at is None else [at])
         yield
         for where, kept in kept_by_group.items():

@@ -111,6 +111,11 @@ class Turns:
             self._waiting.popleft()()
 
 
+def _once(run: Callable[[], None]) -> Iterator[None]:
+    run()
+    yield
+
+
 def raise_error(error: Exception | None) -> None:
     if error is not None:
         raise error
@@ -202,7 +207,7 @@ class FluvioSession:
 
         For what many connections are woken up for together.
         """
-        self.context.slices.run((run() for _ in range(1)), raise_error)
+        self.context.slices.run(_once(run), raise_error)
 
     def close(self) -> None:
         self.ended = True

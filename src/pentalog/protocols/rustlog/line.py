@@ -153,8 +153,13 @@ class Line:
 
         def settled(_: Later[None]) -> None:
             ends: dict[Partition, Offset] = {}
-            for each in waiting:
-                ends.update(each.value)
+            try:
+                for each in waiting:
+                    ends.update(each.value)
+            except BrokerError as refusal:
+                release()
+                self.refuse(dialect, request, refusal, place)
+                return
             if not self.closed:
                 self.slice(dialect, request, steps(ends), place, held=release)
 

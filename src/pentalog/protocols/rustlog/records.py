@@ -12,7 +12,7 @@ from typing import Final
 
 from pentalog import kernels
 from pentalog.broker.port import Opened
-from pentalog.kernels import Facts
+from pentalog.kernels import Facts, RustlogRun
 from pentalog.model.batch import DOOR_SHIFT, DOORS
 from pentalog.model.errors import (
     BatchCorrupt,
@@ -35,7 +35,7 @@ _ATTRIBUTES: Final = DOORS.index("rustlog") << DOOR_SHIFT
 _COUNT_BYTES: Final = 4
 LARGE_BYTES: Final = 2 << 20
 """A request that takes long to read, and as long to append."""
-RECORDS_MAX: Final = 500_000
+RECORDS_MAX: Final = 300_000
 """Records of one binary Produce: to copy each takes a few nanoseconds."""
 FETCH_BYTES_MAX: Final = 3 << 20
 """Read for one reply: to translate it takes a few milliseconds, and in base64 it fits a frame."""
@@ -84,6 +84,9 @@ class Writing:
         if run is None:
             return start
         requests = len(run.counts) // _COUNT_BYTES
+        if requests == 1 and len(run.batches) > LARGE_BYTES:
+            self._append_later(route, run)
+            return run.end
         try:
             appended = line.context.broker.log.append(route.at, memoryview(run.batches), run.facts)
         except BrokerError as refusal:
@@ -97,9 +100,27 @@ class Writing:
         self._settle(PACKED, appended, run.counts, run.facts)
         return run.end
 
+    def _append_later(self, route: Route, run: RustlogRun) -> None:
+        """Append a large request in a turn of its own; nothing is served before that."""
+        line = self._line
+        release = line.replies.hold()
+
+        def append() -> None:
+            release()
+            line.context.metrics.requests += 1
+            try:
+                batches = memoryview(run.batches)
+                appended = line.context.broker.log.append(route.at, batches, run.facts)
+            except BrokerError as refusal:
+                line.refuse(PACKED, Produce(route.at.topic, route.at.index, []), refusal, None)
+            else:
+                self._settle(PACKED, appended, run.counts, run.facts)
+
+        line.context.runtime.soon(append)
+
     def _refuse_many(self, data: memoryview, start: int, end: int, route: Route) -> int:
         """Refuse a request of too many records; returns where it ends, or 0 if it is not one."""
-        (size,) = LENGTH.unpack_from(data, start)
+        size: int = LENGTH.unpack_from(data, start)[0]
         behind = start + LENGTH.size + size
         at = start + LENGTH.size + 1
         at += 2 + int.from_bytes(data[at : at + 2], "big") + LENGTH.size
