@@ -27,6 +27,7 @@ from pentalog.server.front import Front
 from pentalog.server.kerberos import KerberosTickets
 from pentalog.server.keys import fetcher_of
 from pentalog.server.lifecycle import Loop, arrival, raise_file_limit, turns
+from pentalog.server.limits import SPARE_FILES
 from pentalog.server.listener import Listeners, ListenFailed
 from pentalog.server.listening import (
     check_open_listeners,
@@ -38,7 +39,6 @@ from pentalog.session import Address, Endpoint
 
 _log = logging.getLogger("pentalog.app")
 
-_SPARE_FILES: Final = 256
 _TURN_S: Final = 0.05
 """Recovery goes on for so long before others get their turn."""
 _TURNS: Final = 4
@@ -95,7 +95,7 @@ class App(Front):
         The http listener answers first.  `listening` is told of each as it opens.
         """
         files = raise_file_limit()
-        self._local.store.files_max = max(0, files - _SPARE_FILES)
+        self._local.store.files_max = max(0, files - SPARE_FILES)
         told = listening or tell_nobody
         try:
             early = await self._open_store(told)
@@ -127,11 +127,11 @@ class App(Front):
             said = blipmq_notice(self._config)
             if said is not None:
                 _log.info("%s", said)
-        if files < 2 * self._config.connections_max + _SPARE_FILES:
+        if files < 2 * self._config.connections_max + SPARE_FILES:
             _log.info(
                 "%d open files allowed: enough for about %d of connections_max=%d connections",
                 files,
-                max(0, (files - _SPARE_FILES) // 2),
+                max(0, (files - SPARE_FILES) // 2),
                 self._config.connections_max,
             )
 

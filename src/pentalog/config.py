@@ -113,7 +113,19 @@ class Config(SecuritySettings):
     )
     connections_max: int = _setting(10_000, "Connections at a time.", least=1)
     connections_per_address_max: int = _setting(
-        10_000, "Connections at a time from one address.", least=1
+        5_000, "Connections at a time from one IPv4 address, or one IPv6 network (/64).", least=1
+    )
+    connections_max_idle_ms: int = _setting(
+        600_000,
+        "A connection that is idle for this long is closed, where clients expect that; 0: never.",
+        least=-1,
+        most=_INT32_MAX,
+    )
+    hang_up_timeout_ms: int = _setting(
+        30_000,
+        "Time a client has to read its last answers before its connection is closed.",
+        least=1,
+        most=_INT32_MAX,
     )
     connection_reply_bytes_max: int = _setting(
         8 << 20,

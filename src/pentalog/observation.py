@@ -74,6 +74,10 @@ class Peer:
     """The protocol it has chosen, on a port that several share."""
     inspector: Callable[[], Inspector] | None = None
     """Reads its frames, on a port that several share."""
+    closes_idle: bool | None = None
+    """`session.Endpoint.closes_idle` of the protocol it has chosen, on such a port."""
+    pushed_to: bool = False
+    """Something is sent to it without a request: it may be silent for as long as it likes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from math import inf
 from typing import Final, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -52,15 +53,19 @@ class Turns:
     """Cuts work into turns of the loop: so many pieces in one, the others later, in order.
 
     A burst (thousands of members that join, or time out, at once) would otherwise be served
-    in one turn, in which nobody else is.
+    in one turn, in which nobody else is.  Where pieces differ in cost, the callers report what
+    each took (`spend`), and a turn ends as soon as its budget is used up as well.
     """
 
-    __slots__ = ("_left", "_most", "_runtime", "_scheduled", "_waiting")
+    __slots__ = ("_budget_s", "_left", "_most", "_runtime", "_scheduled", "_waiting", "left_s")
 
-    def __init__(self, runtime: Runtime, most: int) -> None:
+    def __init__(self, runtime: Runtime, most: int, budget_s: float = inf) -> None:
         self._runtime = runtime
         self._most = most
         self._left = most
+        self._budget_s = budget_s
+        self.left_s = budget_s
+        """Seconds of work that this turn has left; positive when `take` has said yes."""
         self._scheduled = False
         self._waiting: deque[Callable[[], None]] = deque()
 
@@ -71,13 +76,19 @@ class Turns:
 
     def take(self) -> bool:
         """May another piece be done in this turn?  If not, `wait`."""
-        if self._left == 0 or self._waiting:
+        if self._left == 0 or self.left_s <= 0 or self._waiting:
             return False
         self._left -= 1
         if self._left == 0:
             # Only now: a loop with little to do is not woken for turns nobody runs out of.
             self._schedule()
         return True
+
+    def spend(self, duration_s: float) -> None:
+        """Report how long a piece took."""
+        self.left_s -= duration_s
+        if self.left_s <= 0:
+            self._schedule()
 
     def wait(self, run: Callable[[], None]) -> None:
         """Do a piece when its turn has come."""
@@ -99,13 +110,14 @@ class Turns:
     def _next(self) -> None:
         self._scheduled = False
         self._left = self._most
+        self.left_s = self._budget_s
         waiting = self._waiting
         try:
-            while waiting and self._left > 0:
+            while waiting and self._left > 0 and self.left_s > 0:
                 self._left -= 1
                 waiting.popleft()()
         finally:
-            if waiting or self._left == 0:
+            if waiting or self._left == 0 or self.left_s <= 0:
                 self._schedule()
 
 

@@ -77,6 +77,31 @@ def test_a_loop_with_little_to_do_is_not_woken() -> None:
     assert turns.take()
 
 
+def test_a_turn_ends_when_its_budget_is_used_up() -> None:
+    loop = Loop()
+    turns = Turns(loop, 100, budget_s=0.004)  # type: ignore[arg-type]
+    done: list[int] = []
+
+    def piece(number: int) -> Callable[[], None]:
+        def run() -> None:
+            done.append(number)
+            turns.spend(0.003)
+
+        return run
+
+    for number in range(6):
+        turns.do(piece(number))
+    assert done == [0, 1]
+    loop.turn()
+    assert done == [0, 1, 2, 3]
+    loop.turn()
+    assert done == [0, 1, 2, 3, 4, 5]
+    assert not turns.take()
+    loop.turn()
+    assert turns.take()
+    assert turns.left_s == 0.004
+
+
 def test_a_mistake_in_one_piece_does_not_keep_the_others() -> None:
     loop = Loop()
     turns = Turns(loop, 1)  # type: ignore[arg-type]

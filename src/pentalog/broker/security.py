@@ -318,6 +318,7 @@ class Access:
         "guarded",
         "host",
         "listener",
+        "proven",
         "remembered",
         "rules",
         "version",
@@ -338,6 +339,8 @@ class Access:
         self.host = host
         """The peer's address, without its port."""
         self.listener = listener
+        self.proven = False
+        """A login on this connection has succeeded."""
         self.by_token = False
         """Logged in by a delegation token, which must not make others."""
         self.guarded = rules.enforced
@@ -366,6 +369,7 @@ class Access:
     def become(self, who: Principal, mechanism: str, *, by_token: bool = False) -> None:
         """The connection has logged in."""
         self.who = who
+        self.proven = True
         self.by_token = by_token
         self._ask(self._open_rules)
         self._attempts.succeeded(self.host)

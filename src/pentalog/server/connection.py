@@ -11,21 +11,17 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Callable
-from dataclasses import dataclass
-from enum import IntFlag
+from math import inf
 from typing import Final, cast
 
-from pentalog.broker.port import Broker
-from pentalog.broker.security import ANONYMOUS, Access, Attempts, Audit, Principal
-from pentalog.config import Config, Listen
-from pentalog.metrics import Metrics, Traffic
+from pentalog.broker.security import ANONYMOUS, Access, Principal
+from pentalog.config import Listen
+from pentalog.metrics import Traffic
 from pentalog.observation import Peer
-from pentalog.runtime import Runtime, Slices, Turns
+from pentalog.runtime import Turns
 from pentalog.server.buffer import BUSY_BYTES, IDLE_BYTES, KEPT_BYTES, ReceiveBuffer
-from pentalog.server.limits import Limits
-from pentalog.server.observation import LocalObservation
-from pentalog.server.outbox import Outbox
+from pentalog.server.door import Door, Pause, Rank
+from pentalog.server.outbox import Outbox, OutboxLimits
 from pentalog.server.tap import Tap
 from pentalog.session import Address, Context, Endpoint, Session
 
@@ -33,51 +29,21 @@ _log = logging.getLogger("pentalog.server")
 
 _TURN_BYTES: Final = 1 << 20
 """Received at most before other connections get their turn."""
-SERVED_PER_TURN: Final = 64
-"""Reads that are served in one turn of the loop, of all connections together."""
-COSTLY_PER_TURN: Final = 16
-"""The same, for reads that begin with a costly request."""
+_COSTLY_S: Final = 0.001
+"""A connection whose last read took longer than this has its next one served as a costly one."""
 _LINGER_S: Final = 1.0
+_STRANGERS_SHARE: Final = 100
+"""Clients that have not logged in, where they must, have a hundredth of what others have."""
+_LOGIN_REPLY_BYTES: Final = 64 << 10
+_LOGIN_PLACES: Final = 4
 _DISCARD: Final = memoryview(bytearray(64 << 10))
 _FRAME_HEAD_BYTES: Final = 4
-
-
-class _Pause(IntFlag):
-    """Why a connection is not read from."""
-
-    FULL = 1
-    TURN_OVER = 2
-    MEMORY = 4
-    STOPPING = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Door:
-    """What the connections of one listener share."""
-
-    loop: asyncio.AbstractEventLoop
-    endpoint: Endpoint
-    listener: Listen
-    broker: Broker
-    runtime: Runtime
-    config: Config
-    metrics: Metrics
-    limits: Limits
-    advertised: Callable[[str, Listen, str], Address]
-    """Endpoint name, listener and the host this client reached us at, to the address it is told."""
-    audit: Audit
-    attempts: Attempts
-    connections: set[Connection]
-    turns: Turns
-    costly_turns: Turns
-    """Shorter ones, for costly requests: whoever asks for little need not wait behind them."""
-    slices: Slices
-    observation: LocalObservation
 
 
 class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_buffer",
+        "_costly",
         "_door",
         "_host",
         "_lingering",
@@ -86,12 +52,17 @@ class Connection(asyncio.BufferedProtocol):
         "_paused",
         "_peer_done",
         "_reached_at",
+        "_rested_bytes",
         "_session",
+        "_stranger",
+        "_stranger_bytes",
         "_swept_bytes",
         "_tap",
         "_transport",
         "_turn_bytes",
         "_turned_away",
+        "_turns",
+        "_used_s",
         "known",
         "number",
         "peer",
@@ -106,17 +77,23 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, door: Door) -> None:
         self._door = door
+        self._costly = False
         self._host: str | None = None
         self._lingering: asyncio.TimerHandle | None = None
         self._offered = 0
-        self._paused = _Pause(0)
+        self._paused = Pause(0)
         self._peer_done = False
         self._reached_at = ""
+        self._rested_bytes = 0
         self._session: Session | None = None
+        self._stranger = False
+        self._stranger_bytes = 0
         self._swept_bytes = 0
         self._tap: Tap | None = None
         self._turn_bytes = 0
-        self._turned_away: str | None = None
+        self._turned_away = False
+        self._turns = door.turns
+        self._used_s = 0.0
         self.known = Peer()
         self.number = 0
         self.peer = "?"
@@ -143,7 +120,7 @@ class Connection(asyncio.BufferedProtocol):
         self._tap = self._outbox.tap = tap
         if tap is not None:
             # A session that had to stop may have cut up what lies here.
-            tap.hears = not self._paused & _Pause.FULL
+            tap.hears = not self._paused & (Pause.FULL | Pause.TURN_OVER)
             if tap.hears:
                 tap.received(self._buffer.content())
             tap.aligned = self._outbox.between_answers
@@ -151,11 +128,25 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def idle(self) -> bool:
         """Every accepted request has been answered and the answers have left."""
-        return self._outbox.idle and not self._paused & _Pause.TURN_OVER
+        return self._outbox.idle and not self._paused & Pause.TURN_OVER
 
     @property
     def queued_bytes(self) -> int:
         return self._outbox.queued_bytes
+
+    @property
+    def standing(self) -> tuple[int, float]:
+        if self._stranger:
+            self._recognise()
+        if self._turned_away or self._outbox.ending:
+            rank = Rank.ENDING
+        elif self._session is None or self._stranger:
+            rank = Rank.STRANGER
+        elif self.idle and not self.known.pushed_to:
+            rank = Rank.IDLE
+        else:
+            rank = Rank.BUSY
+        return rank, self._used_s
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports have the methods without being of the class.
@@ -164,7 +155,7 @@ class Connection(asyncio.BufferedProtocol):
         name = transport.get_extra_info("peername") or ("unknown", 0)
         own = transport.get_extra_info("sockname") or ("127.0.0.1", 0)
         self.peer = str(Address(name[0], name[1]))
-        if not door.limits.admit(name[0], IDLE_BYTES):
+        if not door.limits.admit(name[0], self, IDLE_BYTES):
             self._transport.abort()
             return
         quotas = door.broker.quotas
@@ -175,7 +166,9 @@ class Connection(asyncio.BufferedProtocol):
         try:
             way_out = _duplicate(self._transport)
         except OSError as error:
-            door.limits.dismiss(name[0], IDLE_BYTES)
+            door.limits.dismiss(self, IDLE_BYTES)
+            # The next one gets in, if another address has taken more than its share.
+            door.limits.make_way(name[0])
             door.limits.warn(
                 "files",
                 f"connection from {name[0]} closed: {error.strerror}; "
@@ -191,20 +184,23 @@ class Connection(asyncio.BufferedProtocol):
         outbox.ended = self._hang_up
         outbox.failed = self._fail
         self.since_ms = door.runtime.now_ms()
+        self._used_s = door.runtime.monotonic()
         self.number = door.observation.next_number()
         door.connections.add(self)
         self._admitted()
 
     def _make_outbox(self, way_out: socket.socket) -> Outbox:
         door = self._door
-        return Outbox(
-            door.loop,
-            way_out,
-            self.traffic,
-            in_order=door.endpoint.in_order,
-            memory_bytes_max=door.config.connection_reply_bytes_max,
-            places_max=door.endpoint.in_flight_max,
-        )
+        return Outbox(door.loop, way_out, self.traffic, door.turns, **self._outbox_limits())
+
+    def _outbox_limits(self) -> OutboxLimits:
+        door = self._door
+        return {
+            "in_order": door.endpoint.in_order,
+            "memory_bytes_max": door.config.connection_reply_bytes_max,
+            "places_max": door.endpoint.in_flight_max,
+            "farewell_s": door.config.hang_up_timeout_ms / 1000,
+        }
 
     def _admitted(self) -> None:
         """The connection counts; what it is to be asked first, if anything, is asked here."""
@@ -225,6 +221,13 @@ class Connection(asyncio.BufferedProtocol):
             audit=door.audit,
             attempts=door.attempts,
         )
+        self._stranger = who == ANONYMOUS and self._demands_login
+        if self._stranger:
+            limits = self._outbox_limits()
+            self._outbox.allow(
+                max(limits["memory_bytes_max"] // _STRANGERS_SHARE, _LOGIN_REPLY_BYTES),
+                max(limits["places_max"] // _STRANGERS_SHARE, _LOGIN_PLACES),
+            )
         context = Context(
             broker=door.broker,
             runtime=door.runtime,
@@ -245,6 +248,21 @@ class Connection(asyncio.BufferedProtocol):
         except Exception:
             self._blame_ourselves()
 
+    @property
+    def _demands_login(self) -> bool:
+        endpoint = self._door.endpoint
+        return endpoint.authenticates or bool(self._door.listener.demands & endpoint.demands)
+
+    def _recognise(self) -> None:
+        """Give a client that has logged in meanwhile what all others have."""
+        if self.who is None or not self.who.proven:
+            return
+        self._stranger = False
+        limits = self._outbox_limits()
+        self._outbox.allow(limits["memory_bytes_max"], limits["places_max"])
+        self._door.limits.settle_stranger(self._stranger_bytes)
+        self._stranger_bytes = 0
+
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._lingering is not None:
             return _DISCARD
@@ -262,24 +280,15 @@ class Connection(asyncio.BufferedProtocol):
         if self._tap is not None:
             self._tap.hears = self._tap.hears or len(buffer) == nbytes
             self._tap.received(buffer.content()[-nbytes:])
-        if nbytes == self._offered and buffer.size < BUSY_BYTES:
+        if nbytes == self._offered and buffer.size < BUSY_BYTES and not self._stranger:
             self._resize(BUSY_BYTES)
-        door = self._door
-        costly = door.endpoint.costly
-        turns = door.turns
-        if costly is not None and costly(buffer.content()):
-            turns = door.costly_turns
-        if not turns.take():
-            self._turn_bytes = 0
-            self._pause(_Pause.TURN_OVER)
-            turns.wait(self._serve_late)
-            return
-        self._serve()
-        if self._turn_bytes >= _TURN_BYTES:
-            # Otherwise a busy producer is read from for tens of milliseconds on end.
-            self._turn_bytes = 0
-            self._pause(_Pause.TURN_OVER)
-            door.loop.call_soon(self._next_turn)
+        if self._take_turn():
+            self._serve()
+            if self._turn_bytes >= _TURN_BYTES and not self._paused & Pause.TURN_OVER:
+                # Otherwise a busy producer is read from for tens of milliseconds on end.
+                self._turn_bytes = 0
+                self._pause(Pause.TURN_OVER)
+                self._door.loop.call_soon(self._next_turn)
 
     def eof_received(self) -> bool:
         self._peer_done = True
@@ -291,8 +300,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._lingering is not None:
             self._lingering.cancel()
-        if self._turned_away is not None:
-            self._door.limits.dismiss(self._turned_away, IDLE_BYTES)
+        if self._turned_away:
+            self._door.limits.dismiss(self, IDLE_BYTES)
         if self._host is None:
             return
         door = self._door
@@ -300,12 +309,13 @@ class Connection(asyncio.BufferedProtocol):
         door.observation.gone(self)
         door.limits.forget(self)
         self._outbox.close()
-        door.limits.dismiss(self._host, self._buffer.size)
+        door.limits.settle_stranger(self._stranger_bytes)
+        door.limits.dismiss(self, self._buffer.size)
         self._close_session()
 
     def stop(self) -> None:
         """Take no more requests; what was accepted is still answered."""
-        self._pause(_Pause.STOPPING)
+        self._pause(Pause.STOPPING)
 
     def finish(self) -> None:
         """Hang up after what is queued."""
@@ -337,14 +347,69 @@ class Connection(asyncio.BufferedProtocol):
         )
         self.abort()
 
+    def make_way(self) -> None:
+        self._door.limits.warn(
+            "crowd",
+            f"{self.peer} closed: a client of another address needs its place; raise "
+            "connections_max and the limit of open files, or lower connections_per_address_max",
+        )
+        if self._turned_away:
+            self._transport.abort()
+        else:
+            self.abort()
+
+    def close_if_idle(self, idle_s: float) -> None:
+        if self._turned_away or self._outbox.ending:
+            return
+        moved_bytes = self.traffic.received_bytes + self.traffic.sent_bytes
+        now_s = self._door.runtime.monotonic()
+        waits = self._paused or not self._outbox.idle or self.known.pushed_to
+        if moved_bytes != self._rested_bytes or waits:
+            self._rested_bytes = moved_bytes
+            self._used_s = now_s
+        elif now_s - self._used_s > idle_s and self._closes_idle:
+            _log.info("%s closed: it was idle for %d s", self.peer, now_s - self._used_s)
+            self.finish()
+
+    @property
+    def _closes_idle(self) -> bool:
+        chosen = self.known.closes_idle
+        return self._door.endpoint.closes_idle if chosen is None else chosen
+
+    def _take_turn(self) -> bool:
+        """May what was received be served now?  If not, it is served in a later turn."""
+        door = self._door
+        costly = door.endpoint.costly
+        if self._costly or (costly is not None and costly(self._buffer.content())):
+            self._turns = door.costly_turns
+        else:
+            self._turns = door.turns
+        if self._turns.take():
+            return True
+        self._await_turn(self._turns)
+        return False
+
+    def _await_turn(self, turns: Turns) -> None:
+        self._turn_bytes = 0
+        self._turns = turns
+        self._pause(Pause.TURN_OVER)
+        turns.wait(self._serve_late)
+
     def _serve(self) -> None:
+        """Serve what was received until this connection's share of the turn is used up."""
         buffer, outbox = self._buffer, self._outbox
         session = self._session
         if session is None or outbox.ending:
             buffer.used(len(buffer))
             return
+        if self._stranger:
+            self._recognise()
+        door, turns = self._door, self._turns
+        self._used_s = start_s = door.runtime.monotonic()
+        outbox.until_s = start_s + turns.left_s
+        outbox.interrupted = False
         outbox.holding = True
-        metrics = self._door.metrics
+        metrics = door.metrics
         appended_records = metrics.appended_records
         try:
             used = session.receive(buffer.content())
@@ -353,19 +418,26 @@ class Connection(asyncio.BufferedProtocol):
             self._blame_ourselves()
             return
         outbox.holding = False
+        outbox.until_s = inf
         # Nobody else's session runs meanwhile: what was appended came from here.
         self.traffic.received_records += metrics.appended_records - appended_records
         full = outbox.full
         outbox.flush()
         buffer.used(used)
+        duration_s = door.runtime.monotonic() - start_s
+        turns.spend(duration_s)
+        self._costly = duration_s > _COSTLY_S
         if outbox.ending:
             buffer.used(len(buffer))
             return
         if full:
             # The session may have left whole frames behind: it goes on when there is room,
             # although no new bytes come.
-            self._pause(_Pause.FULL)
+            self._pause(Pause.FULL)
             outbox.await_room()
+        elif outbox.interrupted and len(buffer):
+            self._await_turn(door.costly_turns)
+            return
         if not len(buffer):
             if buffer.size > KEPT_BYTES:
                 self._resize(BUSY_BYTES)
@@ -378,6 +450,11 @@ class Connection(asyncio.BufferedProtocol):
         buffer.tidy(wanted)
         if not buffer.stuffed:
             return
+        if self._stranger:
+            self._recognise()
+        if self._stranger:
+            self._make_space_for_login(wanted)
+            return
         size = buffer.size_for(
             wanted, frame_bytes_max=self._door.config.frame_bytes_max + _FRAME_HEAD_BYTES
         )
@@ -385,15 +462,33 @@ class Connection(asyncio.BufferedProtocol):
             _log.error("%s closed: its session is stuck on %d bytes", self.peer, len(buffer))
             self.abort()
         elif not self._resize(size):
-            self._pause(_Pause.MEMORY)
+            self._pause(Pause.MEMORY)
             self._door.limits.wait(self, lambda: self._retry_grow(size))
+
+    def _make_space_for_login(self, wanted: int) -> None:
+        """Make room for a frame of a client that has to log in first, if that is small."""
+        limits, buffer = self._door.limits, self._buffer
+        size_max = self._door.endpoint.login_bytes_max + _FRAME_HEAD_BYTES
+        size = max(buffer.size, min(max(wanted, 2 * buffer.size), size_max))
+        grown = size - buffer.size
+        if wanted > size_max or not grown:
+            flaw = f"a frame of {wanted} bytes before its login; accepted are {size_max}"
+        elif not limits.take_for_stranger(grown):
+            flaw = "clients that have not logged in hold all memory they may have"
+        else:
+            self._stranger_bytes += grown
+            buffer.replace(size)
+            limits.grown.add(self)
+            return
+        limits.warn("login", f"{self.peer} closed: {flaw}")
+        self.abort()
 
     def _retry_grow(self, size: int) -> bool:
         if self._outbox.ending:
             return True
         if not self._resize(size):
             return False
-        self._resume(_Pause.MEMORY)
+        self._resume(Pause.MEMORY)
         return True
 
     def _resize(self, size: int) -> bool:
@@ -410,39 +505,42 @@ class Connection(asyncio.BufferedProtocol):
         buffer.replace(size)
         if size <= IDLE_BYTES:
             limits.grown.discard(self)
+            limits.settle_stranger(self._stranger_bytes)
+            self._stranger_bytes = 0
         limits.give_back(freed)
         return True
 
     def _go_on(self) -> None:
         """There is room for answers again: first what was left behind, then new bytes."""
-        if self._paused & _Pause.STOPPING:
+        if self._paused & Pause.STOPPING:
             return
-        self._paused &= ~_Pause.FULL
-        if len(self._buffer):
+        self._paused &= ~Pause.FULL
+        if len(self._buffer) and self._take_turn():
             self._serve()
-        self._resume(_Pause(0))
+        self._resume(Pause(0))
 
     def _next_turn(self) -> None:
-        self._resume(_Pause.TURN_OVER)
+        self._resume(Pause.TURN_OVER)
 
     def _serve_late(self) -> None:
         """The turn this connection had to wait for."""
+        self._paused &= ~Pause.TURN_OVER
         if len(self._buffer) and not self._transport.is_closing():
             self._serve()
-        self._resume(_Pause.TURN_OVER)
+        self._resume(Pause(0))
 
     def _take_leave(self) -> None:
         """The peer sends nothing more: what it could still be told is let go."""
         self._close_session()
         self._outbox.give_up_places()
 
-    def _pause(self, why: _Pause) -> None:
+    def _pause(self, why: Pause) -> None:
         if not self._paused and not self._transport.is_closing():
             with contextlib.suppress(RuntimeError):  # the peer has closed meanwhile
                 self._transport.pause_reading()
         self._paused |= why
 
-    def _resume(self, why: _Pause) -> None:
+    def _resume(self, why: Pause) -> None:
         self._paused &= ~why
         if not self._paused and not self._transport.is_closing() and not self._peer_done:
             with contextlib.suppress(RuntimeError):
@@ -454,7 +552,7 @@ class Connection(asyncio.BufferedProtocol):
         Closed at once, its owner would be back at once.
         """
         limits = self._door.limits
-        self._turned_away = host
+        self._turned_away = True
         self._lingering = self._door.loop.call_later(delay_ms / 1000, self._transport.abort)
         limits.warn("rate", f"connection from {host} refused: its quota of connections is used up")
 
@@ -470,8 +568,8 @@ class Connection(asyncio.BufferedProtocol):
             self.abort()
             return
         self._lingering = self._door.loop.call_later(_LINGER_S, self.abort)
-        self._paused = _Pause(0)
-        self._resume(_Pause(0))
+        self._paused = Pause(0)
+        self._resume(Pause(0))
 
     def _fail(self, reason: str) -> None:
         _log.debug("%s closed: %s", self.peer, reason)

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, deque
-from collections.abc import Callable
+import resource
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 from pentalog.config import Config
 from pentalog.metrics import Metrics
+from pentalog.runtime import Slices
+from pentalog.server.addresses import Addresses, block_of
 
 _log = logging.getLogger("pentalog.server")
 
 _SWEEP_INTERVAL_S: Final = 5.0
 _WARNING_INTERVAL_S: Final = 10.0
+SPARE_FILES: Final = 256
+"""Open files besides those of connections and segments."""
+_FILES_PER_CONNECTION: Final = 2
+_STRANGERS_SHARE: Final = 100
+"""Clients that have not logged in, where they must, have a hundredth of all receive memory."""
+_LOOKED_AT: Final = 64
+"""Connections whose idleness is checked in one step."""
 
 
 class Guest(Protocol):
@@ -29,19 +40,39 @@ class Guest(Protocol):
     def evict(self) -> None:
         """Close, so that others can go on: all memory is held by those who wait for more."""
 
+    @property
+    def standing(self) -> tuple[int, float]:
+        """The connection with the least is closed first: its kind, then its last request."""
+
+    def make_way(self) -> None:
+        """Close, so that a client from another address can connect."""
+
+    def close_if_idle(self, idle_s: float) -> None:
+        """Close if nothing was sent either way, or waited for, for so long."""
+
 
 class Limits:
     """Counts what is taken and says no; one per server."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, config: Config, metrics: Metrics) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, config: Config, metrics: Metrics, slices: Slices
+    ) -> None:
         self.grown: set[Guest] = set()
         """Connections with more than the least receive memory."""
         self._loop = loop
         self._config = config
         self._metrics = metrics
+        self._slices = slices
         self._connections = 0
-        self._by_address: Counter[str] = Counter()
+        self._possible = _possible_connections()
+        self._guests: dict[Guest, str] = {}
+        self._leaving = 0
+        """Connections that were closed for others and are not gone yet."""
+        self._addresses: Addresses[Guest] = Addresses()
         self._receive_bytes = 0
+        self._strangers_bytes = 0
+        self._looking = False
+        self._stop_looking: Callable[[], None] = _nothing
         self._waiting: deque[tuple[Guest, Callable[[], bool]]] = deque()
         self._freed = False
         self._warned: dict[str, tuple[float, int]] = {}
@@ -56,22 +87,44 @@ class Limits:
         """The broker's settings have changed; those who are connected stay."""
         self._config = config
 
-    def admit(self, host: str, receive_bytes: int) -> bool:
+    def admit(self, host: str, guest: Guest, receive_bytes: int) -> bool:
         config = self._config
-        if self._connections >= config.connections_max:
-            flaw = f"connections_max={config.connections_max} are open"
-        elif self._by_address[host] >= config.connections_per_address_max:
+        block = block_of(host)
+        if self._addresses.count(block) >= config.connections_per_address_max:
             flaw = f"connections_per_address_max={config.connections_per_address_max} are open"
+        elif not self._has_place(config.connections_max) and not self.make_way(host):
+            flaw = f"connections_max={config.connections_max} are open"
+        elif not self._has_place(self._possible) and not self.make_way(host):
+            flaw = f"{self._possible} are open, for which this process may open files"
         elif not self.take(receive_bytes):
             flaw = f"receive_bytes_max={config.receive_bytes_max} are in use"
         else:
             self._connections += 1
-            self._by_address[host] += 1
+            self._guests[guest] = block
+            self._addresses.add(block, guest)
             self._metrics.connections_opened += 1
             return True
         self._metrics.connections_refused += 1
         self.warn("refused", f"connection from {host} refused: {flaw}; raise the limit")
         return False
+
+    def make_way(self, host: str) -> bool:
+        """Close a connection of the address that has the most, for one from `host`.
+
+        False if no address has clearly more connections than that of `host`.
+        """
+        block = self._addresses.crowded(block_of(host))
+        if block is None:
+            return False
+        victim = self._addresses.least(block)
+        self._addresses.discard(block, victim)
+        del self._guests[victim]
+        self._leaving += 1
+        victim.make_way()
+        return True
+
+    def _has_place(self, most: int) -> bool:
+        return self._connections - self._leaving < most
 
     def forget(self, guest: Guest) -> None:
         """It has gone: it waits for nothing any more."""
@@ -79,14 +132,28 @@ class Limits:
         if self._waiting:
             self._waiting = deque(entry for entry in self._waiting if entry[0] is not guest)
 
-    def dismiss(self, host: str, receive_bytes: int) -> None:
+    def dismiss(self, guest: Guest, receive_bytes: int) -> None:
         """A connection that was admitted has gone."""
         self._connections -= 1
-        self._by_address[host] -= 1
-        if not self._by_address[host]:
-            del self._by_address[host]
+        block = self._guests.pop(guest, None)
+        if block is None:
+            self._leaving -= 1
+        else:
+            self._addresses.discard(block, guest)
         self._metrics.connections_closed += 1
         self.give_back(receive_bytes)
+
+    def take_for_stranger(self, receive_bytes: int) -> bool:
+        """Take receive memory for a client that must log in first; `settle_stranger` ends it."""
+        most = self._config.receive_bytes_max // _STRANGERS_SHARE
+        if self._strangers_bytes + receive_bytes > most or not self.take(receive_bytes):
+            return False
+        self._strangers_bytes += receive_bytes
+        return True
+
+    def settle_stranger(self, receive_bytes: int) -> None:
+        """A client has logged in or gone: what it took counts as all other receive memory."""
+        self._strangers_bytes -= receive_bytes
 
     def take(self, receive_bytes: int) -> bool:
         """Take receive memory, if there is any left."""
@@ -121,9 +188,13 @@ class Limits:
         _log.warning("%s%s", text, f" ({swallowed} more like this)" if swallowed else "")
 
     def start_sweeping(self) -> None:
-        self._sweep_timer = self._loop.call_later(_SWEEP_INTERVAL_S, self._sweep_due)
+        idle_ms = self._config.connections_max_idle_ms
+        interval_s = min(_SWEEP_INTERVAL_S, idle_ms / 4_000) if idle_ms > 0 else _SWEEP_INTERVAL_S
+        self._sweep_timer = self._loop.call_later(interval_s, self._sweep_due)
 
     def stop_sweeping(self) -> None:
+        self._stop_looking()
+        self._looking = False
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
             self._sweep_timer = None
@@ -142,3 +213,29 @@ class Limits:
     def _sweep_due(self) -> None:
         self.start_sweeping()
         self.sweep()
+        idle_ms = self._config.connections_max_idle_ms
+        if idle_ms > 0 and not self._looking:
+            self._looking = True
+            self._stop_looking = self._slices.run(self._close_idle(idle_ms / 1000), self._looked)
+
+    def _close_idle(self, idle_s: float) -> Iterator[None]:
+        for number, guest in enumerate(tuple(self._guests)):
+            guest.close_if_idle(idle_s)
+            if number % _LOOKED_AT == 0:
+                yield
+
+    def _looked(self, error: Exception | None) -> None:
+        self._looking = False
+        if error is not None:
+            raise error
+
+
+def _nothing() -> None: ...
+
+
+def _possible_connections() -> int:
+    """Return how many connections the open files of this process are enough for."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return sys.maxsize
+    return max(1, (soft - SPARE_FILES) // _FILES_PER_CONNECTION)

@@ -16,9 +16,10 @@ from pentalog.broker.port import Broker
 from pentalog.broker.security import UNAUDITED, Audit
 from pentalog.config import Config, Listen
 from pentalog.metrics import Metrics
-from pentalog.runtime import Runtime, Slices, Turns
+from pentalog.runtime import TURN_BUDGET_S, Runtime, Slices, Turns
 from pentalog.server.certificates import Certificates
-from pentalog.server.connection import COSTLY_PER_TURN, SERVED_PER_TURN, Connection, Door
+from pentalog.server.connection import Connection
+from pentalog.server.door import COSTLY_BUDGET_S, COSTLY_PER_TURN, SERVED_PER_TURN, Door
 from pentalog.server.limits import Limits
 from pentalog.server.observation import LocalObservation
 from pentalog.server.tls import connections_with_tls
@@ -57,11 +58,11 @@ class Listeners:
         self._runtime = runtime
         self._config = config
         self._metrics = metrics
-        self._limits = Limits(loop, config, metrics)
-        self._connections: set[Connection] = set()
-        self._turns = Turns(runtime, SERVED_PER_TURN)
-        self._costly_turns = Turns(runtime, COSTLY_PER_TURN)
         self._slices = Slices(runtime)
+        self._limits = Limits(loop, config, metrics, self._slices)
+        self._connections: set[Connection] = set()
+        self._turns = Turns(runtime, SERVED_PER_TURN, TURN_BUDGET_S)
+        self._costly_turns = Turns(runtime, COSTLY_PER_TURN, COSTLY_BUDGET_S)
         self._addresses: dict[str, Address] = {}
         self.observation = LocalObservation(runtime, metrics, config.data, self._connections)
         self._servers: list[asyncio.AbstractServer] = []

@@ -12,10 +12,13 @@ import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
-from typing import Final, TypeAlias
+from math import inf
+from time import monotonic
+from typing import Final, TypeAlias, TypedDict
 
 from pentalog.metrics import Traffic
 from pentalog.model.types import FilePiece, Piece
+from pentalog.runtime import Turns
 from pentalog.server.tap import Tap
 from pentalog.session import Place
 
@@ -26,6 +29,8 @@ _JOIN_BYTES: Final = 256 << 10
 _COPY_BYTES: Final = 16 << 10
 """File pieces up to this size are read and leave with what surrounds them: one call, one packet."""
 _FILE_BYTES_MAX: Final = 64 << 20
+_FAREWELL_BYTES: Final = 256 << 10
+"""A peer that reads this much in time gets as much time again for the rest."""
 _MORE: Final = getattr(socket, "MSG_MORE", 0)
 
 
@@ -60,6 +65,15 @@ _Ready: TypeAlias = Piece | _End
 _Entry: TypeAlias = _Ready | _LaterPlace
 
 
+class OutboxLimits(TypedDict):
+    """What one connection may queue; see `Outbox`."""
+
+    in_order: bool
+    memory_bytes_max: int
+    places_max: int
+    farewell_s: float
+
+
 class Outbox:
     """`session.Replies` over one socket.
 
@@ -72,6 +86,9 @@ class Outbox:
         "_awaiting_room",
         "_closed",
         "_ending",
+        "_farewell",
+        "_farewell_from",
+        "_farewell_s",
         "_file_bytes",
         "_gave_up",
         "_held",
@@ -85,14 +102,18 @@ class Outbox:
         "_patient",
         "_places",
         "_places_max",
+        "_pushing",
         "_ready",
         "_scheduled",
         "_socket",
+        "_turns",
         "ended",
         "failed",
         "holding",
+        "interrupted",
         "room",
         "tap",
+        "until_s",
     )
 
     def __init__(
@@ -100,13 +121,20 @@ class Outbox:
         loop: asyncio.AbstractEventLoop,
         to: socket.socket,
         metrics: Traffic,
+        turns: Turns,
         *,
         in_order: bool,
         memory_bytes_max: int,
         places_max: int,
+        farewell_s: float,
     ) -> None:
+        """`turns`: for pushes; `farewell_s`: time the peer has to read what precedes a hang-up."""
         self.holding = False
         """While a session serves what was read: its answers leave together at the end."""
+        self.until_s = inf
+        """When the session's share of this turn ends, while it serves or pushes."""
+        self.interrupted = False
+        """The session had to stop because its share of a turn was used up."""
         self.room: Callable[[], None] = _nothing
         self.ended: Callable[[], None] = _nothing
         self.failed: Callable[[str], None] = _ignore
@@ -128,21 +156,31 @@ class Outbox:
         self._awaiting_room = False
         self._closed = False
         self._ending = False
+        self._farewell: asyncio.TimerHandle | None = None
+        self._farewell_from = 0
+        self._farewell_s = farewell_s
         self._gave_up = False
         self._held = False
         self._muted: asyncio.TimerHandle | None = None
         self._patient: deque[Callable[[], None]] = deque()
+        self._pushing = False
         self._scheduled = False
+        self._turns = turns
 
     @property
     def full(self) -> bool:
-        return (
+        if (
             self._muted is not None
             or self._held
             or self._memory_bytes > self._memory_bytes_max
             or self._places >= self._places_max
             or self._file_bytes > _FILE_BYTES_MAX
-        )
+        ):
+            return True
+        if self.until_s != inf and monotonic() >= self.until_s:
+            self.interrupted = True
+            return True
+        return False
 
     @property
     def ending(self) -> bool:
@@ -199,9 +237,27 @@ class Outbox:
         if self._ending or self._closed:
             return
         self._ending = True
+        if self._farewell is None:
+            self._await_farewell()
         (self._line or self._ready).append(_End.HANG_UP)
         if not self.holding:
             self._schedule()
+
+    def _await_farewell(self) -> None:
+        self._farewell_from = self._metrics.sent_bytes
+        self._farewell = self._loop.call_later(self._farewell_s, self._end_farewell)
+
+    def _end_farewell(self) -> None:
+        """Close, unless the peer reads what was queued before the hang-up at a decent speed."""
+        if self._metrics.sent_bytes - self._farewell_from >= _FAREWELL_BYTES:
+            self._await_farewell()
+        else:
+            self.failed(f"it did not read its last answers within {self._farewell_s:g} s")
+
+    def allow(self, memory_bytes_max: int, places_max: int) -> None:
+        """Set what may be queued, and how many answers may be waited for."""
+        self._memory_bytes_max = memory_bytes_max
+        self._places_max = places_max
 
     def give_up_places(self) -> None:
         """Hang up after the answers that are there; nobody waits for the others any more."""
@@ -259,6 +315,8 @@ class Outbox:
         self._memory_bytes = self._file_bytes = 0
         if self._muted is not None:
             self._muted.cancel()
+        if self._farewell is not None:
+            self._farewell.cancel()
         self._disarm()
         self._socket.close()
 
@@ -330,10 +388,25 @@ class Outbox:
         if self._awaiting_room and not self._closed and self._has_room():
             self._awaiting_room = False
             self.room()
-        for _ in range(len(self._patient)):
-            if self._closed or not self._has_room():
-                break
-            self._patient.popleft()()
+        if self._patient and not self._pushing and not self._closed and self._has_room():
+            self._pushing = True
+            self._turns.do(self._push)
+
+    def _push(self) -> None:
+        """Call those who wait for room, until this turn's time is used up."""
+        self._pushing = False
+        start_s = monotonic()
+        self.until_s = start_s + self._turns.left_s
+        try:
+            for _ in range(len(self._patient)):
+                if self._closed or not self._has_room() or monotonic() >= self.until_s:
+                    break
+                self._patient.popleft()()
+        finally:
+            self.until_s = inf
+            self._turns.spend(monotonic() - start_s)
+        if self._patient and not self._closed and self._has_room():
+            self._schedule()
 
     def _drain(self) -> bool:
         """Send what is ready, up to this turn's share; False if the socket is full."""

@@ -41,6 +41,7 @@ class SharedSession:
                 return 0
             known = self._context.known
             known.door, known.inspector = endpoint.door or endpoint.name, endpoint.inspector
+            known.closes_idle = endpoint.closes_idle
             chosen = self._chosen = endpoint.open(self._context, self._replies)
         return chosen.receive(data)
 

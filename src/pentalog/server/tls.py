@@ -17,7 +17,8 @@ from typing import Final, cast
 from pentalog.broker.security import ANONYMOUS
 from pentalog.model.types import FilePiece
 from pentalog.server.certificates import Certificates, NoName
-from pentalog.server.connection import Connection, Door
+from pentalog.server.connection import Connection
+from pentalog.server.door import Door, Pause
 from pentalog.server.outbox import Outbox, file_too_short
 
 _PIECE_BYTES: Final = 256 << 10
@@ -169,11 +170,13 @@ class TlsConnection(Connection):
             self._serve_plain(bytes(raw))
             return
         self._incoming.write(raw)
-        if self._cipher is None:
-            self._begin()
-        if not self._shaken and not self._shake_hands():
-            return
-        self._decipher()
+        if self._shaken:
+            self._decipher()
+        elif self._door.costly_turns.take():
+            self._handshake()
+        else:
+            self._pause(Pause.TURN_OVER)
+            self._door.costly_turns.wait(self._handshake_late)
 
     def eof_received(self) -> bool:
         if not self._plain and not self._shaken:
@@ -187,14 +190,7 @@ class TlsConnection(Connection):
 
     def _make_outbox(self, way_out: socket.socket) -> Outbox:
         door = self._door
-        outbox = TlsOutbox(
-            door.loop,
-            way_out,
-            self.traffic,
-            in_order=door.endpoint.in_order,
-            memory_bytes_max=door.config.connection_reply_bytes_max,
-            places_max=door.endpoint.in_flight_max,
-        )
+        outbox = TlsOutbox(door.loop, way_out, self.traffic, door.turns, **self._outbox_limits())
         outbox.cipher = None
         return outbox
 
@@ -213,6 +209,24 @@ class TlsConnection(Connection):
             space[:size] = first[given : given + size]
             given += size
             self.buffer_updated(size)
+
+    def _handshake(self) -> None:
+        """Continue the handshake, whose signature costs more than most requests."""
+        runtime = self._door.runtime
+        start_s = runtime.monotonic()
+        if self._cipher is None:
+            self._begin()
+        shaken = self._shake_hands()
+        self._door.costly_turns.spend(runtime.monotonic() - start_s)
+        if shaken:
+            self._decipher()
+
+    def _handshake_late(self) -> None:
+        """The turn this handshake had to wait for."""
+        self._paused &= ~Pause.TURN_OVER
+        if not self._transport.is_closing():
+            self._handshake()
+        self._resume(Pause(0))
 
     def _begin(self) -> None:
         outgoing = ssl.MemoryBIO()
@@ -277,8 +291,8 @@ class TlsConnection(Connection):
         finally:
             self._deciphering = False
 
-    def _resume(self, why: object) -> None:
-        super()._resume(why)  # type: ignore[arg-type]
+    def _resume(self, why: Pause) -> None:
+        super()._resume(why)
         if self._shaken and not self._paused and not self._scheduled:
             # What was received before the pause is in the library, not in the socket.
             self._scheduled = True

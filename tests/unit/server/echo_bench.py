@@ -8,6 +8,8 @@ A frame is a length of four bytes and a command:
 | `A` count | so many bytes of memory |
 | `F` position, length | that range of the test's file, between a head and a tail |
 | `P` name | whatever the test fills the place `name` with |
+| `W` microseconds | the command, after work that takes so long |
+| `L` name | `hello`, after that name has logged in |
 | `H` | `bye`, then a hang-up |
 | `X` | none: the session raises |
 """
@@ -17,10 +19,12 @@ from __future__ import annotations
 import asyncio
 import ssl
 import struct
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from pentalog.broker.security import Principal
 from pentalog.config import Config
 from pentalog.log.files import Handle
 from pentalog.metrics import Metrics, Traffic
@@ -77,6 +81,14 @@ class EchoSession:
             )
         elif command == b"P":
             self._bench.places[rest.decode()] = self.replies.place()
+        elif command == b"W":
+            end_s = time.monotonic() + int(rest) / 1e6
+            while time.monotonic() < end_s:
+                pass
+            self.replies.send(frame(payload))
+        elif command == b"L":
+            self.context.access.become(Principal("User", rest.decode()), "echo")
+            self.replies.send(frame(b"hello"))
         elif command == b"H":
             self.replies.send(frame(b"bye"))
             self.replies.hang_up()
@@ -113,9 +125,11 @@ class Bench:
         (door,) = self.listeners.observation.doors()
         return door.traffic
 
-    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def connect(
+        self, source: str = "127.0.0.1"
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if self.trust is None:
-            return await asyncio.open_connection(*self.address)
+            return await asyncio.open_connection(*self.address, local_addr=(source, 0))
         return await asyncio.open_connection(
             *self.address, ssl=self.trust, server_hostname="localhost"
         )

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from echo_bench import Bench, EchoSession, Run, frame, until
 
 from pentalog.broker.operation import Unlimited
-from pentalog.server.connection import COSTLY_PER_TURN, SERVED_PER_TURN
+from pentalog.server.door import COSTLY_PER_TURN, SERVED_PER_TURN
 
 MANY = 4 * SERVED_PER_TURN
 
@@ -121,6 +121,73 @@ def _noted(session: EchoSession, order: list[int], number: int) -> Callable[[mem
         return receive(data)
 
     return run
+
+
+def note_frames(bench: Bench, counter: TurnCounter) -> Counter[int]:
+    """How many frames are served in each turn, from now on."""
+    return note_turns(bench, counter, "_serve")
+
+
+def test_costly_requests_of_many_connections_are_spread_over_turns(serve: Run) -> None:
+    async def test(bench: Bench) -> None:
+        async with peers(bench, 64) as connected:
+            counter = TurnCounter(bench.loop)
+            found = note_frames(bench, counter)
+            for peer in connected:
+                peer.send(frame(b"W5000"))
+            await until(lambda: bench.served == 64)
+            counter.stop()
+            assert max(found.values()) <= 2
+            for peer in connected:
+                peer.setblocking(True)
+                assert peer.recv(100)[4:] == b"W5000"
+
+    serve(test)
+
+
+def test_pipelined_costly_requests_are_spread_over_turns(serve: Run) -> None:
+    async def test(bench: Bench) -> None:
+        async with peers(bench, 2) as (hog, other):
+            counter = TurnCounter(bench.loop)
+            found = note_frames(bench, counter)
+            hog.send(b"".join(frame(b"W%d" % (5000 + number)) for number in range(100)))
+            await until(lambda: bench.served > 2)
+            served = bench.served
+            other.send(frame(b"Ehello"))
+            while not await _arrived(other):
+                pass
+            assert bench.served < served + 20, "the other client waited for the pipeline"
+            await until(lambda: bench.served == 101)
+            counter.stop()
+            assert max(found.values()) <= 3
+            hog.setblocking(True)
+            received = b""
+            while len(received) < 100 * 9:
+                received += hog.recv(10_000)
+            assert received == b"".join(frame(b"W%d" % (5000 + number)) for number in range(100))
+
+    serve(test)
+
+
+async def _arrived(peer: socket.socket) -> bool:
+    await asyncio.sleep(0)
+    try:
+        return bool(peer.recv(100, socket.MSG_PEEK))
+    except BlockingIOError:
+        return False
+
+
+def test_the_end_of_a_stream_waits_for_the_requests_before_it(serve: Run) -> None:
+    async def test(bench: Bench) -> None:
+        async with peers(bench, 1) as (peer,):
+            peer.send(frame(b"W5000") * 20)
+            peer.shutdown(socket.SHUT_WR)
+            await until(lambda: bench.metrics.connections_closed == 1)
+            assert bench.served == 20
+            peer.setblocking(True)
+            assert peer.recv(10_000) == frame(b"W5000") * 20
+
+    serve(test)
 
 
 def test_so_many_take_leave_in_one_turn(serve: Run) -> None:

@@ -20,6 +20,8 @@ PROTOCOL: Final = WireProtocol(
             in_flight_max=1000,
             inspector=CursusInspector,
             demands=frozenset({"auth"}),
+            login_bytes_max=1 << 20,  # a command may carry its login and a message
+            closes_idle=True,
             asks_first=True,
         ),
     ),

@@ -8,5 +8,11 @@ from pentalog.protocols.http.session import HttpSession
 from pentalog.session import Endpoint
 
 ENDPOINT: Final = Endpoint(
-    "http", 9644, HttpSession, in_order=True, in_flight_max=100, asks_first=True
+    "http",
+    9644,
+    HttpSession,
+    in_order=True,
+    in_flight_max=100,
+    asks_first=True,
+    closes_idle=True,
 )

@@ -26,6 +26,7 @@ class FrameStream:
         self.over = False
         self._may = may
         self._replies = replies
+        self._known = context.known
         self._soon = context.runtime.soon
         self._request = request
         self._hex_bytes_max = _hex_bytes(request)
@@ -37,6 +38,7 @@ class FrameStream:
     def open(self, observation: Observation, connection: int) -> None:
         """Begin; raises `NotInspected`."""
         self._end = observation.watch(connection, self)
+        self._known.pushed_to = True
         request = self._request
         self._replies.send(
             messages.stream_head(
@@ -73,6 +75,7 @@ class FrameStream:
 
     def close(self) -> None:
         self.over = True
+        self._known.pushed_to = False
         end, self._end = self._end, None
         if end is not None:
             end()

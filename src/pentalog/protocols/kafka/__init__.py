@@ -24,6 +24,7 @@ PROTOCOL: Final = WireProtocol(
             costly=costly,
             inspector=KafkaInspector,
             demands=frozenset({"sasl"}),
+            closes_idle=True,
         ),
     ),
     error_codes=ERROR_CODES,

@@ -19,6 +19,7 @@ from pentalog.protocols.kafka.messages import Call
 _COUNTERPARTS: Final = {
     "auto.create.topics.enable": "auto_create_topics",
     "broker.id": "node_id",
+    "connections.max.idle.ms": "connections_max_idle_ms",
     "group.consumer.heartbeat.interval.ms": "consumer_heartbeat_interval_ms",
     "group.consumer.max.heartbeat.interval.ms": "consumer_heartbeat_interval_ms_max",
     "group.consumer.max.session.timeout.ms": "consumer_session_timeout_ms_max",
