@@ -8,6 +8,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import TracebackType
 
@@ -33,12 +34,23 @@ def pentalog(
 class BrokerProcess:
     """Started and ready when the block is entered, killed when it is left."""
 
-    def __init__(self, data: Path, *arguments: str, listen: str = "127.0.0.1:0") -> None:
+    def __init__(
+        self,
+        data: Path,
+        *arguments: str,
+        listen: str = "127.0.0.1:0",
+        program: str = "",
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        """`program` is Python that takes the place of the command `pentalog`."""
+        command = (sys.executable, "-c", program) if program else _COMMAND
+        # A file: nobody reads a pipe while the broker runs, and a full one would stop it.
+        self._stderr = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115  # closed by `wait`
         self._process = subprocess.Popen(
-            [*_COMMAND, "start", "--data", str(data), "--listen", f"kafka={listen}", *arguments],
-            env=_ENVIRONMENT,
+            [*command, "start", "--data", str(data), "--listen", f"kafka={listen}", *arguments],
+            env=_ENVIRONMENT | (environment or {}),
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self._stderr,
             text=True,
         )
         self.lines: list[str] = []
@@ -78,9 +90,12 @@ class BrokerProcess:
 
     def wait(self, timeout_s: float = 30) -> int:
         """Read what is left to read; returns the exit code."""
-        rest, errors = self._process.communicate(timeout=timeout_s)
+        rest, _ = self._process.communicate(timeout=timeout_s)
         self.lines += rest.splitlines()
-        self.errors += errors
+        if not self._stderr.closed:
+            self._stderr.seek(0)
+            self.errors = self._stderr.read()
+            self._stderr.close()
         return self._process.returncode
 
     def stop(self) -> int:
