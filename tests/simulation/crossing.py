@@ -165,7 +165,8 @@ class Ends:
         """By the number of a topic and the index of a partition."""
 
     def disconnect(self) -> None:
-        if self._world.judge.lossy:
+        judge, faults = self._world.judge, self._world.files.faults
+        if judge.lossy or (faults.sync_failed and not judge.synced):
             self._shown.clear()
 
     def show(self, topic: TopicLife, index: int, end: int, promised: int) -> None:

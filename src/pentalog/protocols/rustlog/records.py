@@ -297,6 +297,9 @@ class Fetching:
         try:
             if not self._take(later):
                 self._read()
+        except OffsetOutOfRange:
+            # Records were deleted while the disk was read: answer as if they had been before.
+            self._read()
         except BrokerError as refusal:
             self._refuse(refusal)
 
