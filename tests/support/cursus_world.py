@@ -20,6 +20,7 @@ from pentalog.broker.log import LocalLog
 from pentalog.broker.named_producers import LocalNamedProducers
 from pentalog.broker.port import Broker
 from pentalog.broker.producers import LocalProducers
+from pentalog.broker.security import Access
 from pentalog.broker.shared_rosters import LocalSharedRosters
 from pentalog.broker.sourcing import Sourcing
 from pentalog.broker.state import FILE_NAME, State
@@ -99,8 +100,9 @@ class CursusBroker:
             self._random = random.getstate()
             random.setstate(before)
 
-    def connect(self) -> Client:
-        return Client(self)
+    def connect(self, access: Access | None = None, *demands: str) -> Client:
+        """Connect, as somebody if `access` says so, to a listener that demands something."""
+        return Client(self, access=access, demands=frozenset(demands))
 
     def step(self) -> None:
         with self.seeded():
@@ -187,7 +189,10 @@ class _Place:
 class Client:
     """A connection, with the receive buffer a server would keep for it."""
 
-    def __init__(self, broker: CursusBroker, line: Line | None = None) -> None:
+    def __init__(
+        self, broker: CursusBroker, line: Line | None = None, *, access: Access | None = None,
+        demands: frozenset[str] = frozenset(),
+    ) -> None:  # fmt: skip
         self.broker = broker
         self.line = line or Line(broker.runtime)
         context = Context(
@@ -198,6 +203,8 @@ class Client:
             peer="test",
             listener="cursus",
             advertised=lambda endpoint: Address("localhost", 9000),
+            access=access or Access(),
+            demands=demands,
         )
         self.session = CursusSession(context, self.line)
         self._left = b""
@@ -229,6 +236,10 @@ class Client:
         body = body.encode("utf-8", "surrogateescape") if isinstance(body, str) else body
         self.feed(frame(body))
         self.broker.step()
+        while self._left and not self.line.full:
+            # As a connection does that may go on: a large frame is offered again for each part.
+            self.feed(b"")
+            self.broker.step()
         return self.frames()
 
     def text(self, command: str) -> str:

@@ -212,6 +212,7 @@ class AggregateIndex:
             self._finish(index, None)
             return
         index.next_offset = found.next_offset
+        self._save(index)  # what one turn has found, not all at the end
         self._runtime.soon(partial(self._read, index))
 
     def _note_all(self, index: _Index, found: Opened) -> None:

@@ -264,3 +264,55 @@ def test_a_broker_without_it_refuses_by_name() -> None:
             call()
     with pytest.raises(BrokerError, match="keeps no aggregates"):
         UNSOURCED.aggregates.extent(AT, b"k")
+
+
+def test_one_principal_cannot_take_all_groups_and_members(
+    world: CursusBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_rosters, "ROSTERS_OWNER_MAX", 2)
+    monkeypatch.setattr(shared_rosters, "MEMBERS_OWNER_MAX", 3)
+    rosters = world.rosters
+    for group in ("a", "b"):
+        rosters.register(group, "events", "User:eve")
+    rosters.register("a", "events", "User:eve")
+    with pytest.raises(Overloaded, match="User:eve has made 2 groups"):
+        rosters.register("c", "events", "User:eve")
+    for name in ("m", "n", "o"):
+        rosters.join("a", "events", name, owner="User:eve")
+    with pytest.raises(Overloaded, match="User:eve has 3 members"):
+        rosters.join("a", "events", "p", owner="User:eve")
+    rosters.join("c", "events", "p", owner="User:bob")
+    rosters.leave("a", "events", "m")
+    rosters.join("a", "events", "p", owner="User:eve")
+    for number in range(5):
+        rosters.register(f"g{number}", "events")
+
+
+def test_members_share_all_partitions_as_neighbours(world: CursusBroker) -> None:
+    rosters = world.rosters
+    world.topics.create(TopicSpec(name="wide", partitions=17))
+    ids = [rosters.join("g", "wide", f"m{number}")[0].member_id for number in range(25)]
+    while ids:
+        shares = {
+            member.member_id: member.partitions for member in rosters.view("g", "wide").members
+        }
+        assert list(shares) == sorted(ids)
+        assert [index for share in shares.values() for index in share] == list(range(17))
+        assert max(map(len, shares.values())) - min(map(len, shares.values())) <= 1
+        generation = rosters.view("g", "wide").generation
+        assert rosters.sync("g", "wide", ids[0], generation).partitions == shares[ids[0]]
+        rosters.leave("g", "wide", ids.pop(len(ids) // 2))
+
+
+def test_many_silent_members_are_removed_over_several_turns(world: CursusBroker) -> None:
+    rosters = world.rosters
+    for number in range(1_200):
+        rosters.join("g", "events", f"m{number}")
+    kept = rosters.join("g", "events", "kept")[0]
+    generation = kept.generation
+    world.advance(20_000)
+    rosters.sync("g", "events", kept.member_id, generation)
+    world.advance(20_000)
+    view = rosters.view("g", "events")
+    assert [member.member_id for member in view.members] == [kept.member_id]
+    assert view.generation == generation + 3

@@ -333,3 +333,28 @@ def test_twins_agree_on_pages(
         for twin in (compiled_pages, pure_pages)
     ]
     assert outcome(calls[0]) == outcome(calls[1])
+
+
+def test_frames_are_cut_between_messages(twin: SimpleNamespace) -> None:
+    read = twin.read_cursus(GOLDEN, 0, len(GOLDEN))
+    start, end = read.messages_start, len(GOLDEN)
+    one, middle = twin.cursus_cut(GOLDEN, start, end, 2, bytes_max=1)
+    assert (one, start < middle < end) == (1, True)
+    assert twin.cursus_cut(GOLDEN, middle, end, 1, bytes_max=1) == (1, end)
+    assert twin.cursus_cut(GOLDEN, start, end, 2, bytes_max=end) == (2, end)
+    assert twin.cursus_cut(GOLDEN, start, end, 2, bytes_max=middle - start) == (1, middle)
+    assert twin.cursus_cut(GOLDEN, start, end, 0, bytes_max=1) == (0, start)
+    with pytest.raises(Malformed):
+        twin.cursus_cut(GOLDEN, start, end - 1, 2, bytes_max=end)
+    for place in ((-1, 5), (5, 4), (0, end + 1)):
+        with pytest.raises(ValueError):
+            twin.cursus_cut(GOLDEN, *place, 1, bytes_max=1)
+
+
+def test_a_page_of_one_door(twin: SimpleNamespace) -> None:
+    data = stored(twin, GOLDEN) + stored(twin, GOLDEN, attributes=0x300)
+    found = [
+        twin.cursus_page(data, 0, len(data), HEAD, **PAGE, door=door).records
+        for door in (-1, 0, 2, 3)
+    ]
+    assert found == [4, 0, 2, 2]

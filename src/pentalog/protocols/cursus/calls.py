@@ -57,6 +57,7 @@ class Call:
         else:
             place, self._place = self._place, None
             place.fill(*pieces)
+        self._give_back()
         finished, self.finished = self.finished, None
         if finished is not None:
             finished(self)
@@ -117,6 +118,18 @@ class Call:
         except REFUSALS as refusal:
             self.refuse(refusal)
 
+    def later(self, run: Callable[[], None]) -> None:
+        """Continue in a later turn; nothing else of the connection is served before."""
+        self.keep_place()
+        release = self.session.hold()
+
+        def resume() -> None:
+            release()
+            if not self.session.ended:
+                self.attempt(run)
+
+        self.session.context.runtime.soon(resume)
+
     def keep_place(self) -> None:
         """What follows may take several turns."""
         if self._place is None:
@@ -127,6 +140,17 @@ class Call:
         if self._place is not None:
             place, self._place = self._place, None
             place.fill()
+        self._give_back()
+
+    @property
+    def waits(self) -> bool:
+        """It has a place in line that is not filled yet."""
+        return self._place is not None
+
+    def _give_back(self) -> None:
+        room = self.session.rooms.pop(self, None) if self.session.rooms else None
+        if room is not None:
+            room.release()
 
     def _go_on(self, later: Later[T], run: Callable[[T], None]) -> None:
         try:

@@ -20,8 +20,8 @@ from pentalog.protocols.cursus.errors import Refused
 
 FRAME_BYTES_MAX: Final = 64 << 20
 """Accepted."""
-STRANGER_BYTES_MAX: Final = 64 << 10
-"""Accepted before a login, where one is demanded, also of what a compressed frame holds."""
+STRANGER_BYTES_MAX: Final = FRAME_BYTES_MAX // 100
+"""Accepted before a login, where one is demanded: a command may carry its login and a message."""
 REPLY_BYTES_MAX: Final = 16 << 20
 """Sent; some clients read no more."""
 HEAD_BYTES: Final = 4
@@ -58,8 +58,8 @@ def check_opened(plain: bytes, registry: Registry) -> None:
         raise Refused('decode_failed reason="compressed more than once; once is accepted"')
 
 
-def text_of(data: memoryview) -> bytes:
-    """The text of a command, out of its envelope if it is in one."""
+def text_of(data: memoryview) -> memoryview:
+    """The text of a command, out of its envelope if it is in one, without blanks around it."""
     if data[0] == 0:
         if len(data) < 2:
             raise Refused('decode_failed reason="data too short"')
@@ -67,4 +67,9 @@ def text_of(data: memoryview) -> bytes:
         if start > len(data):
             raise Refused('decode_failed reason="invalid topic length"')
         data = data[start:]
-    return bytes(data).strip(_BLANKS)
+    start, end = 0, len(data)
+    while start < end and data[start] in _BLANKS:
+        start += 1
+    while end > start and data[end - 1] in _BLANKS:
+        end -= 1
+    return data[start:end]

@@ -25,7 +25,7 @@ class CursusInspector:
             # It may be an AUTH: opening it here would cost more than showing its first bytes helps.
             return Told("compressed", secret=True)
         try:
-            command = parse(text)
+            command = parse(memoryview(text))
         except Refused:
             verb = text.split(None, 1)[0:1]
             return Told(verb[0].decode("utf-8", "replace")[:40] if verb else "empty", secret=True)
@@ -53,7 +53,7 @@ def _batch_topic(head: memoryview) -> str | None:
 def _text(head: memoryview) -> bytes | None:
     """A command; None if it is none that can be read here."""
     try:
-        text = frames.text_of(head)
+        text = bytes(frames.text_of(head))
     except Refused:
         return None
     return text if text[:1].isalpha() and text[:1].isascii() else None

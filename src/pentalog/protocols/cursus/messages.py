@@ -18,6 +18,8 @@ from pentalog.protocols.cursus.errors import Refused, quoted
 HEAD_BYTES_MAX: Final = 1 << 20
 """Of a command without its message."""
 KEY_BYTES_MAX: Final = 65_535
+NAME_CHARACTERS_MAX: Final = 1_000
+"""Of groups and transactional ids, which are kept."""
 _WORDS_MAX: Final = 100
 """Of a command without its message: every word of it becomes an object."""
 
@@ -96,15 +98,16 @@ class Command(NamedTuple):
         return found
 
 
-def parse(data: bytes) -> Command:
-    """Read one line; its message stays as it was sent."""
-    verb_end = _VERB.match(data)
-    start = data.find(_MESSAGE, verb_end.end() if verb_end else 0)
-    head_bytes = len(data) if start < 0 else start
-    if head_bytes > HEAD_BYTES_MAX:
+def parse(data: memoryview) -> Command:
+    """Read one line; its message is copied as it was sent."""
+    head = bytes(data[: HEAD_BYTES_MAX + len(_MESSAGE)])
+    verb_end = _VERB.match(head)
+    start = head.find(_MESSAGE, verb_end.end() if verb_end else 0)
+    if start < 0 and len(data) > HEAD_BYTES_MAX:
         raise Refused(f"message_too_large max={HEAD_BYTES_MAX} reason={quoted(_TOO_LONG)}")
-    message = None if start < 0 else data[start + len(_MESSAGE) :].strip(_BLANKS)
-    text = data[:head_bytes].decode("utf-8", "surrogateescape")
+    message = None if start < 0 else bytes(data[start + len(_MESSAGE) :]).strip(_BLANKS)
+    head = head if start < 0 else head[:start]
+    text = head.decode("utf-8", "surrogateescape")
     words = text.split(None, 1)
     if not words:
         raise Refused('malformed_input reason="empty command"')
@@ -158,7 +161,20 @@ def _check(parameters: Mapping[str, str]) -> None:
 def transaction_of(command: Command) -> str:
     """The transactional id in a command, under any of the names it goes by."""
     names = (command.get(name) for name in ("transactional_id", "txn", "transaction"))
-    return next((name for name in names if name), "")
+    found = next((name for name in names if name), "")
+    if len(found) > NAME_CHARACTERS_MAX:
+        reason = f"{len(found)} characters; {NAME_CHARACTERS_MAX} are accepted"
+        raise Refused(f"invalid_transactional_id reason={quoted(reason)}")
+    return found
+
+
+def group_named(command: Command) -> str:
+    """The group in a command, which must be there."""
+    group = command.need("group")
+    if len(group) > NAME_CHARACTERS_MAX:
+        reason = f"{len(group)} characters; {NAME_CHARACTERS_MAX} are accepted"
+        raise Refused(f"invalid_group reason={quoted(reason)}")
+    return group
 
 
 def key_of(command: Command) -> bytes:

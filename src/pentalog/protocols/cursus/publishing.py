@@ -91,7 +91,7 @@ def _store_kept(
     ack: Ack,
     stored: Callable[[int], None],
 ) -> None:
-    """Store a batch that came too early; raises `Gap` if it still does."""
+    """Store a batch that is not in the receive buffer, in parts if it is large."""
     storing = store(call, route, data, read, ack, stored)
     if storing is not None:
         steps = run_steps(storing, memoryview(data))
@@ -124,7 +124,7 @@ def store(
 
     if sequencing.last_offset >= 0:
         written(Appended(route.at, sequencing.last_offset, sequencing.last_offset + 1, -1, 0))
-    elif len(data) > LARGE_BYTES and read.records > 1 and call.broker.knowledge.current:
+    elif len(data) > LARGE_BYTES and call.broker.knowledge.current:
         make = partial(_make_part, call, route, sequencing)
         return Storing(call, route, read, len(data), sequencing.skip, make, written)
     else:
@@ -170,7 +170,7 @@ def _make_part(
     sequence = sequencing.sequence
     if sequence >= 0:
         sequence = (sequence + before - sequencing.skip) % _SEQUENCES
-    return _record_batches(
+    return record_batches(
         call, route, data, start, end, count, sequencing._replace(skip=0, sequence=sequence)
     )
 
@@ -184,13 +184,13 @@ def append(
     attributes: int = 0,
 ) -> Appended:
     start, end = read.messages_start, len(data)
-    batches, facts = _record_batches(
+    batches, facts = record_batches(
         call, route, data, start, end, read.records, sequencing, attributes
     )
     return call.broker.log.append(route.at, memoryview(batches), facts, parted=True)
 
 
-def _record_batches(
+def record_batches(
     call: Call,
     route: Route,
     data: bytes | memoryview,
@@ -200,6 +200,7 @@ def _record_batches(
     sequencing: Sequencing,
     attributes: int = 0,
 ) -> tuple[bytearray, Facts]:
+    """Record batches of `count` messages, as they are to be appended."""
     return cursus_batches(
         data,
         start,
@@ -365,7 +366,7 @@ def publish(call: Call) -> None:
             call.send(framed(records.acknowledgement(read, last_offset)))
 
     try:
-        store(call, route, data, read, ack, stored)
+        _store_kept(call, route, data, read, ack, stored)
     except Violation as violation:
         raise Refused(f"broker_error reason={quoted(str(violation))}") from None
 

@@ -81,8 +81,11 @@ def single(
     for field in (producer, key, event_type, metadata):
         if len(field) > 65_535:
             raise Refused(f'invalid_payload reason="a field of {len(field)} bytes; 65535 fit"')
-    message = b"".join(
+    # In one piece at once: a payload may be 16 MiB.
+    data = b"".join(
         (
+            head(b"-", 0, document=False),
+            struct.pack(">QQi", seq, seq, 1),
             struct.pack(">QQH", 0, seq, len(producer)),
             producer,
             struct.pack(">H", len(key)),
@@ -95,7 +98,6 @@ def single(
             metadata,
         )
     )
-    data = head(b"-", 0, document=False) + struct.pack(">QQi", seq, seq, 1) + message
     return data, read_cursus(data, 0, len(data))
 
 

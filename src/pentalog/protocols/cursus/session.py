@@ -24,12 +24,13 @@ from pentalog.protocols.cursus.login import Login
 from pentalog.protocols.cursus.lookups import RECOVERED, Asking, batch_lookups, command_lookups
 from pentalog.protocols.cursus.messages import Command, parse
 from pentalog.protocols.cursus.reads import Reads
-from pentalog.protocols.cursus.storing import Storing
+from pentalog.protocols.cursus.storing import LARGE_BYTES, Storing
 from pentalog.protocols.cursus.verbs import REFUSED, VERBS
 from pentalog.session import Context, Replies
 
 if TYPE_CHECKING:
     from pentalog.protocols.cursus.streams import Stream
+    from pentalog.protocols.cursus.workroom import Reservation
 
 _log: Final = logging.getLogger(__name__)
 
@@ -37,6 +38,8 @@ _UNREAD_BYTES_MAX: Final = 64 << 10
 """With more than this waiting, a peer does not read its answers."""
 _WAIVED_BYTES_MAX: Final = 1 << 20
 """Up to this much waits of answers that need not be read, were they all asked for at once."""
+_LONG_BYTES: Final = 64 << 10
+"""Commands of more than this have to have memory reserved."""
 _COMMAND_SHOWN: Final = 200
 _BATCH: Final = Command("", "", {}, (), False)
 
@@ -69,6 +72,10 @@ class CursusSession:
         self.ended = False
         self._measured = replies if isinstance(replies, Measured) else None
         self._unread_before = False
+        self.rooms: dict[Call, Reservation] = {}
+        """Memory of commands with long messages that are not answered yet."""
+        self._room: Reservation | None = None
+        """Memory of the command that is to be offered again."""
         self._storing: Storing | None = None
         """The large frame that is being stored."""
         self._holds = 0
@@ -132,6 +139,10 @@ class CursusSession:
             self._storing = None
         if self.stream is not None:
             self.stream.drop()
+        for room in (*self.rooms.values(), *filter(None, [self._room])):
+            room.release()
+        self.rooms.clear()
+        self._room = None
         for abandon in self.jobs.values():
             abandon()
         self.jobs.clear()
@@ -211,7 +222,8 @@ class CursusSession:
         view = memoryview(plain)
         if not frames.is_batch(view):
             call.leave_place()  # a command has a call of its own
-            return self._serve_text(view)
+            room, call.room = call.room, None
+            return self._serve_text(view, room)
         if self.is_stranger:
             self.refuse_batch(call, Refused("authentication_required command=BATCH"))
             return True
@@ -254,12 +266,51 @@ class CursusSession:
             refusal = Refused(f"batch_decode_failed reason={quoted(explain(refusal))}")
         call.refuse(refusal)
 
-    def _serve_text(self, data: memoryview) -> bool:
-        command = parse(frames.text_of(data))
-        if self.stream is not None and command.verb != "STREAM":
-            return True
+    def _serve_text(self, data: memoryview, room: Reservation | None = None) -> bool:
+        """Serve a command; one with a long message keeps memory until it is answered."""
+        if room is None and len(data) > _LONG_BYTES:
+            room = self._reserve(len(data))
+            if not room.granted:
+                return False
+        try:
+            command = parse(frames.text_of(data))
+        except REFUSALS:
+            if room is not None:
+                room.release()
+            raise
         call = Call(self, command)
         call.refused = REFUSED.get(command.verb)
+        call.room = room
+        served = True
+        if self.stream is None or command.verb == "STREAM":
+            if len(data) > LARGE_BYTES:
+                # In another turn than the one that copied its message.
+                call.later(partial(self._serve_later, call))
+            else:
+                served = self._serve_parsed(call)
+        if room is None:
+            return served
+        if not served:
+            self._room = room
+        elif call.waits:
+            self.rooms[call] = room
+        else:
+            room.release()
+        return served
+
+    def _reserve(self, size: int) -> Reservation:
+        """Return the memory that this frame has, or waits for."""
+        room, self._room = self._room, None
+        if room is None:
+            access = self.context.access
+            owner = (access.who, access.host)
+            room = self.door.workroom.reserve(owner, size, self.hold())
+        if not room.granted:
+            self._room = room
+        return room
+
+    def _serve_parsed(self, call: Call) -> bool:
+        command = call.command
         try:
             if command.verb not in VERBS:
                 raise Refused(f"unknown_command command={quoted(command.text[:_COMMAND_SHOWN])}")
@@ -272,9 +323,16 @@ class CursusSession:
             call.refuse(refusal)
         return True
 
+    def _serve_later(self, call: Call) -> None:
+        """Serve a long command; other frames wait until it is served."""
+        self._serve_until_done(call, self._serve_parsed)
+
     def _serve_proven(self, call: Call) -> None:
         """Serve a command whose credentials were right; other frames wait until it is served."""
-        if self._serve_command(call):
+        self._serve_until_done(call, self._serve_command)
+
+    def _serve_until_done(self, call: Call, serve: Callable[[Call], bool]) -> None:
+        if serve(call):
             return
         call.keep_place()
         release = self.hold()
@@ -282,7 +340,7 @@ class CursusSession:
         def served() -> None:
             release()
             if not self.ended:
-                call.attempt(partial(self._serve_proven, call))
+                call.attempt(partial(self._serve_until_done, call, serve))
 
         self.asking.then(partial(self.context.runtime.soon, served))
 

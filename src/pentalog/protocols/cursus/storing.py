@@ -81,7 +81,12 @@ class Storing:
             release()
             self._finish(error)
 
-        self._call.session.context.slices.run(self._append(), stored)
+        context = self._call.session.context
+
+        def write() -> None:
+            context.slices.run(self._append(), stored)
+
+        context.runtime.soon(write)
         return True
 
     def abandon(self) -> None:

@@ -200,3 +200,32 @@ def test_help_names_everything_that_works(client: Client) -> None:
     words = client.text("HELP").removeprefix("OK commands=").split(",")
     assert {"CREATE", "STREAM", "END_TXN", "READ_STREAM"} <= set(words)
     assert "RAFT_APPLY" not in words
+
+
+def test_a_description_is_json_as_the_original_writes_it(client: Client) -> None:
+    client.text("CREATE topic=described partitions=3 retention_hours=5")
+    text = client.text("DESCRIBE topic=described")
+    assert text == json.dumps(json.loads(text), indent=2)
+
+
+def test_a_pattern_with_many_stars_is_refused(client: Client) -> None:
+    ask = "CONSUME topic={} partition=0 offset=0 member=m"
+    assert "9 stars; 8 are accepted" in client.text(ask.format("a*" * 9))
+    assert "no topics match" in client.text(ask.format("a*" * 8))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matches"),
+    [
+        ("*", True), ("sh.ape=1-x", True), ("sh?ape*", True), ("*-x", True), ("sh*=*x", True),
+        ("s*a*e*1*", True), ("**ape**", True), ("shxape*", False), ("*ape", False), ("ape*", False),
+        ("sh?", False), ("s*e*a*", False), ("[s]h*", False),
+    ],
+)  # fmt: skip
+def test_patterns(tmp_path: Path, pattern: str, matches: bool) -> None:
+    world = CursusBroker(tmp_path / "patterns")
+    reader = world.connect()
+    reader.text("CREATE topic=sh.ape=1-x partitions=1")
+    (answer,) = reader.ask(f"CONSUME topic={pattern} partition=0 offset=0 member=m")
+    assert (b"no topics match" not in answer and b"not exist" not in answer) is matches
+    world.close()

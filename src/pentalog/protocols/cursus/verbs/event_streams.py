@@ -9,7 +9,7 @@ from typing import Final
 
 from pentalog.broker.port import Opened
 from pentalog.broker.sourcing import Conflict, Extent, Snapshot
-from pentalog.kernels import cursus_batches, cursus_page
+from pentalog.kernels import Facts, cursus_page
 from pentalog.kernels.cursus_facts import CURSUS_MESSAGES_MAX
 from pentalog.model.types import Ack, Appended, Horizon, Offset
 from pentalog.protocols.cursus import records
@@ -18,7 +18,13 @@ from pentalog.protocols.cursus.door import Route
 from pentalog.protocols.cursus.errors import Refused, plain, quoted, shown
 from pentalog.protocols.cursus.frames import REPLY_BYTES_MAX, framed
 from pentalog.protocols.cursus.messages import encoded, fnv1a_64, key_of
-from pentalog.protocols.cursus.publishing import check_sizes, check_writable
+from pentalog.protocols.cursus.publishing import (
+    Sequencing,
+    check_sizes,
+    check_writable,
+    record_batches,
+)
+from pentalog.protocols.cursus.storing import LARGE_BYTES
 
 _CHUNK_BYTES: Final = 1 << 20
 _VERSION_MAX: Final = (1 << 62) - 1
@@ -44,29 +50,31 @@ def append_stream(call: Call) -> None:
         metadata=encoded(command.get("metadata")),
     )
     check_sizes(route, read, Ack.DURABLE)
-    batches, facts = cursus_batches(
-        data,
-        read.messages_start,
-        len(data),
-        1,
-        skip=0,
-        timestamp_ms=call.session.context.runtime.now_ms(),
-        attributes=records.ATTRIBUTES,
-        producer_id=-1,
-        producer_epoch=-1,
-        base_sequence=-1,
-        batch_bytes_max=route.batch_bytes_max,
-    )
 
     def done(outcome: Appended | Conflict) -> None:
         if isinstance(outcome, Conflict):
             raise Refused(f"version_conflict current={outcome.version} expected={version}")
         call.reply(f"OK version={version} offset={outcome.base_offset} partition={route.at.index}")
 
-    call.after(
-        call.broker.sourcing.aggregates.append(route.at, key, version, memoryview(batches), facts),
-        done,
-    )
+    def write(batches: bytearray, facts: Facts) -> None:
+        aggregates = call.broker.sourcing.aggregates
+        written = aggregates.append(route.at, key, version, memoryview(batches), facts)
+        call.after(written, done)
+
+    def build() -> None:
+        start, end = read.messages_start, len(data)
+        built = record_batches(call, route, data, start, end, 1, Sequencing())
+        if large:
+            call.later(partial(write, *built))
+        else:
+            write(*built)
+
+    large = len(data) > LARGE_BYTES
+    if large:
+        # Encoded in one turn, made a batch in the next, written in a third.
+        call.later(build)
+    else:
+        build()
 
 
 def stream_version(call: Call) -> None:

@@ -26,7 +26,7 @@ from pentalog.protocols.cursus import ownership
 from pentalog.protocols.cursus.calls import Call
 from pentalog.protocols.cursus.errors import Refused, Unsettled, quoted, shown
 from pentalog.protocols.cursus.lookups import ENTRIES_MAX
-from pentalog.protocols.cursus.messages import truth, whole_number
+from pentalog.protocols.cursus.messages import group_named, truth, whole_number
 from pentalog.protocols.cursus.reading import GROUP_DEFAULT, WILD, topic_named
 from pentalog.protocols.cursus.verbs.listings import reply_listing
 
@@ -38,7 +38,7 @@ def register(call: Call) -> None:
     """REGISTER_GROUP, and SUBSCRIBE as the document has it."""
     command = call.command
     topic = _topic(call, command.need("topic"))
-    group = command.need("group")
+    group = group_named(command)
     call.broker.sourcing.rosters.register(group, topic, _principal(call))
     what = "subscribed" if command.verb == "SUBSCRIBE" else "registered"
     done = f"OK group={shown(group)} topic={topic} {what}=true"
@@ -79,6 +79,11 @@ def leave(call: Call) -> None:
     generation = _generation(call) if "generation" in command.parameters else None
     rosters = call.broker.sourcing.rosters
     try:
+        if not _sees(call, topic):
+            # By the id alone, which nobody can guess; the names of others' members are no secret.
+            found = rosters.view(group, topic).members
+            if all(member != known.member_id for known in found):
+                raise UnknownMember(f"group {group!r} has no member {member!r}")
         member_id = rosters.leave(group, topic, member, generation=generation)
     except BrokerError as refusal:
         explained = _explained(call, refusal, topic, group, member, generation or 0)
@@ -105,7 +110,7 @@ def _leave_elsewhere(call: Call, topic: str, group: str, member: str, refusal: E
 
 
 def status(call: Call) -> None:
-    call.run(_status(call, call.command.need("group")))
+    call.run(_status(call, group_named(call.command)))
 
 
 def _status(call: Call, group: str) -> Iterator[None]:
@@ -155,8 +160,11 @@ def list_groups(call: Call) -> None:
 
 def _list_groups(call: Call) -> Iterator[None]:
     access = call.session.context.access
-    names = {group for group, _ in call.broker.sourcing.rosters.all()}
-    yield
+    names: set[str] = set()
+    every = call.broker.sourcing.rosters.all()
+    for start in range(0, len(every), _STEP):
+        names.update(group for group, _ in every[start : start + _STEP])
+        yield
     names |= set(call.broker.groups.offsets.groups())
     yield
     runs: list[list[str]] = []
@@ -182,7 +190,7 @@ def fetch_offset(call: Call) -> None:
     command = call.command
     topic = command.need("topic")
     command.need("partition")
-    group = command.need("group")
+    group = group_named(command)
     index = command.number("partition", "invalid_partition command=FETCH_OFFSET")
     offsets = call.broker.groups.offsets
     rosters = call.broker.sourcing.rosters
@@ -201,7 +209,7 @@ def commit(call: Call) -> None:
     """COMMIT_OFFSET of a member, and COMMIT of nobody in particular, as the document has it."""
     command = call.command
     verb = command.verb
-    topic, group = command.need("topic"), command.need("group")
+    topic, group = command.need("topic"), group_named(command)
     for name in ("partition", "offset"):
         command.need(name)
     index = command.number("partition", f"invalid_partition command={verb}")
@@ -254,7 +262,7 @@ def pairs(call: Call, topic: str, group: str, found: dict[Partition, int]) -> It
     entries = [entry for entry in text.split(",", ENTRIES_MAX) if entry]
     if not entries:
         raise Refused(f"no_valid_offsets command={command.verb}")
-    if "," in entries[-1]:
+    if len(entries) > ENTRIES_MAX or "," in entries[-1]:
         count = text.count(",") + 1
         raise Refused(f"invalid_batch_commit_entry count={count} max={ENTRIES_MAX}")
     partitions = call.broker.topics.get(topic).partitions
@@ -309,7 +317,7 @@ def _who(call: Call, *, present: bool = False) -> tuple[str, str, str]:
     topic = command.need("topic")
     if not present or _sees(call, topic) or WILD.search(topic):
         topic = _topic(call, topic)
-    return topic, command.need("group"), command.need("member")
+    return topic, group_named(command), command.need("member")
 
 
 def _sees(call: Call, topic: str) -> bool:

@@ -5,26 +5,28 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from pentalog.broker.port import TransactionView
 from pentalog.broker.sourcing import Share
+from pentalog.kernels import CursusFrame, Facts
 from pentalog.model.batch import TRANSACTIONAL
 from pentalog.model.errors import BrokerError, TransactionState, TransactionUnknown
 from pentalog.model.later import Later, all_of
 from pentalog.model.types import Ack, Appended, Identity, Partition
 from pentalog.protocols.cursus.calls import Call
-from pentalog.protocols.cursus.door import MessageKey, OpenTransaction
+from pentalog.protocols.cursus.door import MessageKey, OpenTransaction, Route
 from pentalog.protocols.cursus.errors import Refused, quoted, shown
 from pentalog.protocols.cursus.messages import encoded, transaction_of
 from pentalog.protocols.cursus.publishing import (
     Sequencing,
-    append,
     check_sizes,
     check_writable,
     chosen_route,
+    record_batches,
 )
 from pentalog.protocols.cursus.staging import Staging, producer_of, ready, staging_of
+from pentalog.protocols.cursus.storing import LARGE_BYTES
 from pentalog.protocols.cursus.verbs import groups
 
 _TIMEOUT_MS: Final = 60_000
@@ -86,10 +88,33 @@ def publish(call: Call) -> None:
     What another process wrote has been looked up before (`staging.recover`).
     """
     staging = staging_of(call)
+    _, open_one = _open(call, staging.name)
+    if staging.key not in open_one.staged and len(staging.payload) > LARGE_BYTES:
+        _make(call, staging)
+    else:
+        _publish(call, staging)
+
+
+def _make(call: Call, staging: Staging) -> None:
+    """Encode a large message in one turn, make its batch in the next, write it in a third."""
+    view, _ = _open(call, staging.name)
+    record = staging.record(view)
+
+    def build() -> None:
+        again, _ = _open(call, staging.name)
+        built = _built(call, staging, again, record)
+        call.later(lambda: _publish(call, staging, built))
+
+    call.later(build)
+
+
+def _publish(call: Call, staging: Staging, built: _Built | None = None) -> None:
     view, open_one = _open(call, staging.name)
     appended = open_one.staged.get(staging.key)
     if appended is None:
-        appended = _stage(call, staging, view, open_one)
+        if built is None or built.sequence != _sequence(call, view, built.route):
+            built = _built(call, staging, view, staging.record(view))
+        appended = _stage(call, staging, view, open_one, built)
     else:
         # Refuse it if the topic is gone or may not be written any more.
         check_writable(call, call.door.route(encoded(staging.topic), appended.at.index))
@@ -105,19 +130,47 @@ def publish(call: Call) -> None:
     call.after(settled, answer)
 
 
-def _stage(
-    call: Call, staging: Staging, view: TransactionView, open_one: OpenTransaction
-) -> Appended:
+class _Built(NamedTuple):
+    """A message as it is to be written."""
+
+    route: Route
+    sequence: int
+    batches: bytearray
+    facts: Facts
+
+
+def _built(
+    call: Call, staging: Staging, view: TransactionView, record: tuple[bytes, CursusFrame]
+) -> _Built:
     route = chosen_route(call, staging.topic, staging.asked, staging.record_key)
     check_writable(call, route)
-    data, read = staging.record(view)
+    data, read = record
     check_sizes(route, read, Ack.DURABLE)
-    call.broker.transactions.admit(view.name, view.who, route.at, enlists=True)
+    sequence = _sequence(call, view, route)
+    start, end = read.messages_start, len(data)
+    batches, facts = record_batches(
+        call, route, data, start, end, 1, Sequencing(view.who, sequence), TRANSACTIONAL
+    )
+    return _Built(route, sequence, batches, facts)
+
+
+def _sequence(call: Call, view: TransactionView, route: Route) -> int:
     written = call.broker.sourcing.producers.written(route.at, view.who)
-    sequence = (written[-1].sequence_last + 1) % _SEQUENCES if written else 0
-    appended = append(call, route, data, read, Sequencing(view.who, sequence), TRANSACTIONAL)
+    return (written[-1].sequence_last + 1) % _SEQUENCES if written else 0
+
+
+def _stage(
+    call: Call,
+    staging: Staging,
+    view: TransactionView,
+    open_one: OpenTransaction,
+    built: _Built,
+) -> Appended:
+    at = built.route.at
+    call.broker.transactions.admit(view.name, view.who, at, enlists=True)
+    appended = call.broker.log.append(at, memoryview(built.batches), built.facts, parted=True)
     open_one.note(staging.key, appended)
-    open_one.counts[route.at] = open_one.counts.get(route.at, 0) + 1
+    open_one.counts[at] = open_one.counts.get(at, 0) + 1
     return appended
 
 
