@@ -521,7 +521,8 @@ class PartitionLog:
             self.metrics.segments_deleted_bytes += segment.size
             dropped += 1
         self.reading.forget()
-        self.aborted.forget(self.start_offset)
+        # Not those before the start: where an entry is in its file is counted from these.
+        self.aborted.forget(self.segments[0].base_offset)
         self.notify()
         return dropped
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.logs import AT, LogBench
 
 from pentalog.log.transactions import AbortedTransaction, AbortedTransactions
+from pentalog.model import batch
 from pentalog.model.types import Aborted
 
 
@@ -63,3 +66,31 @@ def test_a_read_does_not_look_at_all_that_was_aborted_later() -> None:
     counting = aborted._entries = Counting(aborted._entries)
     assert aborted.between(0, 100)
     assert counting.looks < 200 < len(aborted)
+
+
+@pytest.mark.parametrize("ending", ["stop", "kill"])
+def test_an_abort_after_records_were_deleted_overwrites_no_other(
+    tmp_path: Path, ending: str
+) -> None:
+    """Found by the simulator, seed 707368: aborted records were visible after a restart."""
+    bench = LogBench(tmp_path / "data")
+    partition = bench.partition(segment_bytes=1500)
+    bench.settled(b"x" * 1400)
+    for round_ in range(3):
+        owner = {"producer_id": 7, "producer_epoch": 0}
+        bench.settled(b"aborted", base_sequence=round_, transactional=True, **owner)
+        marker = batch.build_marker(commit=False, timestamp_ms=1, **owner)
+        bench.log.append(AT, memoryview(marker))
+        if round_ == 1:
+            # The first segment goes; the new start is in the second, between its two aborts.
+            assert [one.base_offset for one in partition.segments] == [0, 1]
+            partition.advance_start(3)
+            assert [one.base_offset for one in partition.segments] == [1]
+    expected = [Aborted(7, 3), Aborted(7, 5)]
+    assert partition.aborted.between(3, 7) == expected
+    if ending == "stop":
+        bench.store.close()
+    else:
+        bench.crash()
+    again = LogBench(tmp_path / "data")
+    assert again.store.get(AT).aborted.between(3, 7) == expected
