@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any, Final, NamedTuple
 
 import httpx
@@ -76,7 +76,7 @@ class Observed:
     async def metrics(self) -> list[Sample]:
         return parse_metrics((await self._get("/metrics")).text)
 
-    async def frames(self, connection: int) -> AsyncIterator[dict[str, Any]]:
+    async def frames(self, connection: int) -> AsyncGenerator[dict[str, Any], None]:
         """Frames of a connection as they pass, until it closes."""
         client = self._open()
         path = f"/api/v1/inspect/{connection}?bytes={_FRAME_BYTES}"

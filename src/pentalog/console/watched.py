@@ -6,7 +6,8 @@ see it; a page has no other way to it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 from pentalog.console.history import History
@@ -34,9 +35,10 @@ class Watched:
         await self._session.check_operator()
         return await self._observed.subscriptions()
 
-    async def frames(self, connection: int) -> AsyncIterator[dict[str, Any]]:
+    async def frames(self, connection: int) -> AsyncGenerator[dict[str, Any], None]:
         """Frames of a connection as they pass, until it closes or the right is taken away."""
         await self._session.check_operator()
-        async for line in self._observed.frames(connection):
-            await self._session.check_operator()
-            yield line
+        async with aclosing(self._observed.frames(connection)) as lines:
+            async for line in lines:
+                await self._session.check_operator()
+                yield line
