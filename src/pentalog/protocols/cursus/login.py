@@ -124,9 +124,6 @@ class Login:
         return same and version == self._context.broker.users.version
 
     def _prove(self, call: Call, name: str, token: str, proved: Callable[[], None]) -> None:
-        if len(name) > _NAME_CHARACTERS_MAX or len(token) > _TOKEN_CHARACTERS_MAX:
-            self._refuse(call, name)
-            return
         access = self._context.access
         begun = False
         release: Callable[[], None] | None = None
@@ -147,9 +144,12 @@ class Login:
             call.session.hang_up()
         elif not begun:
             call.keep_place()
-            release = self._replies.hold()
+            release = self._hold()
 
     def _look(self, call: Call, name: str, token: str, proved: Callable[[], None]) -> None:
+        if len(name) > _NAME_CHARACTERS_MAX or len(token) > _TOKEN_CHARACTERS_MAX:
+            self._refuse(call, name)
+            return
         found = self._by_key(name, token)
         if found is not None:
             who, proof = found
