@@ -55,6 +55,9 @@ _BY_ID: Final = 13
 _ENLISTS: Final = 12
 _ABORTABLE: Final = 11
 _ACKS: Final = {-1: Ack.DURABLE, 0: Ack.NONE, 1: Ack.WRITTEN}
+_UNCOMPRESSED: Final = 1
+_ASKED_BYTES_MIN: Final = 32 << 10
+"""Uncompressed batches of less are appended at once: whatever a topic demands takes no time."""
 _ENTRY_BYTES: Final = 8
 """Size of one request's entry in `ProduceRun.requests`."""
 _PARTITION: Final = struct.Struct(">ihqqq")
@@ -72,7 +75,9 @@ def serve_run(
     batches, opened = data[start:end], None
     try:
         at = _target(run, door, access)
-        admission = log.admission(at, batches, facts)
+        admission = None
+        if facts.codecs != _UNCOMPRESSED or end - start > _ASKED_BYTES_MIN:
+            admission = log.admission(at, batches, facts)
         if admission is not None:
             if not admission.ready:
                 _Serving([run], data, log, door, line, access).wait(at, admission)
