@@ -172,6 +172,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     process = BrokerProcess(
         folder / "data",
         "--super-users", "User:ANONYMOUS", "--auto-create-topics", "false",
+        # Nobody reads its errors: thousands of audit lines would fill the pipe and stop it.
+        "--log-level",
+        "error",
         command=(sys.executable, "-c", turns.PROGRAM),
         environment={turns.FILE_VARIABLE: str(file)},
     )  # fmt: skip
