@@ -169,6 +169,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     process = BrokerProcess(
         folder / "data",
         "--super-users", "User:ANONYMOUS", "--auto-create-topics", "false",
+        "--log-level", "error",
         program=turns.PROGRAM,
         environment={turns.FILE_VARIABLE: str(file)},
     )  # fmt: skip
