@@ -101,11 +101,11 @@ def test_fetches_that_wait_together(world: HostileWorld) -> None:
     cost.assert_bounded(rulers=20, memory_mib=256)
 
 
-def test_one_partition_fetched_a_thousand_times_in_one_request(world: HostileWorld) -> None:
+def test_one_partition_fetched_many_times_in_one_request(world: HostileWorld) -> None:
     with reader(world) as writer:
         writer.ask(PRODUCE, produce([("demo", 0, their_batch(bytes(900_000)))]))
-    body = Writer(SPU_VERSION).i32(0).i32(0).i32(1 << 30).u8(0).u32(1).text("demo").u32(1_000)
-    for _ in range(1_000):
+    body = Writer(SPU_VERSION).i32(0).i32(0).i32(1 << 30).u8(0).u32(1).text("demo").u32(900)
+    for _ in range(900):
         body.u32(0).i32(0).i64(0).i64(0).i32(1 << 30)
     body.u32(0)
 
