@@ -125,8 +125,10 @@ def test_offsets_are_charged_to_the_first_who_commits(
     commit("other", {T0: Committed(1)}, owner="User:b")
     world.groups.offsets.forget("g1")
     commit("again", {T0: Committed(1)}, owner="User:a")
+    with pytest.raises(OffsetsFull):
+        commit("g" * 32_000, {T0: Committed(1)}, owner="User:b")
     with pytest.raises(InvalidGroup):
-        commit("g" * 1_001, {T0: Committed(1)})
+        world.groups.join("g" * 1_001, joining("User:b"))
 
 
 def test_leases_are_limited(open_world: Callable[..., GroupWorld]) -> None:
