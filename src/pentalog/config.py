@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, fields, replace
 from enum import StrEnum
@@ -174,14 +175,9 @@ class Config(SecuritySettings):
         _INT32_MAX, "Members a group may have.", least=1, most=_INT32_MAX
     )
     group_member_bytes_max: int = _setting(
-        1 << 20,
-        "What one member of a group may say of itself, or be assigned: protocols and topics.",
-        least=1 << 10,
-        most=_INT32_MAX,
+        1 << 20, "What one member of a group may say of itself, or be assigned.", least=1 << 10
     )
-    group_bytes_max: int = _setting(
-        256 << 20, "Memory for the members of all groups together.", least=1 << 16
-    )
+    group_bytes_max: int = _setting(256 << 20, "Memory for all groups' members.", least=1 << 16)
     offsets_bytes_max: int = _setting(
         512 << 20, "Memory for the committed offsets of all groups together.", least=1 << 16
     )
@@ -189,10 +185,7 @@ class Config(SecuritySettings):
         10_000, "Retention leases that may be held by committed offsets.", least=1
     )
     principal_share_percent: int = _setting(
-        50,
-        "What one principal, or one address without login, may use of a limit that all share.",
-        least=1,
-        most=100,
+        50, "Part of a common limit for one principal, or address without login.", least=1, most=100
     )
     consumer_session_timeout_ms: int = _setting(
         45_000,
@@ -237,9 +230,7 @@ class Config(SecuritySettings):
         10_000, "Subscriptions that may be open, in use or not.", least=1, most=_INT32_MAX
     )
     subscription_idle_ms_max: int = _setting(
-        7 * 24 * 3600 * 1000,
-        "A subscription nobody has used for this long is closed.",
-        least=1,
+        7 * 24 * 3600 * 1000, "A subscription nobody has used for this long is closed.", least=1
     )
     rustlog_on_kafka_port: bool = _setting(
         True, "Serve RustLog clients, which have Kafka's port built in, on that port too."
@@ -421,10 +412,8 @@ def _read_boolean(given: object, _: Mapping[str, Any]) -> bool:
     if isinstance(given, bool):
         return given
     word = given.strip().lower() if isinstance(given, str) else ""
-    if word in _TRUE:
-        return True
-    if word in _FALSE:
-        return False
+    if word in _TRUE | _FALSE:
+        return word in _TRUE
     raise _Unacceptable("true or false")
 
 
@@ -578,9 +567,8 @@ def _check_together(config: Config) -> None:
             "kafka://HOST:PORT,... with nodes of a Kafka cluster, also as kafka+tls, kafka+sasl or "
             "kafka+sasl+tls; engine_user and engine_password say who logs in"
         )
-    names = [listen.name for listen in config.listen]
-    for name in names:
-        if names.count(name) > 1:
+    for name, count in Counter(listen.name for listen in config.listen).items():
+        if count > 1:
             raise ConfigError(f"setting listen names {name} twice; give each listener once")
     if config.receive_bytes_max < config.frame_bytes_max:
         raise ConfigError(

@@ -9,7 +9,6 @@ from typing import Final
 from pentalog.broker import group_memory, roster_rows
 from pentalog.broker.group import Group, Surroundings
 from pentalog.broker.group_settings import LocalGroupSettings
-from pentalog.broker.offset_usage import NAME_CHARACTERS_MAX
 from pentalog.broker.offsets import LocalOffsets
 from pentalog.broker.port import (
     Committed,
@@ -41,6 +40,8 @@ from pentalog.model.types import Partition
 from pentalog.runtime import Runtime, Timer, Turns
 
 SWEEP_INTERVAL_MS: Final = 600_000
+NAME_CHARACTERS_MAX: Final = 1_000
+"""Of a group that members join; other doors may commit for longer names."""
 MEMBERS_PER_TURN: Final = 32
 """Members that are answered, or found to be gone, in one turn, of all groups together."""
 _SWEPT_AT_ONCE: Final = 20

@@ -13,13 +13,11 @@ from typing import Final
 from pentalog.broker.group_offsets import Committed
 from pentalog.broker.principal_limits import PrincipalLimits
 from pentalog.config import Config
-from pentalog.model.errors import InvalidGroup, OffsetsFull
+from pentalog.model.errors import OffsetsFull
 from pentalog.model.types import Partition
 
 LEASE: Final = "pentalog.lease="
 """How the metadata of an offset begins that asks for records to be kept."""
-NAME_CHARACTERS_MAX: Final = 1_000
-"""Of a group's name."""
 _OFFSET_BYTES: Final = 300
 _GROUP_BYTES: Final = 1_000
 
@@ -60,11 +58,6 @@ class OffsetUsage:
         offsets: Mapping[Partition, Committed],
     ) -> None:
         """Raise `OffsetsFull` if these do not fit; makes `owner` the owner of a new group."""
-        if len(group) > NAME_CHARACTERS_MAX:
-            raise InvalidGroup(
-                f"a group's name of {len(group)} characters; at most {NAME_CHARACTERS_MAX} are "
-                "accepted"
-            )
         if not offsets:
             return
         size = leases = 0
@@ -74,7 +67,7 @@ class OffsetUsage:
                 size += _size(committed) - _size(before)
                 leases += _is_lease(committed) - _is_lease(before)
         if known is None:
-            size += _GROUP_BYTES
+            size += _group_size(group)
         if not size and not leases:
             return
         charged = owner if known is None else self._owners.get(group, "")
@@ -89,7 +82,7 @@ class OffsetUsage:
         owner = self._owners.get(group, "")
         size = _size(after) - _size(before)
         if group not in self._bytes:
-            size += _GROUP_BYTES
+            size += _group_size(group)
         self._memory.add(owner, size)
         self._bytes[group] += size
         leases = _is_lease(after) - _is_lease(before)
@@ -98,7 +91,7 @@ class OffsetUsage:
             self._leased[group] += leases
             if not self._leased[group]:
                 del self._leased[group]
-        if self._bytes[group] <= _GROUP_BYTES:
+        if self._bytes[group] <= _group_size(group):
             self.forget(group)
 
     def stage(self, before: Committed | None, after: Committed | None) -> None:
@@ -113,6 +106,10 @@ class OffsetUsage:
 
 
 _NONE: Final[Mapping[int, Committed]] = {}
+
+
+def _group_size(group: str) -> int:
+    return _GROUP_BYTES + len(group)
 
 
 def _size(committed: Committed | None) -> int:

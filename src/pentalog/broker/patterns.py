@@ -33,7 +33,7 @@ _SHOWN_MAX: Final = 100
 
 _ESCAPES: Final = re.compile(r"\\Q.*?(?:\\E|\Z)|\\[xpP]\{[^}]*\}?|\\.", re.DOTALL)
 _REPEATS: Final = re.compile(r"\{(\d+)(?:,(\d*))?\}")
-_NAMED_GROUPS: Final = re.compile(r"\(\?P?<[^=!]")
+_GROUP_NAMES: Final = re.compile(r"\(\?P?<(\w+)>")
 
 
 class _Compiled(Protocol):
@@ -76,15 +76,16 @@ def _compile(text: str) -> _Compiled:
         )
     if r"\C" in _ESCAPES.findall(text):  # a byte in C++, which Java's RE2 does not know
         raise _invalid(text, r"invalid escape sequence: \C")
-    counts = _REPEATS.findall(_ESCAPES.sub("", text))
+    plain = _ESCAPES.sub("", text)
+    names = _GROUP_NAMES.findall(plain)
+    if len(set(names)) < len(names):  # another that only Java's RE2 refuses
+        raise _invalid(text, "a group name that is given twice")
+    counts = _REPEATS.findall(plain)
     repeats = sum(max(int(least), int(most or 0)) for least, most in counts)
     if repeats > REPEATS_MAX:
         raise _invalid(text, f"{repeats} repetitions where {REPEATS_MAX} are accepted")
     try:
-        if len(_NAMED_GROUPS.findall(text)) > 1:
-            # Names that are given twice are found only where groups are captured.
-            re2.compile(text, _options(capture=True))
-        compiled: _Compiled = re2.compile(text.encode(), _options(capture=False))
+        compiled: _Compiled = re2.compile(text.encode(), _options())
     except (re2.error, UnicodeEncodeError) as error:
         raise _invalid(text, _reason(error)) from error
     finally:
@@ -98,11 +99,11 @@ def _compile(text: str) -> _Compiled:
     return compiled
 
 
-def _options(*, capture: bool) -> re2.Options:
+def _options() -> re2.Options:
     options = re2.Options()
     options.max_mem = COMPILED_BYTES_MAX
     options.log_errors = False
-    options.never_capture = not capture
+    options.never_capture = True
     return options
 
 

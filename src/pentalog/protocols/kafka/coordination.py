@@ -15,6 +15,8 @@ T = TypeVar("T")
 
 CONSUMER: Final = "consumer"
 """Protocol type of members whose metadata is a subscription; others are not understood."""
+PROTOCOLS_MAX: Final = 100
+"""Protocols that a member may propose; clients have one to five."""
 TOPICS_MAX: Final = 10_000
 """Names that a member's subscription may have; of a longer one the broker understands nothing."""
 _SIZE: Final = struct.Struct(">h")

@@ -11,11 +11,12 @@ from typing import Any, Final
 
 from pentalog.broker.port import Joined, Joining, Proposal
 from pentalog.broker.security import Kind, Operation
-from pentalog.model.errors import BrokerError, GroupFull, MemberIdRequired
+from pentalog.model.errors import BrokerError, GroupFull, GroupInconsistent, MemberIdRequired
 from pentalog.model.later import Later
 from pentalog.protocols.kafka.authorization import demand
 from pentalog.protocols.kafka.codec import milliseconds
 from pentalog.protocols.kafka.coordination import (
+    PROTOCOLS_MAX,
     TOPICS_MAX,
     answer_when_there,
     client_host,
@@ -60,6 +61,10 @@ def _joining(call: Call) -> Joining:
 
 def _proposals(call: Call) -> tuple[Proposal, ...]:
     body, left = call.body, TOPICS_MAX
+    if len(body.protocols) > PROTOCOLS_MAX:
+        raise GroupInconsistent(
+            f"{len(body.protocols)} protocols; a member may propose {PROTOCOLS_MAX}"
+        )
     size = sum(len(protocol.metadata) for protocol in body.protocols)
     understood = size <= call.context.config.group_member_bytes_max
     found = []
