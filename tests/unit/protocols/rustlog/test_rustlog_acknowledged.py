@@ -7,8 +7,10 @@ import struct
 import pytest
 from rustlog_world import RustLogConnection, RustLogWorld, create, describe, fetch, fetched, produce
 
+from pentalog.broker.port import Opened
 from pentalog.model import batch
-from pentalog.model.errors import BrokerError
+from pentalog.model.errors import BrokerError, OffsetOutOfRange
+from pentalog.model.later import Later
 from pentalog.model.types import Partition, Record
 
 pytestmark = pytest.mark.local_engine("a cluster decides itself when a record is readable")
@@ -82,3 +84,22 @@ def test_a_topic_deleted_meanwhile(world: RustLogWorld, written: RustLogConnecti
     assert [answer[0] for answer in answers] == [0xFE, 0xFE]
     with pytest.raises(BrokerError):
         world.disk.broker.log.marks(AT)
+
+
+def test_records_deleted_while_they_are_read(
+    world: RustLogWorld, peer: RustLogConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by the simulator, seed 701334: the answer was an error of the wrong offset."""
+    peer.ask(create("demo", 1))
+    for _ in range(3):
+        peer.ask(produce("demo", 0, b"x"))
+    log = world.disk.broker.log
+    reading: Later[Opened] = Later()
+    monkeypatch.setattr(log, "open", lambda *_, **__: reading)
+    peer.feed(fetch("demo", 0, 0))
+    monkeypatch.undo()
+    world.disk.topics.trim(AT, 2)
+    world.disk.topics.settle()
+    reading.refuse(OffsetOutOfRange("offset 0 outside 2..3 of demo-0", start=2, end=3))
+    peer.run()
+    assert fetched(peer.line.frames()[-1]) == ([], 0)

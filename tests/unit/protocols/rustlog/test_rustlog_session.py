@@ -27,12 +27,11 @@ from rustlog_world import (
     text,
 )
 
-from pentalog.broker.port import Committed, Opened, TopicSpec
+from pentalog.broker.port import Committed, TopicSpec
 from pentalog.kernels import batch_header
 from pentalog.model import batch, compression
 from pentalog.model.batch import DOOR_MASK, DOOR_SHIFT, DOORS
-from pentalog.model.errors import OffsetOutOfRange, PartitionNotFound, StorageFull
-from pentalog.model.later import Later
+from pentalog.model.errors import PartitionNotFound, StorageFull
 from pentalog.model.types import Ack, Horizon, Partition, Record
 
 DEMO = Partition("demo", 0)
@@ -340,25 +339,6 @@ def test_below_the_start(world: RustLogWorld, peer: RustLogConnection) -> None:
     }
     described = peer.say(type="DescribePartition", topic="demo", partition=0)
     assert (described["log_start_offset"], described["high_watermark"]) == (2, 3)
-
-
-def test_records_deleted_while_they_are_read(
-    world: RustLogWorld, peer: RustLogConnection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Found by the simulator, seed 701334: the answer was an error of the wrong offset."""
-    peer.ask(create("demo", 1))
-    for _ in range(3):
-        peer.ask(produce("demo", 0, b"x"))
-    log = world.disk.broker.log
-    reading: Later[Opened] = Later()
-    monkeypatch.setattr(log, "open", lambda *_, **__: reading)
-    peer.feed(fetch("demo", 0, 0))
-    monkeypatch.undo()
-    world.disk.topics.trim(DEMO, 2)
-    world.disk.topics.settle()
-    reading.refuse(OffsetOutOfRange("offset 0 outside 2..3 of demo-0", start=2, end=3))
-    peer.run()
-    assert fetched(peer.line.frames()[-1]) == ([], 0)
 
 
 def test_offsets_beyond_any_log(peer: RustLogConnection) -> None:
