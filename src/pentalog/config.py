@@ -17,7 +17,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from pentalog.security_settings import Principals, Secrets, SecuritySettings, mask_urls
+from pentalog.security_settings import (
+    ConsoleAddress,
+    Principals,
+    Secrets,
+    SecuritySettings,
+    mask_urls,
+)
+from pentalog.security_settings import Listen as Listen
 from pentalog.security_settings import setting as _setting
 
 _PREFIX: Final = "PENTALOG_"
@@ -36,44 +43,8 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
-class ConsoleAddress(str):
-    """`HOST:PORT`, or `off`."""
-
-    __slots__ = ()
-
-    @property
-    def served(self) -> bool:
-        return self != "off"
-
-    @property
-    def host(self) -> str:
-        return self.rpartition(":")[0].strip("[]")
-
-
 class ConfigError(ValueError):
     """A setting is refused; the text names it, where it came from and what would be accepted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Listen:
-    """One `NAME=HOST:PORT`; port 0 picks a free one."""
-
-    name: str
-    """Of the door, and what is demanded there: `kafka+sasl+tls`."""
-    host: str
-    port: int
-
-    @property
-    def door(self) -> str:
-        return self.name.partition("+")[0]
-
-    @property
-    def demands(self) -> frozenset[str]:
-        return frozenset(self.name.split("+")[1:])
-
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.name}={host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

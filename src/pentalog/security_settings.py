@@ -1,4 +1,4 @@
-"""The settings about security; `config.Config` has them among its own."""
+"""The settings about security, and addresses; `config.Config` has them among its own."""
 
 from __future__ import annotations
 
@@ -48,6 +48,42 @@ class Principals(tuple[str, ...]):
     """Who somebody is, `KIND:NAME` each."""
 
     __slots__ = ()
+
+
+class ConsoleAddress(str):
+    """`HOST:PORT`, or `off`."""
+
+    __slots__ = ()
+
+    @property
+    def served(self) -> bool:
+        return self != "off"
+
+    @property
+    def host(self) -> str:
+        return self.rpartition(":")[0].strip("[]")
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """One `NAME=HOST:PORT`; port 0 picks a free one."""
+
+    name: str
+    """Of the door, and what is demanded there: `kafka+sasl+tls`."""
+    host: str
+    port: int
+
+    @property
+    def door(self) -> str:
+        return self.name.partition("+")[0]
+
+    @property
+    def demands(self) -> frozenset[str]:
+        return frozenset(self.name.split("+")[1:])
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.name}={host}:{self.port}"
 
 
 def setting(default: T, text: str, *, least: int = 0, most: int = _INT64_MAX) -> T:

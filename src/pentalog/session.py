@@ -187,7 +187,7 @@ class Endpoint:
     """Its sessions look at nothing `broker.knowledge` was not asked for: any engine will do."""
     authenticates: bool = False
     """Nobody is served before he has logged in, whatever the listener demands."""
-    login_bytes_max: int = 64 << 10
+    login_bytes_max: int = 72 << 10
     """Size of the largest frame of a client that has not logged in, where it must."""
     closes_idle: bool = False
     """Clients expect that a connection without requests is closed after a while."""

@@ -130,6 +130,8 @@ class HostileWorld:
         waits: list[float] = []
         over = threading.Event()
         client = self.connect()
+        # A client that the broker knows: connections are accepted one by one.
+        ask(client, API_VERSIONS)
 
         def probe() -> None:
             while not over.is_set():

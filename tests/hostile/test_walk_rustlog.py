@@ -27,7 +27,7 @@ from tests.hostile.rustlog_wire import (
 
 from pentalog.protocols.rustlog import messages
 from pentalog.protocols.rustlog.frames import FRAME_BYTES_MAX
-from pentalog.protocols.rustlog.messages import PARTITIONS_MAX, RECORDS_MAX, SMALL_BYTES_MAX
+from pentalog.protocols.rustlog.messages import PARTITIONS_MAX, RECORDS_MAX
 from pentalog.protocols.rustlog.records import RECORDS_MAX as RECORDS_PACKED_MAX
 
 TOPICS = 600
@@ -117,7 +117,7 @@ def json_rows() -> dict[type, Row]:
             text(type="DescribePartition", topic=WIDE, partition=1 << 31),
         ),
         messages.MetricsFetch: Row(text(type="MetricsFetch"), None),
-        messages.Ping: Row(text(type="Ping", rest="x" * (SMALL_BYTES_MAX - 100)), None),
+        messages.Ping: Row(text(type="Ping", rest="x" * (FRAME_BYTES_MAX - 100)), None),
     }
 
 

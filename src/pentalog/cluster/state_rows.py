@@ -12,7 +12,8 @@ import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from pentalog.broker.state import MIGRATIONS, Row, Value
+from pentalog.broker.state import Row, Value
+from pentalog.broker.state_schema import MIGRATIONS
 from pentalog.model.errors import StorageFailed
 from pentalog.model.types import Record
 

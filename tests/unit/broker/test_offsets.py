@@ -17,7 +17,8 @@ from pentalog.broker.groups import SWEEP_INTERVAL_MS
 from pentalog.broker.log import COMMIT_WAIT_MS_MAX
 from pentalog.broker.offsets import LocalOffsets
 from pentalog.broker.port import Committed, Fence, Leaving, Proposal, Topic
-from pentalog.broker.state import FILE_NAME, MIGRATIONS, State
+from pentalog.broker.state import FILE_NAME, State
+from pentalog.broker.state_schema import MIGRATIONS
 from pentalog.config import Config
 from pentalog.model.errors import (
     GroupNotEmpty,

@@ -90,7 +90,8 @@ def most_per_turn(serve: Run, send: Callable[[int], bytes], *, costly: bool) -> 
             for peer in connected:
                 peer.setblocking(True)
                 assert peer.recv(100)[4:] == b"hello"
-            assert found.total() == MANY
+            # One whose turn was over is called again.
+            assert found.total() >= MANY
             seen.append(max(found.values()))
 
     endpoint = {"costly": lambda data: data[5:6] == b"h"} if costly else {}

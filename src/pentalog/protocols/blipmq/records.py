@@ -1,12 +1,18 @@
-"""Where published messages go: topics by their bytes on the wire, made when first named."""
+"""Where published messages go, and deliveries to polls.
+
+Topics are found by their bytes on the wire, and made when they are first named.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
+from pentalog import kernels
+from pentalog.broker.deliveries import Subscription
 from pentalog.broker.port import Topics, TopicSpec
 from pentalog.broker.security import Access
 from pentalog.model.errors import TopicNotFound
+from pentalog.model.later import Later
 from pentalog.model.types import Partition
 from pentalog.protocols.blipmq import rights
 from pentalog.protocols.blipmq.frames import FRAME_BYTES_MAX, FrameType
@@ -17,6 +23,8 @@ BATCH_BYTES_MAX: Final = 1_000_000
 """Publishes are joined up to this size; just below what a topic takes unless it is told to."""
 LARGE_BYTES: Final = 4 << 20
 """A message that takes long to take out of its frame, and as long to append."""
+_ANSWER_BYTES: Final = 256 << 10
+"""Deliveries made by one kernel call."""
 _ROUTES_MAX: Final = 1_000
 _KEPT_NAME_BYTES_MAX: Final = 1_000
 """Routes by longer names are found anew: remembered, they could take much room."""
@@ -86,3 +94,33 @@ class Routes:
 
     def batch_bytes_max(self, at: Partition) -> int:
         return self._topics.get(at.topic).settings.message_bytes_max
+
+
+def deliver(
+    subscription: Subscription, polls: memoryview
+) -> tuple[bytes, int] | Later[None] | None:
+    """Return frames and how many polls they answer; None if there is nothing to deliver."""
+    stretch = subscription.stretch()
+    if stretch is None or isinstance(stretch, Later):
+        return stretch
+    delivered = kernels.deliver_blipmq(
+        stretch.batches,
+        stretch.batch,
+        stretch.record,
+        stretch.offset,
+        stretch.stop,
+        polls,
+        topic=subscription.topic.encode(),
+        qos=int(subscription.leased),
+        tag_shift=stretch.tag_shift,
+        timestamp_min=stretch.timestamp_min,
+        bytes_max=_ANSWER_BYTES,
+        frame_bytes_max=FRAME_BYTES_MAX,
+        again=stretch.again,
+        states=stretch.states,
+        floor=stretch.floor,
+        doubtful_end=stretch.doubtful_end,
+        zero_end=stretch.zero_end,
+    )
+    subscription.took(stretch, delivered)
+    return delivered.frames, delivered.polls

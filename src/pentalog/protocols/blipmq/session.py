@@ -22,24 +22,17 @@ from pentalog.model.later import Later
 from pentalog.model.types import Ack, Appended, Horizon, Partition
 from pentalog.protocols.blipmq import frames, keys, messages, rights
 from pentalog.protocols.blipmq.door import door_of
-from pentalog.protocols.blipmq.errors import (
-    UNAUTHENTICATED,
-    UNKNOWN_TAG,
-    code_of,
-    publish_failed,
-)
+from pentalog.protocols.blipmq.errors import UNAUTHENTICATED, UNKNOWN_TAG, code_of, publish_failed
 from pentalog.protocols.blipmq.forwarding import FORWARDED, Forwarding
 from pentalog.protocols.blipmq.frames import FRAME_BYTES_MAX, ID_BYTES, Frame, FrameType
 from pentalog.protocols.blipmq.lookups import Asking, Item, Next
 from pentalog.protocols.blipmq.messages import Nack
 from pentalog.protocols.blipmq.parked import Parked
-from pentalog.protocols.blipmq.records import BATCH_BYTES_MAX, LARGE_BYTES, Routes
+from pentalog.protocols.blipmq.records import BATCH_BYTES_MAX, LARGE_BYTES, Routes, deliver
 from pentalog.session import Context, Replies
 
 _log: Final = logging.getLogger(__name__)
 
-_ANSWER_BYTES: Final = 256 << 10
-"""Deliveries made by one kernel call."""
 _PARKED_BYTES_MAX: Final = 4 << 20
 """Deliveries made at once for polls that had to wait; the others find nothing, and poll again."""
 _PARKED_MAX: Final = 64
@@ -501,31 +494,10 @@ class BlipmqSession:
         self, subscription: Subscription, polls: memoryview
     ) -> tuple[bytes, int] | Later[None] | None:
         """(frames, polls answered by them); None if there is nothing to deliver."""
-        stretch = subscription.stretch()
-        if stretch is None or isinstance(stretch, Later):
-            return stretch
-        delivered = kernels.deliver_blipmq(
-            stretch.batches,
-            stretch.batch,
-            stretch.record,
-            stretch.offset,
-            stretch.stop,
-            polls,
-            topic=subscription.topic.encode(),
-            qos=int(subscription.leased),
-            tag_shift=stretch.tag_shift,
-            timestamp_min=stretch.timestamp_min,
-            bytes_max=_ANSWER_BYTES,
-            frame_bytes_max=FRAME_BYTES_MAX,
-            again=stretch.again,
-            states=stretch.states,
-            floor=stretch.floor,
-            doubtful_end=stretch.doubtful_end,
-            zero_end=stretch.zero_end,
-        )
-        subscription.took(stretch, delivered)
-        self._context.metrics.sent_records += delivered.polls
-        return delivered.frames, delivered.polls
+        found = deliver(subscription, polls)
+        if isinstance(found, tuple):
+            self._context.metrics.sent_records += found[1]
+        return found
 
     def _park(
         self,

@@ -143,9 +143,17 @@ class Call:
         """Send the response, encoded in steps."""
         if self.answered is not None:
             yield from self.answered(fields)
-        self.line.send(
+        self.send(
             (yield from codec.encode_steps(self.key, self.version, self.correlation_id, fields))
         )
+
+    def send(self, *pieces: Piece) -> None:
+        """Send a response that is encoded already.
+
+        The line is looked up here, after the last step of encoding: it is another one as soon as
+        a request takes more than a step.
+        """
+        self.line.send(*pieces)
 
     def each(self, items: Iterable[S], do: Callable[[S], T], *, cost: int = 1) -> Steps[list[T]]:
         """Do something with each item, in steps; returns the results.

@@ -21,8 +21,8 @@ from pentalog.protocols.rustlog.messages import (
 )
 from pentalog.session import Replies
 
-_AHEAD_BYTES_MAX: Final = 3 << 20
-"""As much as is read for one reply."""
+_AHEAD_BYTES_MAX: Final = 7 << 20
+"""No reply in either dialect holds less."""
 
 Lookups = tuple[Later[None], ...]
 

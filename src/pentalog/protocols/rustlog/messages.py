@@ -18,10 +18,6 @@ RECORDS_MAX: Final = 1000
 PARTITIONS_MAX: Final = 1000
 VALUES_MAX: Final = 100_000
 """Values of one request in JSON, as its commas count them."""
-SMALL_BYTES_MAX: Final = 1 << 20
-"""A request in JSON that is no Produce."""
-_HEAD_BYTES: Final = 4_096
-"""The type of a large Produce stands in so many bytes at the front or at the end."""
 _CHUNK_BYTES: Final = 256 << 10
 NAME_CHARACTERS_MAX: Final = 255
 TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,255}", re.ASCII)
@@ -124,18 +120,7 @@ def decode(payload: memoryview) -> Request:
 
 
 def _check_size(payload: memoryview) -> None:
-    """Refuse what would take long to read before it is read.
-
-    Names are short, so only records can make a request large; and a list of millions of small
-    values is read whole before its elements are counted.
-    """
-    if len(payload) > SMALL_BYTES_MAX:
-        ends = bytes(payload[:_HEAD_BYTES]) + bytes(payload[-_HEAD_BYTES:])
-        if b'"Produce"' not in ends:
-            raise Invalid(
-                f"a request of {len(payload)} bytes; at most {SMALL_BYTES_MAX} are accepted for "
-                "everything but a Produce"
-            )
+    """Refuse a list of millions of small values: it would be read whole before it is counted."""
     commas = 0
     for start in range(0, len(payload), _CHUNK_BYTES):
         commas += bytes(payload[start : start + _CHUNK_BYTES]).count(b",")

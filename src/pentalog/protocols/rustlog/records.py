@@ -37,8 +37,8 @@ LARGE_BYTES: Final = 2 << 20
 """A request that takes long to read, and as long to append."""
 RECORDS_MAX: Final = 300_000
 """Records of one binary Produce: to copy each takes a few nanoseconds."""
-FETCH_BYTES_MAX: Final = 3 << 20
-"""Read for one reply: to translate it takes a few milliseconds, and in base64 it fits a frame."""
+_JSON_PAYLOAD_BYTES_MAX: Final = 7 << 20
+"""Read at most this much for a reply in base64: more would not fit its frame."""
 _HIDDEN_STEPS_MAX: Final = 4
 """Reads that may find nothing but hidden records before the client is told to go on there."""
 
@@ -328,8 +328,8 @@ class Fetching:
         if offset >= min(marks.stable, self._end_offset) or bytes_max == 0:
             self._answer(self._dialect.nothing(offset))
             return True
-        bytes_max = min(bytes_max, FETCH_BYTES_MAX)
-        later = log.open(self._at, offset, bytes_max=bytes_max, horizon=Horizon.STABLE)
+        limit = _JSON_PAYLOAD_BYTES_MAX if self._dialect.json else FRAME_BYTES_MAX
+        later = log.open(self._at, offset, bytes_max=min(bytes_max, limit), horizon=Horizon.STABLE)
         if later.ready:
             return self._take(later)
         if self._place is None:

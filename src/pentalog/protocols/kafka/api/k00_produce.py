@@ -316,7 +316,7 @@ class _Answer:
                 yield None
         call = self._call
         frame = _framing(call.version, call.correlation_id, call.body.topics, self._results)
-        call.line.send((yield from frame))
+        call.send((yield from frame))
 
     def _settled(self, _: Later[Appended]) -> None:
         self._open -= 1

@@ -65,7 +65,7 @@ def serve(call: Call) -> Steps[None]:
         )
     if offsets:
         yield from _commit(call, offsets, taken)
-    call.line.send((yield from encode(call.version, call.correlation_id, topics)))
+    call.send((yield from encode(call.version, call.correlation_id, topics)))
 
 
 def _commit(
