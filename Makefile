@@ -77,6 +77,7 @@ torture: $(STAMP) ## kill brokers for a long time and look for losses
 	PENTALOG_TORTURE=1 $(BIN)/pytest tests/tables/test_table_jars.py tests/tables/test_table_verbs.py --timeout 7200
 	$(BIN)/pip install --quiet --no-deps --target build/spark-4.2 'pyspark==4.2.*'
 	PENTALOG_TORTURE=1 PYTHONPATH=build/spark-4.2 $(BIN)/pytest tests/tables/test_table_jars.py tests/tables/test_table_verbs.py --timeout 7200
+	PENTALOG_TORTURE=1 $(BIN)/pytest tests/hostile --timeout 7200
 	PENTALOG_CYCLES=100 $(BIN)/pytest tests/conformance/test_fluvio_kill.py --timeout 7200
 	$(BIN)/python -m tests.history --runs 200
 	$(BIN)/pentalog torture --rounds 300
