@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.hostile.hostile_world import HostileWorld, ask, string
-from tests.server.broker_process import request
+from tests.server.broker_process import answer, request
 
 from pentalog import kernels
 from pentalog.model import batch, compression
@@ -45,9 +45,9 @@ def packed(payload: bytes | bytearray, count: int, codec: int) -> bytearray:
     return batch.rebuild(header, payload, count=count, codec=codec)
 
 
-def produce(topic: str, *batches: bytes | bytearray) -> bytes:
+def produce(topic: str, *batches: bytes | bytearray, acks: int = -1) -> bytes:
     """Produce 7, one partition per batch."""
-    body = struct.pack(">hhiih", -1, -1, 5_000, 1, len(topic)) + topic.encode()
+    body = struct.pack(">hhiih", -1, acks, 5_000, 1, len(topic)) + topic.encode()
     body += struct.pack(">i", len(batches))
     for index, data in enumerate(batches):
         body += struct.pack(">ii", index, len(data)) + data
@@ -93,6 +93,25 @@ def test_poison_is_refused_and_readers_get_past_it(tmp_path: Path, codec: int) -
         assert produced(client, "t", endless) == INVALID_RECORD
         assert produced(client, "t", batch.build([Record(b"b")], timestamp_ms=NOW_MS)) == 0
         assert list_offset(client, "t", -1)[2] == 2
+
+
+def test_pipelined_batches_that_are_opened_elsewhere_are_answered_one_by_one(
+    tmp_path: Path,
+) -> None:
+    """No further request must be needed for the last answer to leave."""
+    count = 60_000
+    sound = packed(tiny_records(count), count, compression.ZSTD)
+    poison = packed(tiny_records(count)[:-3] + b"\xaa" * 3, count, compression.ZSTD)
+    small = packed(tiny_records(1), 1, compression.ZSTD)
+    with HostileWorld(tmp_path) as world, world.connect() as client:
+        create(client, "t")
+        client.sendall(b"".join(produce("t", each, acks=1) for each in (sound, poison, small)))
+        codes = [
+            struct.unpack_from(">h", answer(client)[1], 4 + 2 + len("t") + 4 + 4)[0]
+            for _ in range(3)
+        ]
+        assert codes == [0, INVALID_RECORD, 0]
+        assert list_offset(client, "t", -1)[2] == count + 1
 
 
 def test_a_search_by_time_in_a_batch_of_many_records(tmp_path: Path) -> None:

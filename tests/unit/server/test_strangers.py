@@ -165,7 +165,7 @@ def test_frames_before_a_login_are_small(serve: Run) -> None:
         assert len(await read_frame(reader)) == 500_000
         writer.close()
         other, stranger = await bench.connect()
-        stranger.write(frame(b"E" + bytes(70_000)))
+        stranger.write(frame(b"E" + bytes(80_000)))
         assert await _end_of(other) == b""
         stranger.close()
         assert bench.served == 3

@@ -70,6 +70,8 @@ class KafkaSession:
         self._queue: list[Piece] = []
         self._queue_bytes = 0
         self._ended = False
+        self._receiving = False
+        """Answers are gathered until what was read is served."""
         self._holds = 0
         """Requests under way that those after them must wait for."""
         # What was already split but not served, positions counted from the next read's start:
@@ -86,6 +88,13 @@ class KafkaSession:
             self._login = self._new_login()
 
     def receive(self, data: memoryview) -> int:
+        self._receiving = True
+        try:
+            return self._receive_all(data)
+        finally:
+            self._receiving = False
+
+    def _receive_all(self, data: memoryview) -> int:
         used = 0
         if self._login is not None:
             used = self._log_in(data)
@@ -146,7 +155,8 @@ class KafkaSession:
         self._queue.extend(pieces)
         for piece in pieces:
             self._queue_bytes += piece.length if isinstance(piece, FilePiece) else len(piece)
-        if self._queue_bytes >= _QUEUE_BYTES_MAX:
+        # In a later turn nothing else would flush it: perhaps nothing more is received.
+        if self._queue_bytes >= _QUEUE_BYTES_MAX or not self._receiving:
             self._flush()
 
     def place(self) -> Place:
