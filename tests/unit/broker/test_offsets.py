@@ -13,6 +13,7 @@ from step_runtime import StepRuntime
 from tests.support.state_files import accept_writes, refuse_writes
 
 from pentalog.broker import state as state_module
+from pentalog.broker import state_schema
 from pentalog.broker.groups import SWEEP_INTERVAL_MS
 from pentalog.broker.log import COMMIT_WAIT_MS_MAX
 from pentalog.broker.offsets import LocalOffsets
@@ -347,7 +348,7 @@ def test_offsets_of_an_older_file_keep_their_order_by_time(
     tmp_path: Path, runtime: StepRuntime, open_state: Callable[[], State]
 ) -> None:
     database = sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)
-    version = MIGRATIONS.index(state_module._number_offsets)
+    version = MIGRATIONS.index(state_schema._number_offsets)
     for migrate in MIGRATIONS[:version]:
         migrate(database)
     database.execute(f"PRAGMA user_version = {version}")
