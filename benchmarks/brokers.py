@@ -122,15 +122,16 @@ def start_pentalog(
     program: str = "from pentalog.cli.main import main; main()",
     environment: Mapping[str, str] | None = None,
     under: tuple[str, ...] = (),
+    checkout: Path = ROOT,
 ) -> Broker:
     """Start `pentalog start`, on a free port unless one is given.
 
     `settings` are environment names without prefix, `environment` others; `under` is a program
-    that runs it, with its options.
+    that runs it, with its options; `checkout` is the source tree to run.
     """
     directory.mkdir(parents=True, exist_ok=True)
     log = directory / "pentalog.stderr"
-    variables = {**os.environ, **(environment or {}), "PYTHONPATH": str(ROOT / "src")}
+    variables = {**os.environ, **(environment or {}), "PYTHONPATH": str(checkout / "src")}
     # The printed lines are how we learn the port; a buffered pipe would hold them back.
     variables["PYTHONUNBUFFERED"] = "1"
     for key, value in (settings or {}).items():

@@ -33,7 +33,7 @@ from confluent_kafka.admin import (
 import apache_kafka
 import machine
 import table
-from brokers import Broker, start_pentalog, stopping
+from brokers import ROOT, Broker, start_pentalog, stopping
 from rows import ROWS, WARM_UP, Durability, Load, Row
 
 RESULTS = machine.CACHE / "results.jsonl"
@@ -41,6 +41,7 @@ RESULTS = machine.CACHE / "results.jsonl"
 # more records than the client reads ahead.
 BEYOND = 400_000
 CONTROL = "kafka-again"
+BASELINE = "baseline"
 # How long a new group waits for more members is a setting, nothing to measure.
 KAFKA_SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
 PENTALOG_SETTINGS: dict[Durability, dict[str, str]] = {
@@ -75,17 +76,17 @@ def main() -> int:
     with tempfile.TemporaryDirectory(dir=machine.CACHE) as work:
         directory = Path(work)
         machine.warm_page_memory(directory, size_bytes=(1 if arguments.quick else 6) << 30)
+        names = _subject_names(arguments)
         if not arguments.only or "start" in arguments.only:
-            results += _measure_starts(directory, rounds=rounds, control=arguments.control)
+            results += _measure_starts(directory, names, rounds=rounds, baseline=arguments.baseline)
         if rows:
             wanted = [one for one in Durability if any(row.durability is one for row in rows)]
-            with _subjects(directory, wanted, control=arguments.control) as subjects:
+            with _subjects(directory, wanted, names, arguments.baseline) as subjects:
                 _warm(subjects, share=0.1 if arguments.quick else 1.0)
                 results += _run_rounds(subjects, rows, rounds=rounds)
                 results += [_memory(subject) for subject in subjects]
     _keep(results, described, quick=arguments.quick)
-    first = CONTROL if arguments.control else "pentalog"
-    comparison = table.Comparison(first, "kafka", results)
+    comparison = table.Comparison(*names, results)
     table.show(comparison, rows, described, command=f"python {' '.join(sys.argv)}")
     return 0
 
@@ -96,10 +97,17 @@ def _arguments() -> argparse.Namespace:
         "--quick", action="store_true", help="a tenth of the work, one repeat; not for quoting"
     )
     parser.add_argument("--repeats", type=int, default=3, help="rounds that count (default 3)")
-    parser.add_argument(
+    beside = parser.add_mutually_exclusive_group()
+    beside.add_argument(
         "--control",
         action="store_true",
         help="Apache Kafka against itself: how far from 1 a ratio gets by chance",
+    )
+    beside.add_argument(
+        "--baseline",
+        type=Path,
+        metavar="CHECKOUT",
+        help="compare with the pentalog of another checkout, its kernels compiled in place",
     )
     parser.add_argument(
         "--only",
@@ -112,6 +120,12 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def _subject_names(arguments: argparse.Namespace) -> tuple[str, str]:
+    if arguments.baseline:
+        return "pentalog", BASELINE
+    return (CONTROL if arguments.control else "pentalog"), "kafka"
+
+
 def _chosen(only: Sequence[str] | None, *, quick: bool) -> list[Row]:
     rows = [row for row in ROWS if not only or row.name in only]
     return [row.scaled(0.1) for row in rows] if quick else rows
@@ -119,7 +133,10 @@ def _chosen(only: Sequence[str] | None, *, quick: bool) -> list[Row]:
 
 @contextlib.contextmanager
 def _subjects(
-    directory: Path, wanted: Sequence[Durability], *, control: bool
+    directory: Path,
+    wanted: Sequence[Durability],
+    names: Sequence[str],
+    baseline: Path | None,
 ) -> Iterator[list[Subject]]:
     """Both brokers, up all the time; the one not measured is idle."""
     with contextlib.ExitStack() as stack:
@@ -139,19 +156,24 @@ def _subjects(
             }
             return Subject(name, nodes, synced_topic={"flush.messages": "1"})
 
-        def pentalog() -> Subject:
+        def pentalog(name: str) -> Subject:
             nodes = {
                 durability: kept(
                     start_pentalog(
-                        directory / f"pentalog-{durability.name}",
+                        directory / f"{name}-{durability.name}",
                         settings=PENTALOG_SETTINGS[durability],
+                        checkout=_checkout(name, baseline),
                     )
                 )
                 for durability in wanted
             }
-            return Subject("pentalog", nodes)
+            return Subject(name, nodes)
 
-        yield [kafka(CONTROL) if control else pentalog(), kafka("kafka")]
+        yield [kafka(name) if name.startswith("kafka") else pentalog(name) for name in names]
+
+
+def _checkout(name: str, baseline: Path | None) -> Path:
+    return baseline if name == BASELINE and baseline else ROOT
 
 
 def _run_rounds(
@@ -326,14 +348,19 @@ def _delete(broker: Broker, topics: Sequence[str]) -> None:
         gone.result(60)
 
 
-def _measure_starts(directory: Path, *, rounds: int, control: bool) -> list[dict[str, Any]]:
+def _measure_starts(
+    directory: Path, names: Sequence[str], *, rounds: int, baseline: Path | None
+) -> list[dict[str, Any]]:
     """Start each broker on an empty directory, to its first Metadata answer; then its memory."""
     results = []
     for number in range(rounds):
-        names = [CONTROL if control else "pentalog", "kafka"]
         for name in names if number % 2 == 0 else reversed(names):
             place = directory / f"start-{name}-{number}"
-            broker = start_pentalog(place) if name == "pentalog" else apache_kafka.start(place)
+            broker = (
+                apache_kafka.start(place)
+                if name.startswith("kafka")
+                else start_pentalog(place, checkout=_checkout(name, baseline))
+            )
             with stopping(broker):
                 time.sleep(2)
                 result = {
