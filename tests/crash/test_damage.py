@@ -15,9 +15,10 @@ from pentalog.log.files import Handle, RealFiles
 from pentalog.model.types import Horizon
 
 BATCHES = 120
-CUTS = 4096 if "PENTALOG_TORTURE" in os.environ else 1024
-"""Bytes from the end; the shorter stretch holds three batches and their borders."""
-FLIPS = int(os.environ.get("PENTALOG_FLIPS", "1000"))
+TORTURE = "PENTALOG_TORTURE" in os.environ
+CUTS = 4096 if TORTURE else 512
+"""Bytes from the end; the shorter stretch holds a batch and its borders."""
+FLIPS = int(os.environ.get("PENTALOG_FLIPS", "1000" if TORTURE else "300"))
 SEED = int(os.environ.get("PENTALOG_SEED", "20261115"))
 
 

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.support.victims import Victim
 
 CYCLES = int(
-    os.environ.get("PENTALOG_CYCLES", "1000" if "PENTALOG_TORTURE" in os.environ else "50")
+    os.environ.get("PENTALOG_CYCLES", "1000" if "PENTALOG_TORTURE" in os.environ else "15")
 )
 SEED = int(os.environ.get("PENTALOG_SEED", str(random.randrange(1 << 30))))
 PARTITIONS = 4

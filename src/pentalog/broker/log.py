@@ -8,10 +8,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from pentalog import kernels
-from pentalog.broker.opening import INLINE_BYTES_MAX, OPENED_AT_ONCE_MAX, Openings, find_in_batch
+from pentalog.broker.opening import OPENED_AT_ONCE_MAX, Openings, find_in_batch
 from pentalog.broker.port import Admitted, Opened, Waiting
 from pentalog.kernels import Facts
-from pentalog.log.admission import OverBudget, check_size, must_open, open_batches
+from pentalog.log.admission import (
+    ADMITTED_AT_ONCE_BYTES,
+    OverBudget,
+    check_size,
+    must_open,
+    open_batches,
+)
 from pentalog.log.partition import PartitionLog
 from pentalog.log.segment import Cold
 from pentalog.log.store import Store
@@ -94,7 +100,7 @@ class LocalLog:
             return Admitted(*found, settings)
 
         try:
-            return Later.now(opened(batches, INLINE_BYTES_MAX))
+            return Later.now(opened(batches, ADMITTED_AT_ONCE_BYTES))
         except OverBudget:
             return self._openings.offload(partial(opened, memoryview(bytearray(batches))))
 

@@ -8,7 +8,8 @@ small request can make large, so it is bounded, and `open_batches` may run on an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Final
 
 from pentalog import kernels
@@ -32,8 +33,13 @@ OPENED_BYTES_MAX: Final = 256 << 20
 UNLIMITED: Final = 1 << 62
 """A budget for `open_batches` that only the limits of each batch bound."""
 
-_RECOMPRESSION_COST: Final = 8
-"""Compressing a byte takes about this many times as long as decompressing it."""
+ADMITTED_AT_ONCE_BYTES: Final = (1 << 20) + (64 << 10)
+"""A budget that takes about a millisecond: what producers put into one batch by default."""
+
+_COST: Final = {GZIP: 4}
+"""Decompressing a byte takes about this many times as long as with the other codecs."""
+_RECOMPRESSION_COST: Final = 32
+"""And compressing it, so many times."""
 _NAMED_MAX: Final = 1000
 """Records that one refusal names."""
 _NO_LIMIT: Final = (1 << 63) - 1
@@ -131,28 +137,14 @@ def open_batches(
     while position < len(batches):
         header = kernels.batch_header(batches, position)
         whole = batches[position : position + header.size]
-        payload, budget_bytes = _payload(whole, header, at, budget_bytes)
-        newest = _check_records(payload, header, settings, now_ms=now_ms, at=at)
-        codec = header.attributes & batches_of.CODEC_MASK
-        wanted = codec if settings.compression == "producer" else CODECS.index(settings.compression)
-        timestamp = None if header.attributes & batches_of.APPEND_TIME else newest
-        if wanted != codec:
-            budget_bytes -= _RECOMPRESSION_COST * len(payload)
+        with _payload(whole, header, at, budget_bytes) as payload:
+            budget_bytes -= _cost(payload, header, settings)
             if budget_bytes < 0:
                 raise OverBudget
-            level = _level(wanted, settings)
-            count = header.records
-            kept.append(
-                batches_of.rebuild(
-                    header, payload, count=count, codec=wanted, level=level, max_timestamp=timestamp
-                )
-            )
-            changed = True
-        elif timestamp is not None and timestamp != header.max_timestamp:
-            kept.append(batches_of.restamped(whole, timestamp))
-            changed = True
-        else:
-            kept.append(whole)
+            newest = _check_records(payload, header, settings, now_ms=now_ms, at=at)
+            admitted = _admitted(whole, header, payload, newest, settings)
+        changed = changed or admitted is not whole
+        kept.append(admitted)
         position += header.size
     if not changed:
         return batches, facts
@@ -160,26 +152,66 @@ def open_batches(
     return memoryview(made), kernels.check_batches(made, 0, len(made))
 
 
+@contextmanager
 def _payload(
     whole: memoryview, header: BatchHeader, at: str, budget_bytes: int
-) -> tuple[Buffer, int]:
-    """(records of the batch, uncompressed; what is left of the budget)."""
+) -> Iterator[memoryview]:
+    """The records of the batch, uncompressed; not to be used after the block."""
+    codec = header.attributes & batches_of.CODEC_MASK
+    body = whole[batches_of.HEADER_BYTES :]
+    if codec == compression.NONE:
+        yield body
+        return
     bytes_max = compression.opened_bytes_max(header.size)
-    try:
-        payload, _ = batches_of.payload_of(whole, 0, bytes_max=min(bytes_max, budget_bytes))
-    except RecordTooLarge as refusal:
-        if budget_bytes < bytes_max:
-            raise OverBudget from refusal
-        raise RecordTooLarge(
-            f"a compressed batch of {header.size} bytes for {at} holds more than {bytes_max} "
-            "bytes; send smaller batches"
-        ) from refusal
-    except BatchCorrupt as refusal:
-        raise InvalidRecord(f"a batch for {at} cannot be decompressed") from refusal
-    budget_bytes -= len(payload)
-    if budget_bytes < 0:
-        raise OverBudget
-    return payload, budget_bytes
+    here_max = min(bytes_max, budget_bytes // _COST.get(codec, 1))
+    with ExitStack() as opened:
+        try:
+            content = compression.opened(codec, body, bytes_max=here_max)
+            payload = opened.enter_context(content)
+        except RecordTooLarge as refusal:
+            if here_max < bytes_max:
+                raise OverBudget from refusal
+            raise RecordTooLarge(
+                f"a compressed batch of {header.size} bytes for {at} holds more than {bytes_max} "
+                "bytes; send smaller batches"
+            ) from refusal
+        except BatchCorrupt as refusal:
+            raise InvalidRecord(f"a batch for {at} cannot be decompressed") from refusal
+        yield payload
+
+
+def _cost(payload: memoryview, header: BatchHeader, settings: LogSettings) -> int:
+    """What a batch takes of the budget, in bytes that are quick to decompress."""
+    codec = header.attributes & batches_of.CODEC_MASK
+    cost = _COST.get(codec, 1)
+    if _wanted(codec, settings) != codec:
+        cost += _RECOMPRESSION_COST
+    return cost * len(payload)
+
+
+def _wanted(codec: int, settings: LogSettings) -> int:
+    return codec if settings.compression == "producer" else CODECS.index(settings.compression)
+
+
+def _admitted(
+    whole: memoryview, header: BatchHeader, payload: memoryview, newest: int, settings: LogSettings
+) -> Buffer:
+    """The batch as it is to be written, which is `whole` where nothing has to change."""
+    codec = header.attributes & batches_of.CODEC_MASK
+    wanted = _wanted(codec, settings)
+    timestamp = None if header.attributes & batches_of.APPEND_TIME else newest
+    if wanted != codec:
+        return batches_of.rebuild(
+            header,
+            payload,
+            count=header.records,
+            codec=wanted,
+            level=_level(wanted, settings),
+            max_timestamp=timestamp,
+        )
+    if timestamp is not None and timestamp != header.max_timestamp:
+        return batches_of.restamped(whole, timestamp)
+    return whole
 
 
 def _check_records(

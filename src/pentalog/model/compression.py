@@ -7,7 +7,8 @@ numbers (i32), then per block its length (i32) and its raw bytes.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import cramjam
@@ -30,11 +31,18 @@ _XERIAL_BLOCK_BYTES: Final = 32 * 1024
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _ZSTD_HEADER_BYTES_MAX: Final = 18
 _I32: Final = struct.Struct(">i")
-_ROOM_BYTES_MIN: Final = 64 * 1024
+_ROOM_BYTES: Final = (1 << 20) + (64 << 10)
+"""Holds what producers put into one batch by default."""
+_ROOMS_MAX: Final = 4
+_rooms: Final[list[bytearray]] = []
+"""Memory to decompress into, used again and again: new memory costs as much as decompressing.
+
+Threads take a room from the list and put it back; both operations of a list are atomic.
+"""
 _NO_ROOM: Final = "failed to write whole buffer"
 """How cramjam says that the output has not enough room, as opposed to bad input."""
 
-_OPEN: Final[dict[int, Callable[[memoryview, bytearray], int]]] = {
+_OPEN: Final[dict[int, Callable[[memoryview, memoryview], int]]] = {
     GZIP: cramjam.gzip.decompress_into,
     LZ4: cramjam.lz4.decompress_into,
     ZSTD: cramjam.zstd.decompress_into,
@@ -75,39 +83,51 @@ def decompress(codec: int, data: Buffer, *, bytes_max: int) -> bytes:
 
 
 def decompressed(codec: int, data: Buffer, *, bytes_max: int) -> memoryview:
-    """The same without a copy of what was unpacked."""
+    """The same; what is not compressed is returned as it is."""
+    with opened(codec, data, bytes_max=bytes_max) as content:
+        return content if codec == NONE else memoryview(bytes(content))
+
+
+@contextmanager
+def opened(codec: int, data: Buffer, *, bytes_max: int) -> Iterator[memoryview]:
+    """Decompress for as long as the block lasts: its memory is used again afterwards."""
     view = memoryview(data)
     if codec == NONE:
         if len(view) > bytes_max:
             raise RecordTooLarge(_too_large(bytes_max))
-        return view
-    if codec == SNAPPY:
-        return _open_snappy(view, bytes_max)
-    if codec not in _OPEN:
+        yield view
+    elif codec == SNAPPY:
+        yield _open_snappy(view, bytes_max)
+    elif codec not in _OPEN:
         raise UnsupportedFormat(_unknown(codec))
-    return _open_growing(codec, view, bytes_max)
+    else:
+        room = _rooms.pop() if _rooms else bytearray(_ROOM_BYTES)
+        try:
+            with _open_growing(codec, view, room, bytes_max) as content:
+                yield content
+        finally:
+            if len(_rooms) < _ROOMS_MAX:
+                _rooms.append(room)
 
 
-def _open_growing(codec: int, data: memoryview, bytes_max: int) -> memoryview:
-    """Try with some room first: most batches are small, and the limit is not."""
-    room = min(max(_ROOM_BYTES_MIN, 4 * len(data)), bytes_max)
+def _open_growing(codec: int, data: memoryview, room: bytearray, bytes_max: int) -> memoryview:
+    """Try with the room that is there first: most batches are small, and the limit is not."""
+    size = min(len(room), bytes_max)
     said = _zstd_content_bytes(data) if codec == ZSTD else None
     if said is not None:
         if said > bytes_max:
             raise RecordTooLarge(_too_large(bytes_max))
-        room = max(1, said)
+        size = max(1, said)
     while True:
-        out = bytearray(room)
+        out = memoryview(room if size <= len(room) else bytearray(size))[:size]
         try:
-            size = _OPEN[codec](data, out)
+            return out[: _OPEN[codec](data, out)]
         except cramjam.DecompressionError as error:
             if str(error) != _NO_ROOM:
                 raise BatchCorrupt(_corrupt(codec)) from error
-            if room == bytes_max:
+            if size == bytes_max:
                 raise RecordTooLarge(_too_large(bytes_max)) from error
-            room = min(4 * room, bytes_max)
-        else:
-            return memoryview(out)[:size]
+            size = min(4 * size, bytes_max)
 
 
 def _zstd_content_bytes(data: memoryview) -> int | None:

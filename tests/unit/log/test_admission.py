@@ -134,8 +134,8 @@ def test_a_batch_may_hold_8_mib_whatever_its_size_and_128_times_its_size(
 def test_what_is_large_is_opened_on_a_lane(tmp_path: Path) -> None:
     bench = LogBench(tmp_path)
     partition = bench.partition()
-    small, large = bomb(10_000), bomb(1 << 20)
-    for data, at_once in ((small, True), (large, False)):
+    small, slow, large = bomb(1 << 20), bomb(1 << 19, codec=compression.GZIP), bomb(2 << 20)
+    for data, at_once in ((small, True), (slow, False), (large, False)):
         facts = kernels.check_batches(data, 0, len(data))
         admission = bench.log.admission(AT, memoryview(data), facts)
         assert admission is not None
@@ -145,13 +145,13 @@ def test_what_is_large_is_opened_on_a_lane(tmp_path: Path) -> None:
         batches, facts, settings = admission.value
         assert settings is partition.settings
         bench.log.append(AT, batches, facts, opened=settings)
-    assert [len(record.value or b"") for _, record in bench.read()] == [10_000, 1 << 20]
+    assert [len(record.value or b"") for _, record in bench.read()] == [1 << 20, 1 << 19, 2 << 20]
 
 
 def test_what_was_opened_under_other_settings_is_opened_again(tmp_path: Path) -> None:
     bench = LogBench(tmp_path)
     bench.partition()
-    data = bomb(1 << 20)
+    data = bomb(2 << 20)
     facts = kernels.check_batches(data, 0, len(data))
     admission = bench.log.admission(AT, memoryview(data), facts)
     assert admission is not None
@@ -165,7 +165,7 @@ def test_what_was_opened_under_other_settings_is_opened_again(tmp_path: Path) ->
 def test_refusals_come_from_the_lane(tmp_path: Path) -> None:
     bench = LogBench(tmp_path)
     bench.partition()
-    for data in (bomb(9 << 20), crooked([Record(bytes(1 << 20))], POISON["bytes behind"], codec=4)):
+    for data in (bomb(9 << 20), crooked([Record(bytes(2 << 20))], POISON["bytes behind"], codec=4)):
         facts = kernels.check_batches(data, 0, len(data))
         admission = bench.log.admission(AT, memoryview(data), facts)
         assert admission is not None

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka import codec as kafka_python_codec
 
-from pentalog.model.compression import CODECS, compress, decompress
+from pentalog.model.compression import CODECS, compress, decompress, decompressed, opened
 from pentalog.model.errors import BatchCorrupt, RecordTooLarge, UnsupportedFormat
 
 LIMIT = 1 << 20
@@ -151,3 +151,25 @@ def test_zstd_frames_say_what_they_hold(size: int) -> None:
     assert decompress(zstd, unsaid, bytes_max=1 << 21) == bytes(size)
     twice = packed + unsaid
     assert decompress(zstd, twice, bytes_max=1 << 22) == bytes(2 * size)
+
+
+@pytest.mark.parametrize("codec", range(1, 5))
+def test_what_is_open_at_a_time_is_in_memory_of_its_own(codec: int) -> None:
+    one, two = compress(codec, b"1" * 1000), compress(codec, b"2" * 1000)
+    with (
+        opened(codec, one, bytes_max=LIMIT) as first,
+        opened(codec, two, bytes_max=LIMIT) as second,
+    ):
+        assert bytes(first) == b"1" * 1000
+        assert bytes(second) == b"2" * 1000
+    kept = decompressed(codec, one, bytes_max=LIMIT)
+    assert decompress(codec, two, bytes_max=LIMIT) == b"2" * 1000
+    assert bytes(kept) == b"1" * 1000
+
+
+@pytest.mark.parametrize("codec", [1, 3, 4])
+def test_memory_that_is_used_again_cannot_be_read_afterwards(codec: int) -> None:
+    with opened(codec, compress(codec, b"secret"), bytes_max=LIMIT) as content:
+        assert bytes(content) == b"secret"
+    with pytest.raises(ValueError, match="released"):
+        bytes(content)

@@ -126,8 +126,10 @@ class Serving:
         """Serve one request by its steps, as much as fits now and the rest in later turns."""
         try:
             wanted = next(steps)
+            if wanted is not None and wanted.ready:
+                wanted = next(steps)
         except StopIteration:
-            return  # as most do: it was short
+            return  # as most do: it was short, and waits for nothing
         job = _Job(self, call, steps, finishes=finishes)
         self._jobs.add(job)
         job.begin(wanted)
