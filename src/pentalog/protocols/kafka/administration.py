@@ -37,11 +37,13 @@ def ends_of(call: Call, partitions: Sequence[Partition]) -> Steps[dict[Partition
     log = call.context.broker.log
     laters = []
     for start in range(0, len(partitions), _ENDS_AT_ONCE):
+        if start:
+            yield None
         laters.append(log.ends(set(partitions[start : start + _ENDS_AT_ONCE])))
-        yield None
     ends: dict[Partition, Offset] = {}
     for later in laters:
-        yield later
+        if not later.ready:
+            yield later
         ends.update(later.value)
     return ends
 
