@@ -13,10 +13,11 @@ from kafka_world import answer_of, records
 
 from pentalog import kernels
 from pentalog.broker.port import TopicSpec
+from pentalog.log.admission import ADMITTED_AT_ONCE_BYTES
 from pentalog.model import batch
 from pentalog.model.types import Horizon, Partition, Record
 
-LARGE = 1 << 20
+LARGE = ADMITTED_AT_ONCE_BYTES + 1
 
 
 @pytest.fixture
