@@ -78,8 +78,12 @@ class HostileWorld:
                 return int(address.rpartition(":")[2])
         raise AssertionError(f"no listener {listener}: {self.broker.lines}")
 
-    def connect(self, listener: str = "kafka") -> socket.socket:
-        return connect(self.port(listener))
+    def connect(self, listener: str = "kafka", source: str = "") -> socket.socket:
+        """Connect, from another address of this machine if `source` is one."""
+        if not source:
+            return connect(self.port(listener))
+        address = ("127.0.0.1", self.port(listener))
+        return socket.create_connection(address, timeout=60, source_address=(source, 0))
 
     def measure(self, attack: Callable[[], object]) -> Cost:
         """Run an attack and return its cost; the broker must be alive and answer afterwards."""

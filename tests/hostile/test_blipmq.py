@@ -20,8 +20,8 @@ def world(tmp_path: Path) -> Iterator[HostileWorld]:
         yield world
 
 
-def connect(world: HostileWorld, key: str = "dev-key") -> BlipmqClient:
-    return BlipmqClient(world.connect("blipmq"), key)
+def connect(world: HostileWorld, key: str = "dev-key", source: str = "") -> BlipmqClient:
+    return BlipmqClient(world.connect("blipmq", source), key)
 
 
 def test_subscriptions_to_many_partitions(world: HostileWorld) -> None:
@@ -36,6 +36,19 @@ def test_subscriptions_to_many_partitions(world: HostileWorld) -> None:
     cost = world.measure(attack)
     print(cost)
     cost.assert_bounded(rulers=10, memory_mib=64)
+
+
+def test_one_client_does_not_take_all_subscriptions(tmp_path: Path) -> None:
+    data, arguments = tmp_path / "data", ("--subscriptions-max", "100")
+    with HostileWorld(data, "blipmq", arguments=arguments) as world:
+        with connect(world) as greedy:
+            kinds = [kind for kind, _, _ in greedy.fence(subscribe("demo") * 200)]
+        assert (kinds.count(FrameType.ACK), kinds.count(FrameType.NACK)) == (50, 150)
+        with connect(world, source="127.0.0.2") as modest:
+            number = modest.subscribe("demo")
+            modest.fence(publish("demo", b"served"))
+            ((kind, _, payload),) = modest.fence(poll(number))
+            assert (kind, payload[-6:]) == (FrameType.PUBLISH, b"served")
 
 
 def test_one_client_that_polls_and_does_not_read(world: HostileWorld) -> None:

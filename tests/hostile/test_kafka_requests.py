@@ -129,6 +129,29 @@ def test_fetch_sessions_that_remember_ten_thousand_partitions(world: HostileWorl
     cost.assert_bounded(rulers=30, memory_mib=48)
 
 
+def session_of(answer: bytes) -> int:
+    """The session id in an answer to `fetch_session`, which must not be an error."""
+    _, error, session_id = struct.unpack_from(">ihi", answer)
+    assert error == 0
+    return int(session_id)
+
+
+def test_one_client_does_not_take_all_fetch_sessions(world: HostileWorld) -> None:
+    frame = fetch_session("large", 5)
+
+    def run() -> None:
+        with world.connect(source="127.0.0.3") as greedy:
+            found = [session_of(ask(greedy, frame)) for _ in range(2_000)]
+            assert 0 in found, "the cache is full"
+            with world.connect(source="127.0.0.2") as modest:
+                assert all(session_of(ask(modest, frame)) for _ in range(100))
+            assert not session_of(ask(greedy, frame)), "served without one"
+
+    cost = world.measure(run)
+    print(cost)
+    cost.assert_bounded(rulers=30, memory_mib=48)
+
+
 def test_a_header_of_a_million_tagged_fields(tmp_path: Path) -> None:
     with HostileWorld(tmp_path) as world:
         tags = uvarint(1_000_000) + b"\0\0" * 1_000_000

@@ -69,9 +69,9 @@ class CursusBroker:
             self.config,
         )  # fmt: skip
         self.transactions.open()
-        named = LocalNamedProducers(self.store, self.state)
+        named = LocalNamedProducers(self.store, self.state, self.config)
         self.rosters = LocalSharedRosters(self.state, self.runtime, self.topics, self.config)
-        self.aggregates = LocalAggregates(self.log, self.state, self.runtime)
+        self.aggregates = LocalAggregates(self.log, self.state, self.runtime, self.config)
         options = LocalTopicOptions(self.state)
         for part in (named, self.rosters, self.aggregates, options):
             part.open()

@@ -8,19 +8,21 @@ file only as far as the log is durable; what was not saved is read from the log 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from pentalog.broker.needs import Appendable, Readable, RowsToLookUp
 from pentalog.broker.port import Opened, Topic
+from pentalog.broker.principal_limits import PrincipalLimits
 from pentalog.broker.sourcing import Conflict, Extent, Snapshot
 from pentalog.broker.state import Row
+from pentalog.config import Config
 from pentalog.kernels import Facts, batch_header
 from pentalog.model import batch
 from pentalog.model.errors import (
     BrokerError,
-    Overloaded,
     PartitionNotFound,
     RecordTooLarge,
     StorageFailed,
@@ -57,6 +59,8 @@ class _Index:
         """Everything before it is in the index."""
         self.extents: dict[bytes, Extent] = {}
         self.unsaved: dict[bytes, None] = {}
+        self.charged: Counter[str] = Counter()
+        """Bytes that the extents take, by the client that made them."""
         self.waiting: list[Callable[[BrokerError | None], None]] = []
         self.reading = False
 
@@ -71,7 +75,13 @@ class AggregateIndex:
     """Knows versions and keeps snapshots; whoever writes events says so in the log."""
 
     def __init__(
-        self, log: Readable, state: RowsToLookUp, runtime: Runtime, *, door: int | None = None
+        self,
+        log: Readable,
+        state: RowsToLookUp,
+        runtime: Runtime,
+        config: Config,
+        *,
+        door: int | None = None,
     ) -> None:
         """With `door`, only batches that the door of this number built hold events."""
         self._log = log
@@ -79,7 +89,11 @@ class AggregateIndex:
         self._state = state
         self._runtime = runtime
         self._indexes: dict[Partition, _Index] = {}
-        self._index_bytes = 0
+        self._memory = PrincipalLimits(
+            "bytes of the index over aggregates",
+            INDEX_BYTES_MAX,
+            share_percent=config.principal_share_percent,
+        )
 
     def open(self) -> None:
         for topic, partition, next_offset in self._state.rows(
@@ -89,8 +103,9 @@ class AggregateIndex:
         for topic, partition, key, *extent in self._state.rows(
             "SELECT topic, partition, key, version, first_offset, next_offset FROM aggregates"
         ):
-            self._index(Partition(topic, partition)).extents[key] = Extent(*extent)
-            self._index_bytes += _ENTRY_BYTES + len(key)
+            index = self._index(Partition(topic, partition))
+            index.extents[key] = Extent(*extent)
+            self._charge(index, key, "")
 
     def check(self) -> None:
         self._state.check()
@@ -98,7 +113,7 @@ class AggregateIndex:
     def topic_deleted(self, topic: Topic) -> None:
         """To be called in the turn of the deletion."""
         for at in [at for at in self._indexes if at.topic == topic.name]:
-            self._index_bytes -= _bytes_of(self._indexes.pop(at))
+            self._release(self._indexes.pop(at))
         for table in ("aggregates", "aggregate_marks", "snapshots"):
             self._state.write(f"DELETE FROM {table} WHERE topic = ?", topic.name)
 
@@ -158,10 +173,19 @@ class AggregateIndex:
         if saved and not index.unsaved and index.next_offset <= durable:
             self._state.write(_UPSERT_MARK, *index.at, index.next_offset)
 
-    def _count(self, key: bytes) -> None:
-        if self._index_bytes >= INDEX_BYTES_MAX:
-            raise Overloaded(f"the aggregates take {INDEX_BYTES_MAX} bytes already: use fewer keys")
-        self._index_bytes += _ENTRY_BYTES + len(key)
+    def _check_room(self, key: bytes, owner: str) -> None:
+        self._memory.check(owner, _ENTRY_BYTES + len(key))
+
+    def _charge(self, index: _Index, key: bytes, owner: str) -> None:
+        """Count a new aggregate for the client that made it; empty: only for the total."""
+        self._memory.add(owner, _ENTRY_BYTES + len(key))
+        index.charged[owner] += _ENTRY_BYTES + len(key)
+
+    def _release(self, index: _Index) -> None:
+        """Free what the aggregates of a partition are charged for."""
+        for owner, size in index.charged.items():
+            self._memory.release(owner, size)
+        index.charged.clear()
 
     # Reading what others wrote, or what the last life did not save
 
@@ -182,7 +206,7 @@ class AggregateIndex:
 
     def _forget(self, index: _Index) -> None:
         """The log has lost its end: begin anew."""
-        self._index_bytes -= _bytes_of(index)
+        self._release(index)
         index.extents.clear()
         index.unsaved.clear()
         index.next_offset = 0
@@ -229,7 +253,8 @@ class AggregateIndex:
                 version = _version(record)
                 if offset >= index.next_offset and version and record.key:
                     if record.key not in index.extents:
-                        self._count(record.key)
+                        self._check_room(record.key, "")
+                        self._charge(index, record.key, "")
                     index.note(record.key, version, offset)
             position += size
 
@@ -245,8 +270,10 @@ class AggregateIndex:
 class LocalAggregates(AggregateIndex):
     """Implements `sourcing.Aggregates`."""
 
-    def __init__(self, log: Appendable, state: RowsToLookUp, runtime: Runtime) -> None:
-        super().__init__(log, state, runtime, door=batch.DOORS.index("cursus"))
+    def __init__(
+        self, log: Appendable, state: RowsToLookUp, runtime: Runtime, config: Config
+    ) -> None:
+        super().__init__(log, state, runtime, config, door=batch.DOORS.index("cursus"))
         self._target = log
 
     def extent(self, at: Partition, key: bytes) -> Later[Extent]:
@@ -280,7 +307,13 @@ class LocalAggregates(AggregateIndex):
         self._target.ends([at]).then(settled)
 
     def append(
-        self, at: Partition, key: bytes, version: int, batch: memoryview, facts: Facts
+        self,
+        at: Partition,
+        key: bytes,
+        version: int,
+        batch: memoryview,
+        facts: Facts,
+        owner: str = "",
     ) -> Later[Appended | Conflict]:
         later: Later[Appended | Conflict] = Later()
 
@@ -289,7 +322,7 @@ class LocalAggregates(AggregateIndex):
                 later.refuse(refusal)
                 return
             try:
-                self._append(self._index(at), key, version, batch, facts, later)
+                self._append(self._index(at), key, version, batch, facts, owner, later)
             except BrokerError as refused:
                 later.refuse(refused)
 
@@ -297,7 +330,7 @@ class LocalAggregates(AggregateIndex):
         return later
 
     def _append(
-        self, index: _Index, key: bytes, version: int, data: memoryview, facts: Facts,
+        self, index: _Index, key: bytes, version: int, data: memoryview, facts: Facts, owner: str,
         later: Later[Appended | Conflict],
     ) -> None:  # fmt: skip
         extent = index.extents.get(key, _NOTHING)
@@ -306,9 +339,11 @@ class LocalAggregates(AggregateIndex):
             self._fill_durable(index.at, extent.next_offset, later, Conflict(current))
             return
         if not current:
-            self._count(key)
+            self._check_room(key, owner)
         self._state.check()
         appended = self._target.append(index.at, data, facts)
+        if not current:
+            self._charge(index, key, owner)
         index.note(key, version, appended.base_offset)
         index.next_offset = appended.next_offset
         self._target.settle(appended, Ack.DURABLE).then(partial(self._durable, index, key, later))
@@ -327,10 +362,6 @@ class LocalAggregates(AggregateIndex):
             return
         self._save(index)
         later.fill(appended)
-
-
-def _bytes_of(index: _Index) -> int:
-    return sum(_ENTRY_BYTES + len(key) for key in index.extents)
 
 
 def _version(record: Record) -> int:

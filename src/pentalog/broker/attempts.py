@@ -10,12 +10,12 @@ at other names behind the same address does not keep that user out.
 
 from __future__ import annotations
 
-import ipaddress
 from collections import OrderedDict
 from collections.abc import Callable
 from itertools import islice
 from typing import Final, TypeAlias
 
+from pentalog.model.addresses import site_of
 from pentalog.runtime import Runtime, Timer
 
 DELAY_MS_MIN: Final = 100
@@ -32,8 +32,6 @@ _ATTEMPT_BYTES: Final = 1 << 10
 """What an attempt takes besides its message."""
 _SOURCES_MAX: Final = 10_000
 _KNOWN_MAX: Final = 10_000
-_SITE_BITS: Final = 64
-"""Of an IPv6 address: the rest is chosen freely by whoever has the network."""
 _LOOKED_AT: Final = 16
 
 _Key: TypeAlias = tuple[str, str]
@@ -73,7 +71,7 @@ class LocalAttempts:
         return len(self._sources)
 
     def open(self, host: str, name: str) -> LocalAttempt:
-        address = _address(host)
+        address = site_of(host)
         key = (address, name)
         return LocalAttempt(self, address, key if key in self._known else (address, ""))
 
@@ -241,20 +239,6 @@ class LocalAttempt:
         if self._under_way:
             self._under_way = False
             self._attempts.end(self)
-
-
-def _address(host: str) -> str:
-    """The address that an attempt counts for: of IPv6 its network."""
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    if isinstance(address, ipaddress.IPv4Address):
-        return str(address)
-    mapped = address.ipv4_mapped
-    if mapped is not None:
-        return str(mapped)
-    return str(ipaddress.ip_network((int(address), _SITE_BITS), strict=False))
 
 
 def _delay_ms(count: int) -> int:

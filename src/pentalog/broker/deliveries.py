@@ -103,8 +103,12 @@ class Subscriptions(Protocol):
     def watch(self, run: Callable[[], None]) -> Callable[[], None]:
         """Call `run` whenever another may keep them, until the function returned is called."""
 
-    def open(self, topic: str, *, leased: bool, owner: str) -> Later[int]:
-        """Make one that begins at the topic's end; its id, once it is on the disk."""
+    def open(self, topic: str, *, leased: bool, owner: str, charged: str = "") -> Later[int]:
+        """Make one that begins at the topic's end; its id, once it is on the disk.
+
+        It counts for `charged`, the client, while the broker runs; if that is empty and after a
+        restart, for `owner`.  Raises `Overloaded` if that has too many, or all together have.
+        """
 
     def get(self, subscription_id: int) -> Subscription | None: ...
 
@@ -122,7 +126,7 @@ class Unsubscribed:
     def watch(self, run: Callable[[], None]) -> Callable[[], None]:
         return lambda: None
 
-    def open(self, topic: str, *, leased: bool, owner: str) -> Later[int]:
+    def open(self, topic: str, *, leased: bool, owner: str, charged: str = "") -> Later[int]:
         raise TopicNotFound(f"no subscription to {topic!r}: this broker keeps none")
 
     def get(self, subscription_id: int) -> Subscription | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
+from pentalog.broker.principal_limits import PrincipalLimits
 from pentalog.broker.state import State
 from pentalog.config import Config
 from pentalog.model.errors import InvalidConfig, InvalidGroup
@@ -47,11 +48,20 @@ class LocalGroupSettings:
         self._state = state
         self._config = config
         self._own: dict[str, dict[str, int]] = {}
+        self._owners: dict[str, str] = {}
+        """Clients that gave groups their settings; not of those that an earlier life left."""
+        self._groups = PrincipalLimits(
+            "groups with settings",
+            GROUPS_MAX,
+            share_percent=config.principal_share_percent,
+            refusal=InvalidConfig,
+        )
 
     def open(self) -> None:
         for group, name, value in self._state.rows("SELECT grp, name, value FROM group_settings"):
             if name in _DEFINITIONS:
                 self._own.setdefault(group, {})[name] = value
+        self._groups.add("", len(self._own))
 
     @property
     def names(self) -> Mapping[str, str]:
@@ -78,6 +88,7 @@ class LocalGroupSettings:
         *,
         replace: bool = False,
         dry_run: bool = False,
+        owner: str = "",
     ) -> None:
         if not 0 < len(group) <= _NAME_CHARACTERS_MAX:
             raise InvalidGroup(
@@ -94,16 +105,24 @@ class LocalGroupSettings:
             else:
                 after[name] = self._parsed(name, text)
         self._check_together(after)
-        if group not in self._own and after and len(self._own) >= GROUPS_MAX:
-            raise InvalidConfig(f"{GROUPS_MAX} groups have settings already: remove some")
+        if group not in self._own and after:
+            self._groups.check(owner)
         if dry_run:
             return
         self._state.check()
         self._state.write("DELETE FROM group_settings WHERE grp = ?", group)
         for name, value in after.items():
             self._state.write("INSERT INTO group_settings VALUES (?, ?, ?)", group, name, value)
-        if after:
-            self._own[group] = after
+        self._keep(group, after, owner)
+
+    def _keep(self, group: str, own: dict[str, int], owner: str) -> None:
+        if own and group not in self._own:
+            self._groups.add(owner)
+            self._owners[group] = owner
+        elif not own and group in self._own:
+            self._groups.release(self._owners.pop(group, ""))
+        if own:
+            self._own[group] = own
         else:
             self._own.pop(group, None)
 

@@ -224,9 +224,9 @@ class LocalBroker:
         return smart_modules
 
     def _open_sourcing(self, topics: LocalTopics, groups: LocalGroups) -> Sourcing:
-        producers = LocalNamedProducers(self.store, self._state)
+        producers = LocalNamedProducers(self.store, self._state, self._config)
         rosters = LocalSharedRosters(self._state, self._runtime, topics, self._config)
-        aggregates = LocalAggregates(self._log, self._state, self._runtime)
+        aggregates = LocalAggregates(self._log, self._state, self._runtime, self._config)
         options = LocalTopicOptions(self._state)
         producers.open()
         rosters.open()

@@ -10,17 +10,18 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
+from pentalog.broker.principal_limits import PrincipalLimits, share_of
 from pentalog.model.errors import Overloaded
 from pentalog.runtime import Runtime
 
 INSTANCES_MAX: Final = 200
 """Programs that may run at a time, and uploads that wait to be checked."""
-OWNER_INSTANCES_MAX: Final = INSTANCES_MAX // 2
 OWNER_WAITING_BYTES_MAX: Final = 64 << 20
 """Programs of one owner that wait to be compiled; one is always accepted."""
 MEMORY_SHARES: Final = 32
 """The memory of all programs, in memories of one program at its limit."""
-OWNER_MEMORY_SHARES: Final = MEMORY_SHARES // 2
+_DERIVED: Final = "derived topics"
+"""What programs that the broker runs by itself are charged to: all of them share one share."""
 
 Work = Callable[[], Any]
 Done = Callable[[Any, BaseException | None], None]
@@ -66,30 +67,26 @@ class Lanes:
 class Shares:
     """Counts what each owner has of a limited number of programs and of memory."""
 
-    def __init__(self, memory_bytes: int) -> None:
+    def __init__(self, memory_bytes: int, share_percent: int) -> None:
         """`memory_bytes` is what one program may have."""
         self._memory_max = MEMORY_SHARES * memory_bytes
-        self._owner_memory_max = OWNER_MEMORY_SHARES * memory_bytes
-        self._instances: Counter[str] = Counter()
+        self._owner_memory_max = share_of(self._memory_max, share_percent)
+        self._instances = PrincipalLimits(
+            "running SmartModules", INSTANCES_MAX, share_percent=share_percent
+        )
         self._waiting_bytes: Counter[str] = Counter()
         self._memory: Counter[str] = Counter()
 
     def take(self, owner: str, instances: int, waiting_bytes: int) -> None:
         """Raise `Overloaded` if the owner, or all together, have too much already."""
-        running = self._instances.total()
-        own = self._instances[owner]
-        if running + instances > INSTANCES_MAX or own + instances > OWNER_INSTANCES_MAX:
-            raise Overloaded(
-                f"{running} SmartModules run already, {own} of them for this client; accepted are "
-                f"{INSTANCES_MAX} and {OWNER_INSTANCES_MAX}: try again when some have ended"
-            )
+        self._instances.check(owner or _DERIVED, instances)
         waiting = self._waiting_bytes[owner]
         if waiting and waiting + waiting_bytes > OWNER_WAITING_BYTES_MAX:
             raise Overloaded(
                 f"{waiting} bytes of SmartModules wait to be compiled for this client; accepted "
                 f"are {OWNER_WAITING_BYTES_MAX}: try again when some have been"
             )
-        self._instances[owner] += instances
+        self._instances.add(owner or _DERIVED, instances)
         self._waiting_bytes[owner] += waiting_bytes
 
     def compiled(self, owner: str, waiting_bytes: int) -> None:
@@ -97,7 +94,7 @@ class Shares:
         self._reduce(self._waiting_bytes, owner, waiting_bytes)
 
     def give_back(self, owner: str, instances: int) -> None:
-        self._reduce(self._instances, owner, instances)
+        self._instances.release(owner or _DERIVED, instances)
 
     def resize(self, owner: str, before_bytes: int, after_bytes: int) -> None:
         """The memory of an owner's programs has grown or shrunk."""

@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+from pentalog.broker.principal_limits import FairKeys
 from pentalog.broker.sourcing import Sequenced
 from pentalog.broker.state import State
+from pentalog.config import Config
 from pentalog.model.errors import ProducerFenced
 from pentalog.model.later import Later
 from pentalog.model.types import Identity, Partition
@@ -21,9 +23,10 @@ if TYPE_CHECKING:
     from pentalog.log.store import Store
 
 NAMES_MAX: Final = 100_000
-"""Names whose newest epoch is remembered; of older ones only repetitions are known."""
-NAMES_OWNER_MAX: Final = 10_000
-"""The same, of one principal: it cannot make the broker forget the names of others."""
+"""Names whose newest epoch is remembered; of older ones only repetitions are known.
+
+A principal beyond its share loses its own oldest: it cannot make the broker forget those of others.
+"""
 
 _OWN_RANGE: Final = 1 << 62
 """Ids given out by the broker itself stay far below."""
@@ -34,14 +37,15 @@ _NOBODY: Final = ""
 class LocalNamedProducers:
     """Implements `sourcing.NamedProducers`."""
 
-    def __init__(self, store: Store, state: State) -> None:
+    def __init__(self, store: Store, state: State, config: Config) -> None:
         self._store = store
         self._state = state
         self._epochs: dict[bytes, int] = {}
         self._owners: dict[bytes, str] = {}
         """Of names that belong to a principal."""
-        self._by_owner: dict[str, dict[bytes, None]] = {}
-        """Names of each owner, or of none, in the order of their last change, oldest first."""
+        self._names: FairKeys[bytes] = FairKeys(
+            NAMES_MAX, share_percent=config.principal_share_percent
+        )
         self._unsettled: dict[bytes, Later[None]] = {}
         self._number = 0
 
@@ -49,7 +53,7 @@ class LocalNamedProducers:
         for name, epoch, number, owner in self._state.rows(
             "SELECT name, epoch, number, owner FROM named_producers ORDER BY number"
         ):
-            self._set(name, epoch, owner)
+            self._set(name, epoch, owner, owner)
             self._number = number
 
     def epoch(self, name: bytes) -> int | None:
@@ -61,7 +65,9 @@ class LocalNamedProducers:
     def who(self, name: bytes, epoch: int) -> Identity:
         return _identity(name, epoch)
 
-    def enter(self, name: bytes, epoch: int, owner: str = _NOBODY) -> Later[None]:
+    def enter(
+        self, name: bytes, epoch: int, owner: str = _NOBODY, charged: str = ""
+    ) -> Later[None]:
         known = self._epochs.get(name)
         owned = self._owners.get(name, _NOBODY)
         if known == epoch and (owned or not owner):
@@ -69,42 +75,32 @@ class LocalNamedProducers:
         if known is not None and epoch < known:
             raise ProducerFenced(f"epoch {epoch} of producer {name!r} is fenced by epoch {known}")
         self._state.check()
-        self._forget(name)
         owner = owned or owner
-        self._set(name, epoch, owner)
+        charged = owner or charged
+        self._set(name, epoch, owner, charged)
         self._number += 1
         self._state.write(_UPSERT, name, epoch, self._number, owner)
-        self._make_room(owner)
+        self._make_room(charged)
         settled = self._state.settle()
         if not settled.ready:
             self._unsettled[name] = settled
             settled.then(lambda later: self._settled(name, later))
         return settled
 
-    def _set(self, name: bytes, epoch: int, owner: str) -> None:
+    def _set(self, name: bytes, epoch: int, owner: str, charged: str) -> None:
         self._epochs[name] = epoch
         if owner:
             self._owners[name] = owner
-        self._by_owner.setdefault(owner, {})[name] = None
+        self._names.use(name, charged)
 
-    def _forget(self, name: bytes) -> None:
-        if self._epochs.pop(name, None) is None:
-            return
-        owner = self._owners.pop(name, _NOBODY)
-        names = self._by_owner[owner]
-        del names[name]
-        if not names:
-            del self._by_owner[owner]
-
-    def _make_room(self, owner: str) -> None:
-        """Forget the oldest name of an owner with too many, or of the one with most."""
-        if owner == _NOBODY or len(self._by_owner[owner]) <= NAMES_OWNER_MAX:
-            if len(self._epochs) <= NAMES_MAX:
-                return
-            owner = max(self._by_owner, key=lambda one: len(self._by_owner[one]))
-        oldest = next(iter(self._by_owner[owner]))
-        self._forget(oldest)
-        self._state.write("DELETE FROM named_producers WHERE name = ?", oldest)
+    def _make_room(self, charged: str) -> None:
+        """Forget the oldest name of a client with too many, or of the one with most."""
+        oldest = self._names.excess(charged)
+        if oldest is not None:
+            self._names.discard(oldest)
+            del self._epochs[oldest]
+            self._owners.pop(oldest, None)
+            self._state.write("DELETE FROM named_producers WHERE name = ?", oldest)
 
     def written(self, at: Partition, who: Identity) -> Sequence[Sequenced]:
         producer = self._store.get(at).producers.get(who.producer_id)

@@ -157,10 +157,11 @@ class GroupSettings(Protocol):
         *,
         replace: bool = False,
         dry_run: bool = False,
+        owner: str = "",
     ) -> None:
         """Change settings (None: back to the broker's); with `replace`, drop all others first.
 
-        Durable with `settle`.
+        Durable with `settle`.  A group that had none counts for `owner`, the client.
         """
 
     def settle(self) -> Later[None]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, NamedTuple, Protocol
 
+from pentalog.model.addresses import site_of
 from pentalog.model.errors import Unauthorized
 from pentalog.model.later import Later
 
@@ -398,7 +399,12 @@ class Access:
 
         All others are one principal, so their addresses tell them apart.
         """
-        return str(self.who) if self.who != ANONYMOUS else f"{self.who}@{self.host}"
+        return str(self.who) if self.who != ANONYMOUS else self.owner_here
+
+    @property
+    def owner_here(self) -> str:
+        """The principal at its address, where many clients are the same principal."""
+        return f"{self.who}@{site_of(self.host)}"
 
     @property
     def sight(self) -> Sight | None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 import uuid
 from bisect import bisect_left, insort
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
 from pentalog.broker.port import Topic, Topics
+from pentalog.broker.principal_limits import PrincipalLimits
 from pentalog.broker.sourcing import MemberShare, RosterView, Share
 from pentalog.broker.state import State
 from pentalog.config import Config
@@ -23,7 +24,6 @@ from pentalog.model.errors import (
     GroupFull,
     GroupNotFound,
     InvalidGroup,
-    Overloaded,
     StaleGeneration,
     UnknownMember,
 )
@@ -35,9 +35,6 @@ MEMBERS_MAX: Final = 10_000
 """Of one roster; more than that cannot all get a partition of a topic anyway."""
 MEMBERS_TOTAL_MAX: Final = 100_000
 NAME_CHARACTERS_MAX: Final = 1_000
-ROSTERS_OWNER_MAX: Final = ROSTERS_MAX // 4
-MEMBERS_OWNER_MAX: Final = MEMBERS_TOTAL_MAX // 4
-"""Of one principal that has logged in: it cannot take what there is for all."""
 
 _SWEEPS_PER_TIMEOUT: Final = 4
 _SWEPT_PER_TURN: Final = 500
@@ -107,10 +104,14 @@ class LocalSharedRosters:
         self._rosters: dict[tuple[str, str], _Roster] = {}
         self._by_group: dict[str, dict[str, None]] = {}
         self._by_topic: dict[str, dict[str, None]] = {}
-        self._owned: Counter[str] = Counter()
-        """Rosters that each principal made in this life of the broker."""
-        self._joined: Counter[str] = Counter()
-        """Members of each principal."""
+        share_percent = config.principal_share_percent
+        self._owned = PrincipalLimits(
+            "groups that read topics", ROSTERS_MAX, share_percent=share_percent
+        )
+        """Rosters; those of an earlier life of the broker count for the total only."""
+        self._joined = PrincipalLimits(
+            "members of groups", MEMBERS_TOTAL_MAX, share_percent=share_percent
+        )
         self._by_age: OrderedDict[_Member, _Roster] = OrderedDict()
         """All members, the one that was silent for longest first."""
         self._timer: Timer | None = None
@@ -171,18 +172,13 @@ class LocalSharedRosters:
         member = _Member(f"{name}-{uuid.uuid4().hex[:12]}", name, owner, now_ms, now_s)
         roster.add(member)
         self._by_age[member] = roster
-        self._joined[owner] += 1
+        self._joined.add(owner)
         self._plan(roster)
         self._arm()
         return self._share(roster, member), False
 
     def _check_members(self, roster: _Roster, owner: str) -> None:
-        if len(self._by_age) >= MEMBERS_TOTAL_MAX:
-            raise Overloaded(f"{MEMBERS_TOTAL_MAX} members are in groups already: use fewer")
-        if owner and self._joined[owner] >= MEMBERS_OWNER_MAX:
-            raise Overloaded(
-                f"{owner} has {MEMBERS_OWNER_MAX} members in groups already: use fewer"
-            )
+        self._joined.check(owner)
         if len(roster.members) >= MEMBERS_MAX:
             raise GroupFull(
                 f"group {roster.group!r} has {MEMBERS_MAX} members of topic {roster.topic!r} "
@@ -254,10 +250,7 @@ class LocalSharedRosters:
         self._topics.get(topic)
         if len(self._rosters) >= ROSTERS_MAX:
             self._drop_idle()
-        if len(self._rosters) >= ROSTERS_MAX:
-            raise Overloaded(f"{ROSTERS_MAX} groups read topics already: use fewer names")
-        if owner and self._owned[owner] >= ROSTERS_OWNER_MAX:
-            raise Overloaded(f"{owner} has made {ROSTERS_OWNER_MAX} groups already: use fewer")
+        self._owned.check(owner)
         self._state.check()
         roster = _Roster(group, topic, owner, 0, self._runtime.now_ms())
         self._add(roster)
@@ -268,13 +261,13 @@ class LocalSharedRosters:
         self._rosters[roster.group, roster.topic] = roster
         self._by_group.setdefault(roster.group, {})[roster.topic] = None
         self._by_topic.setdefault(roster.topic, {})[roster.group] = None
-        self._owned[roster.owner] += 1
+        self._owned.add(roster.owner)
 
     def _drop(self, group: str, topic: str) -> None:
         roster = self._rosters.pop((group, topic))
         for member in roster.members.values():
             self._leave(member)
-        self._owned[roster.owner] -= 1
+        self._owned.release(roster.owner)
         for names, name, other in (
             (self._by_group, group, topic),
             (self._by_topic, topic, group),
@@ -289,9 +282,7 @@ class LocalSharedRosters:
 
     def _leave(self, member: _Member) -> None:
         del self._by_age[member]
-        self._joined[member.owner] -= 1
-        if not self._joined[member.owner]:
-            del self._joined[member.owner]
+        self._joined.release(member.owner)
 
     def _drop_idle(self) -> None:
         """Forget groups that nobody has been in for as long as offsets are kept."""

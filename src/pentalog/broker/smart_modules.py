@@ -12,11 +12,11 @@ from pentalog.broker.module_chain import LocalChain
 from pentalog.broker.module_engine import TICK_MS, WASM_BYTES_MAX, Engine, Limits
 from pentalog.broker.module_lanes import Done, Lanes, Shares, Work
 from pentalog.broker.needs import Rows
+from pentalog.broker.principal_limits import PrincipalLimits
 from pentalog.broker.transformation import BROKER, Chain, Link, SmartModule
 from pentalog.config import Config
 from pentalog.model.errors import (
     BrokerError,
-    Overloaded,
     SmartModuleInvalid,
     SmartModuleNotFound,
 )
@@ -55,7 +55,16 @@ class LocalSmartModules:
                 config.smart_module_timeout_ms,
             )
         )
-        self.shares = Shares(config.smart_module_memory_bytes_max)
+        share_percent = config.principal_share_percent
+        self.shares = Shares(config.smart_module_memory_bytes_max, share_percent)
+        self._stored = PrincipalLimits(
+            "stored SmartModules", MODULES_MAX, share_percent=share_percent
+        )
+        self._stored_bytes = PrincipalLimits(
+            "bytes of stored SmartModules", MODULES_BYTES_MAX, share_percent=share_percent
+        )
+        self._owners: dict[str, str] = {}
+        """Clients that modules are charged to; not of those that an earlier life left."""
         self._lanes = Lanes(runtime, [f"smartmodule-{number}" for number in range(LANES)])
         self._compiler = Lanes(runtime, ["smartmodule-compiler"])
         """One lane: it makes the engine, and alone has the compiled modules that are kept."""
@@ -66,8 +75,13 @@ class LocalSmartModules:
         self._ticking = False
 
     def open(self) -> None:
-        for name, wasm, package in self._state.rows("SELECT * FROM smart_modules ORDER BY name"):
-            self._modules[name] = SmartModule(name, wasm, package)
+        for module in self._modules.values():
+            self._count(module, -1)
+        rows = self._state.rows("SELECT * FROM smart_modules ORDER BY name")
+        self._modules = {row[0]: SmartModule(*row) for row in rows}
+        self._owners = {name: who for name, who in self._owners.items() if name in self._modules}
+        for module in self._modules.values():
+            self._count(module, 1)
 
     def create(
         self, module: SmartModule, *, owner: str = BROKER, dry_run: bool = False
@@ -82,7 +96,7 @@ class LocalSmartModules:
             try:
                 _raise(error)
                 if not dry_run:
-                    self._store(module)
+                    self._store(module, owner)
             except BrokerError as refusal:
                 created.refuse(refusal)
             else:
@@ -91,24 +105,35 @@ class LocalSmartModules:
         self.compile(owner, module.wasm, compiled)
         return created
 
-    def _store(self, module: SmartModule) -> None:
-        others = [kept for kept in self._modules.values() if kept.name != module.name]
-        size_bytes = sum(len(kept.wasm) + len(kept.package) for kept in (*others, module))
-        if len(others) >= MODULES_MAX or size_bytes > MODULES_BYTES_MAX:
-            raise Overloaded(
-                f"{len(others)} SmartModules are stored; accepted are {MODULES_MAX} of "
-                f"{MODULES_BYTES_MAX} bytes together: delete some"
-            )
-        self._state.check()
+    def _store(self, module: SmartModule, owner: str) -> None:
+        replaced = self._modules.get(module.name)
+        if replaced is not None:
+            self._count(replaced, -1)
+        try:
+            self._stored.check(owner)
+            self._stored_bytes.check(owner, _size(module))
+            self._state.check()
+        except BrokerError:
+            if replaced is not None:
+                self._count(replaced, 1)
+            raise
         self._state.write("INSERT OR REPLACE INTO smart_modules VALUES (?, ?, ?)", *module)
         self._modules[module.name] = module
+        self._owners[module.name] = owner
+        self._count(module, 1)
         self._changed()
 
+    def _count(self, module: SmartModule, times: int) -> None:
+        owner = self._owners.get(module.name, BROKER)
+        self._stored.add(owner, times)
+        self._stored_bytes.add(owner, times * _size(module))
+
     def delete(self, name: str) -> None:
-        self.get(name)
+        name = self.get(name).name
         self._state.check()
         self._state.write("DELETE FROM smart_modules WHERE name = ?", name)
-        del self._modules[name]
+        self._count(self._modules.pop(name), -1)
+        self._owners.pop(name, None)
         self._changed()
 
     def get(self, name: str) -> SmartModule:
@@ -187,6 +212,10 @@ class LocalSmartModules:
         self.version += 1
         for run in list(self._watches.values()):
             run()
+
+
+def _size(module: SmartModule) -> int:
+    return len(module.wasm) + len(module.package)
 
 
 def _check_upload(module: SmartModule) -> None:

@@ -36,11 +36,11 @@ class NamedProducers(Protocol):
     def owner(self, name: bytes) -> str:
         """Return the principal that used this name first; empty: anyone may use it."""
 
-    def enter(self, name: bytes, epoch: int, owner: str = "") -> Later[None]:
+    def enter(self, name: bytes, epoch: int, owner: str = "", charged: str = "") -> Later[None]:
         """This life writes: earlier ones are fenced as soon as it is ready.
 
-        The name belongs to `owner` if it belonged to none.  Raises `ProducerFenced` if a later
-        life has been seen.
+        The name belongs to `owner` if it belonged to none.  One that belongs to none counts for
+        the client `charged`.  Raises `ProducerFenced` if a later life has been seen.
         """
 
     def written(self, at: Partition, who: Identity) -> Sequence[Sequenced]:
@@ -82,7 +82,7 @@ class SharedRosters(Protocol):
     def register(self, group: str, topic: str, owner: str = "") -> None:
         """The group reads this topic; durable with `settle`.
 
-        Raises `Overloaded` if `owner`, a principal, has made too many already.
+        Raises `Overloaded` if `owner`, a client, has made too many already.
         """
 
     def join(
@@ -97,7 +97,7 @@ class SharedRosters(Protocol):
         """Come in, or come back; says whether the member was there already.
 
         `name` is the client's own, or the member id it got.  With `generation` only a member
-        that is there may come back.  `owner` is the principal that the member counts for.
+        that is there may come back.  `owner` is the client that the member counts for.
         """
 
     def sync(self, group: str, topic: str, member_id: str, generation: int) -> Share: ...
@@ -148,9 +148,18 @@ class Aggregates(Protocol):
     def extent(self, at: Partition, key: bytes) -> Later[Extent]: ...
 
     def append(
-        self, at: Partition, key: bytes, version: int, batch: memoryview, facts: Facts
+        self,
+        at: Partition,
+        key: bytes,
+        version: int,
+        batch: memoryview,
+        facts: Facts,
+        owner: str = "",
     ) -> Later[Appended | Conflict]:
-        """Append the one event in `batch` if `version` is the next; ready when it is durable."""
+        """Append the one event in `batch` if `version` is the next; ready when it is durable.
+
+        A new aggregate counts for `owner`, the client.
+        """
 
     def save_snapshot(self, topic: str, key: bytes, snapshot: Snapshot) -> Later[None]: ...
     def snapshot(self, topic: str, key: bytes) -> Later[Snapshot | None]: ...
@@ -181,7 +190,7 @@ class Unnamed:
     def owner(self, name: bytes) -> str:
         return ""
 
-    def enter(self, name: bytes, epoch: int, owner: str = "") -> Later[None]:
+    def enter(self, name: bytes, epoch: int, owner: str = "", charged: str = "") -> Later[None]:
         raise ProducerFenced("this broker keeps no producers by name: write without a sequence")
 
     def written(self, at: Partition, who: Identity) -> Sequence[Sequenced]:
@@ -240,7 +249,13 @@ class Unsourced:
         raise _no_aggregates()
 
     def append(
-        self, at: Partition, key: bytes, version: int, batch: memoryview, facts: Facts
+        self,
+        at: Partition,
+        key: bytes,
+        version: int,
+        batch: memoryview,
+        facts: Facts,
+        owner: str = "",
     ) -> Later[Appended | Conflict]:
         raise _no_aggregates()
 

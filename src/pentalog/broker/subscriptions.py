@@ -20,6 +20,7 @@ from pentalog.broker.dead_letters import SUFFIX, DeadLetters
 from pentalog.broker.deliveries import OPEN_BYTES, Stretch, Subscription, SubscriptionView
 from pentalog.broker.needs import Appendable, NamedTopics, Rows
 from pentalog.broker.port import Opened, Topic
+from pentalog.broker.principal_limits import PrincipalLimits
 from pentalog.broker.reservations import Reservations
 from pentalog.broker.subscription_rows import SubscriptionRow
 from pentalog.broker.subscription_upkeep import Upkeep
@@ -34,7 +35,7 @@ from pentalog.broker.windows import (
 from pentalog.config import Config
 from pentalog.kernels import DEAD_OVERFLOW, Delivered
 from pentalog.metrics import Metrics
-from pentalog.model.errors import BrokerError, OffsetOutOfRange, Overloaded, TopicNotFound
+from pentalog.model.errors import BrokerError, OffsetOutOfRange, TopicNotFound
 from pentalog.model.later import Later, all_of
 from pentalog.model.settings import LogSettings
 from pentalog.model.types import Horizon, Marks, Offset, Partition
@@ -54,8 +55,10 @@ _TAG: Final = struct.Struct(">Q")
 class LocalSubscription:
     """Implements `deliveries.Subscription`."""
 
-    def __init__(self, owner: LocalSubscriptions, row: SubscriptionRow) -> None:
+    def __init__(self, owner: LocalSubscriptions, row: SubscriptionRow, charged: str = "") -> None:
         self.row = row
+        self.charged = charged or row.owner or ""
+        """Whose share it takes."""
         self.windows: list[Window] = []
         self.used_ms = row.used_ms
         now_ms, now_s = owner.runtime.now_ms(), owner.runtime.monotonic()
@@ -85,6 +88,9 @@ class LocalSubscription:
     def adopt(self, owner: str) -> None:
         assert self.row.owner is None, "it has an owner"
         self.row = self.row._replace(owner=owner)
+        self._owner.discharge(self)
+        self.charged = owner
+        self._owner.charge(self)
         self._owner.changed(self)
 
     @property
@@ -107,7 +113,7 @@ class LocalSubscription:
                 at = Partition(self.row.topic, len(self.windows))
                 self.windows.append(Window(at, 0, 0, bytearray()))
                 self.windows[-1].changed = True
-                self._owner.grown()
+                self._owner.grown(self)
         return self._topic.settings
 
     def stretch(self) -> Stretch | Later[None] | None:
@@ -375,13 +381,20 @@ class LocalSubscriptions:
         self.dead_letters = DeadLetters(log, topics, runtime, metrics, self.changed)
         self.reservations = Reservations(state)
         self._state = state
-        self._subscriptions_max = config.subscriptions_max
+        self._count = PrincipalLimits(
+            "subscriptions",
+            config.subscriptions_max,
+            share_percent=config.principal_share_percent,
+            setting="subscriptions_max",
+        )
+        self._windows = PrincipalLimits(
+            "partitions of subscriptions",
+            _WINDOWS_PER_SUBSCRIPTION * config.subscriptions_max,
+            share_percent=config.principal_share_percent,
+            setting="subscriptions_max",
+        )
         self._all: dict[int, LocalSubscription] = {}
         self._next_id = 0
-        self._opening = 0
-        """Subscriptions that are being opened."""
-        self._windows = 0
-        """Of all subscriptions together."""
         self._slices = Slices(runtime)
         self._openings: OrderedDict[Window, None] = OrderedDict()
         self._upkeep = Upkeep(
@@ -417,36 +430,33 @@ class LocalSubscriptions:
         for number in orphans:
             rows.delete(self._state, number)
         for subscription in self._all.values():
-            self._windows += len(subscription.windows)
+            self.charge(subscription)
             for window in subscription.windows:
                 if window.dead:
                     self.dead_letters.begin(subscription, window)
         self._upkeep.start()
 
-    def open(self, topic: str, *, leased: bool, owner: str) -> Later[int]:
-        if len(self._all) + self._opening >= self._subscriptions_max:
-            raise Overloaded(
-                f"{len(self._all)} subscriptions are open, subscriptions_max allows no more: "
-                "poll an old one, or raise the setting"
-            )
+    def open(self, topic: str, *, leased: bool, owner: str, charged: str = "") -> Later[int]:
+        charged = charged or owner
+        self._count.check(charged)
         found = self.topics.get(topic)
-        self._check_windows(found.partitions)
+        self._windows.check(charged, found.partitions)
         self._state.check()
         number, self._next_id = self._next_id, self._next_id + 1
         rows.write_next_id(self._state, self._next_id)
         now_ms = self.runtime.now_ms()
         row = SubscriptionRow(number, found.name, found.topic_id, leased, now_ms, owner)
-        subscription = LocalSubscription(self, row)
+        subscription = LocalSubscription(self, row, charged)
         later: Later[int] = Later()
-        self._opening += 1
-        self._windows += found.partitions
+        self._count.add(charged)
+        self._windows.add(charged, found.partitions)
 
         def opened(error: Exception | None) -> None:
-            self._opening -= 1
             if error is None:
                 self._settle(subscription, later)
                 return
-            self._windows -= found.partitions
+            self._count.release(charged)
+            self._windows.release(charged, found.partitions)
             if not isinstance(error, BrokerError):
                 raise error
             later.refuse(error)
@@ -454,14 +464,15 @@ class LocalSubscriptions:
         self._slices.run(self._open(subscription, found), opened)
         return later
 
-    def _check_windows(self, partitions: int) -> None:
-        """Refuse a subscription to many partitions if there are too many of those."""
-        windows_max = _WINDOWS_PER_SUBSCRIPTION * self._subscriptions_max
-        if self._windows + partitions > windows_max:
-            raise Overloaded(
-                f"subscriptions to {self._windows} partitions are open; accepted are {windows_max}:"
-                " close some, or raise subscriptions_max"
-            )
+    def charge(self, subscription: LocalSubscription) -> None:
+        """Count a subscription and its partitions for the client that it is charged to."""
+        self._count.add(subscription.charged)
+        self._windows.add(subscription.charged, len(subscription.windows))
+
+    def discharge(self, subscription: LocalSubscription) -> None:
+        """Count it no longer."""
+        self._count.release(subscription.charged)
+        self._windows.release(subscription.charged, len(subscription.windows))
 
     def _open(self, subscription: LocalSubscription, topic: Topic) -> Iterator[None]:
         """Begin at the end of each partition, a few at a time."""
@@ -505,7 +516,7 @@ class LocalSubscriptions:
         if subscription is None:
             return
         subscription.closed = True
-        self._windows -= len(subscription.windows)
+        self.discharge(subscription)
         self._upkeep.forget(subscription)
         for window in subscription.windows:
             self._openings.pop(window, None)
@@ -548,9 +559,9 @@ class LocalSubscriptions:
         """Its states are to be written, and its leases to be watched."""
         self._upkeep.changed(subscription)
 
-    def grown(self) -> None:
+    def grown(self, subscription: LocalSubscription) -> None:
         """A topic has another partition: so has a subscription to it."""
-        self._windows += 1
+        self._windows.add(subscription.charged)
 
     def keep(self, window: Window) -> None:
         """Note that this window's opened batches are in use; the longest unused are let go."""

@@ -26,6 +26,7 @@ from pentalog.cluster.state_topic import ClusterState, Tenure
 from pentalog.cluster.steps import Steps, all_of, begin
 from pentalog.cluster.topics import ClusterTopics
 from pentalog.cluster.transactions import ClusterTransactions
+from pentalog.config import Config
 from pentalog.kernels import Facts
 from pentalog.model.errors import BrokerError, Overloaded
 from pentalog.model.kio_schemas import ErrorCode
@@ -80,6 +81,7 @@ class ClusterAggregates:
         state: ClusterState,
         transactions: ClusterTransactions,
         runtime: Runtime,
+        config: Config,
     ) -> None:
         self._fleet = fleet
         self._topics = topics
@@ -88,6 +90,7 @@ class ClusterAggregates:
         self._state = state
         self._transactions = transactions
         self._runtime = runtime
+        self._config = config
         self._who: Identity | None = None
         self._identified_s = 0.0
         self._sequences: dict[Partition, int] = {}
@@ -109,8 +112,16 @@ class ClusterAggregates:
         return begin(self._extent(at, key))
 
     def append(
-        self, at: Partition, key: bytes, version: int, batch: memoryview, facts: Facts
+        self,
+        at: Partition,
+        key: bytes,
+        version: int,
+        batch: memoryview,
+        facts: Facts,
+        owner: str = "",
     ) -> Later[Appended | Conflict]:
+        # The index reads events from the cluster, where other gateways write them too: aggregates
+        # count for the total only.
         self._owner()
         if len(self._queue) >= QUEUED_MAX:
             raise Overloaded(f"{QUEUED_MAX} events wait to be written: try again in a moment")
@@ -139,7 +150,7 @@ class ClusterAggregates:
             return
         self._older = frozenset(topic.topic_id for topic in self._topics.all(internal=True))
         self._fenced.clear()
-        local = AggregateIndex(StableLog(self._log), tenure, self._runtime)
+        local = AggregateIndex(StableLog(self._log), tenure, self._runtime, self._config)
         local.open()
         self._local, self._tenure = local, tenure
 

@@ -75,7 +75,7 @@ class Engine:
         )
         self.state.tenants.append(self._subscriptions)
         self._producers = ClusterNamedProducers(
-            self._fleet, self._topics, self._bounds, self._writing
+            self._fleet, self._topics, self._bounds, self._writing, config or Config()
         )
         self.log.sent = self._producers.sent
         coordination = Coordination(self._fleet)
@@ -99,6 +99,7 @@ class Engine:
             self.state,
             self._transactions,
             runtime,
+            config or Config(),
         )
         self._smart_modules = ClusterSmartModules(self.state, runtime, config or Config())
         self._users = ClusterUsers(self.state, runtime, config or Config())

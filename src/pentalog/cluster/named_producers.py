@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import Final
 
+from pentalog.broker.principal_limits import FairKeys
 from pentalog.broker.sourcing import Sequenced
 from pentalog.cluster.bounds import Bounds
 from pentalog.cluster.fleet import ASKING, Fleet
@@ -20,6 +21,7 @@ from pentalog.cluster.refusals import Trouble, check
 from pentalog.cluster.steps import Steps, begin
 from pentalog.cluster.topics import ClusterTopics
 from pentalog.cluster.writing import Writing
+from pentalog.config import Config
 from pentalog.model.errors import BrokerError, PartitionNotFound, ProducerFenced, TopicNotFound
 from pentalog.model.later import Later
 from pentalog.model.types import Appended, Identity, Partition
@@ -66,16 +68,24 @@ class ClusterNamedProducers:
     """Implements `sourcing.NamedProducers`."""
 
     def __init__(
-        self, fleet: Fleet, topics: ClusterTopics, bounds: Bounds, writing: Writing
+        self,
+        fleet: Fleet,
+        topics: ClusterTopics,
+        bounds: Bounds,
+        writing: Writing,
+        config: Config,
     ) -> None:
         self._fleet = fleet
         self._topics = topics
         self._bounds = bounds
         self._writing = writing
         self._lives: OrderedDict[tuple[Partition, int], _Life] = OrderedDict()
-        self._epochs: OrderedDict[bytes, int] = OrderedDict()
+        self._epochs: dict[bytes, int] = {}
         self._owners: dict[bytes, str] = {}
         """Principals that used a name first, at this gateway."""
+        self._names: FairKeys[bytes] = FairKeys(
+            LIVES_MAX, share_percent=config.principal_share_percent
+        )
         topics.gone.append(self._forget)
 
     def epoch(self, name: bytes) -> int | None:
@@ -87,13 +97,13 @@ class ClusterNamedProducers:
     def owner(self, name: bytes) -> str:
         return self._owners.get(name, "")
 
-    def enter(self, name: bytes, epoch: int, owner: str = "") -> Later[None]:
+    def enter(self, name: bytes, epoch: int, owner: str = "", charged: str = "") -> Later[None]:
         known = self._epochs.get(name)
         if known is not None and epoch < known:
             raise ProducerFenced(f"epoch {epoch} of producer {name!r} is fenced by epoch {known}")
-        self._note_epoch(name, epoch)
         if owner:
             self._owners.setdefault(name, owner)
+        self._note_epoch(name, epoch, charged)
         return Later.now(None)
 
     def written(self, at: Partition, who: Identity) -> Sequence[Sequenced]:
@@ -203,11 +213,18 @@ class ClusterNamedProducers:
             self._lives.popitem(last=False)
         return life
 
-    def _note_epoch(self, name: bytes, epoch: int) -> None:
-        known = self._epochs.pop(name, epoch)
-        self._epochs[name] = max(known, epoch)
-        if len(self._epochs) > LIVES_MAX:
-            forgotten, _ = self._epochs.popitem(last=False)
+    def _note_epoch(self, name: bytes, epoch: int, charged: str = "") -> None:
+        known = self._epochs.get(name)
+        if known is not None and epoch <= known:
+            self._names.touch(name)
+            return
+        self._epochs[name] = epoch
+        charged = self._owners.get(name, charged)
+        self._names.use(name, charged)
+        forgotten = self._names.excess(charged)
+        if forgotten is not None:
+            self._names.discard(forgotten)
+            del self._epochs[forgotten]
             self._owners.pop(forgotten, None)
 
 

@@ -27,7 +27,7 @@ class ClusterSmartModules(LocalSmartModules):
 
     def _read(self) -> None:
         """Others have changed them, or this gateway reads them anew."""
-        before, self._modules = self._modules, {}
+        before = self._modules
         self.open()
         for name, module in self._modules.items():
             if before.get(name) == module:

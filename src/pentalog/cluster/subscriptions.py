@@ -71,10 +71,10 @@ class ClusterSubscriptions:
         for run in list(self._watchers.values()):
             run()
 
-    def open(self, topic: str, *, leased: bool, owner: str) -> Later[int]:
+    def open(self, topic: str, *, leased: bool, owner: str, charged: str = "") -> Later[int]:
         if self._kept is None or not self.here:
             self._state.refuse()
-        return self._kept.open(topic, leased=leased, owner=owner)
+        return self._kept.open(topic, leased=leased, owner=owner, charged=charged)
 
     def get(self, subscription_id: int) -> Subscription | None:
         return self._kept.get(subscription_id) if self._kept is not None and self.here else None

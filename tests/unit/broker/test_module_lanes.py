@@ -10,8 +10,6 @@ import pytest
 from pentalog.broker.module_lanes import (
     INSTANCES_MAX,
     MEMORY_SHARES,
-    OWNER_INSTANCES_MAX,
-    OWNER_MEMORY_SHARES,
     OWNER_WAITING_BYTES_MAX,
     Lanes,
     Shares,
@@ -19,6 +17,9 @@ from pentalog.broker.module_lanes import (
 from pentalog.model.errors import Overloaded
 
 MEMORY = 1 << 20
+SHARE_PERCENT = 50
+OWN_INSTANCES = INSTANCES_MAX // 2
+OWN_MEMORY_SHARES = MEMORY_SHARES // 2
 
 
 class Threads:
@@ -72,19 +73,29 @@ def test_a_job_may_be_followed_by_another_of_its_owner() -> None:
 
 
 def test_one_owner_has_half_of_the_programs() -> None:
-    shares = Shares(MEMORY)
-    shares.take("greedy", OWNER_INSTANCES_MAX, 0)
-    with pytest.raises(Overloaded, match="for this client"):
+    shares = Shares(MEMORY, SHARE_PERCENT)
+    shares.take("greedy", OWN_INSTANCES, 0)
+    with pytest.raises(Overloaded, match="principal_share_percent"):
         shares.take("greedy", 1, 0)
-    shares.take("other", INSTANCES_MAX - OWNER_INSTANCES_MAX, 0)
+    shares.take("other", INSTANCES_MAX - OWN_INSTANCES, 0)
     with pytest.raises(Overloaded):
         shares.take("third", 1, 0)
     shares.give_back("other", 1)
     shares.take("third", 1, 0)
 
 
+def test_derived_topics_have_one_share_together() -> None:
+    shares = Shares(MEMORY, SHARE_PERCENT)
+    shares.take("", OWN_INSTANCES, 0)
+    with pytest.raises(Overloaded):
+        shares.take("", 1, 0)
+    shares.take("client", 1, 0)
+    shares.give_back("", 1)
+    shares.take("", 1, 0)
+
+
 def test_programs_that_wait_to_be_compiled_are_limited_but_one_always_may() -> None:
-    shares = Shares(MEMORY)
+    shares = Shares(MEMORY, SHARE_PERCENT)
     shares.take("owner", 1, 2 * OWNER_WAITING_BYTES_MAX)
     with pytest.raises(Overloaded, match="compiled"):
         shares.take("owner", 1, 1)
@@ -93,17 +104,17 @@ def test_programs_that_wait_to_be_compiled_are_limited_but_one_always_may() -> N
 
 
 def test_memory_is_refused_to_those_who_have_most() -> None:
-    shares = Shares(MEMORY)
-    shares.resize("greedy", 0, OWNER_MEMORY_SHARES * MEMORY)
+    shares = Shares(MEMORY, SHARE_PERCENT)
+    shares.resize("greedy", 0, OWN_MEMORY_SHARES * MEMORY)
     shares.check_memory("greedy")
     shares.resize("greedy", 0, 1)
     with pytest.raises(Overloaded, match="memory"):
         shares.check_memory("greedy")
     shares.resize("greedy", 1, 0)
-    shares.resize("large", 0, (MEMORY_SHARES - OWNER_MEMORY_SHARES) * MEMORY)
+    shares.resize("large", 0, (MEMORY_SHARES - OWN_MEMORY_SHARES) * MEMORY)
     shares.resize("modest", 0, 1)
     shares.check_memory("modest")
     with pytest.raises(Overloaded):
         shares.check_memory("large")
-    shares.resize("greedy", OWNER_MEMORY_SHARES * MEMORY, 0)
+    shares.resize("greedy", OWN_MEMORY_SHARES * MEMORY, 0)
     shares.check_memory("large")

@@ -11,7 +11,7 @@ from step_runtime import StepRuntime
 
 from pentalog.broker.offset_usage import LEASE
 from pentalog.broker.port import Committed, Joining, Proposal
-from pentalog.broker.principal_limits import PrincipalLimits
+from pentalog.broker.principal_limits import FairKeys, PrincipalLimits
 from pentalog.broker.security import ANONYMOUS, Access, Principal
 from pentalog.broker.state import State
 from pentalog.model.errors import (
@@ -55,6 +55,41 @@ def test_the_broker_itself_has_no_share() -> None:
 
 def test_a_share_is_never_nothing() -> None:
     limits(1, percent=1).take("User:a")
+
+
+def test_a_limit_without_a_setting_names_none() -> None:
+    things = PrincipalLimits("things", 2, share_percent=50)
+    things.take("User:a")
+    assert (things.fits("User:a"), things.fits("User:b"), things.fits("User:b", 2)) == (
+        False,
+        True,
+        False,
+    )
+    with pytest.raises(Overloaded, match=r"remove some, or raise principal_share_percent$"):
+        things.take("User:a")
+    things.take("User:b")
+    with pytest.raises(Overloaded, match=r"fit: remove some$"):
+        things.take("User:c")
+
+
+def test_keys_are_dropped_of_those_who_have_most() -> None:
+    keys: FairKeys[int] = FairKeys(6, share_percent=50)
+    for key in range(3):
+        keys.use(key, "a")
+        assert keys.excess("a") is None
+    keys.touch(0)
+    keys.use(3, "a")
+    assert keys.excess("a") == 1, "beyond its share, its oldest"
+    keys.discard(1)
+    keys.discard(1)
+    for key in (4, 5):
+        keys.use(key, "b")
+    keys.use(6, "")
+    assert (len(keys), keys.excess("b")) == (6, None)
+    keys.use(7, "")
+    assert keys.excess("") == 2, "a has most"
+    keys.use(2, "b")
+    assert keys.excess("b") == 4, "the key has another owner"
 
 
 def test_clients_without_login_are_told_apart_by_their_addresses() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.cursus_world import CursusBroker
@@ -28,12 +30,18 @@ from pentalog.model.types import Identity, Partition, Record
 AT = Partition("events", 0)
 
 
+@contextlib.contextmanager
+def opened(directory: Path, **settings: Any) -> Iterator[CursusBroker]:
+    world = CursusBroker(directory, **settings)
+    world.topics.create(TopicSpec(name="events", partitions=3))
+    yield world
+    world.close()
+
+
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[CursusBroker]:
-    opened = CursusBroker(tmp_path)
-    opened.topics.create(TopicSpec(name="events", partitions=3))
-    yield opened
-    opened.close()
+    with opened(tmp_path) as world:
+        yield world
 
 
 def event(key: bytes, version: int) -> bytearray:
@@ -45,10 +53,10 @@ def event(key: bytes, version: int) -> bytearray:
     return batch.rebuild(marked, payload, count=1, codec=0)
 
 
-def add(world: CursusBroker, key: bytes, version: int) -> object:
+def add(world: CursusBroker, key: bytes, version: int, owner: str = "") -> object:
     data = event(key, version)
     later = world.aggregates.append(
-        AT, key, version, memoryview(data), check_batches(data, 0, len(data))
+        AT, key, version, memoryview(data), check_batches(data, 0, len(data)), owner
     )
     world.step()
     return later.value
@@ -81,15 +89,40 @@ def test_the_newest_epoch_fences(world: CursusBroker) -> None:
     assert (named.epoch(b"p"), named.epoch(b"q")) == (5, None)
 
 
-def test_only_so_many_names_are_kept(world: CursusBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_so_many_names_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(named_producers, "NAMES_MAX", 3)
-    named = world.broker.sourcing.producers
-    for number in range(5):
-        named.enter(b"%d" % number, 1)
-    world.step()
-    assert [named.epoch(b"%d" % number) for number in range(5)] == [None, None, 1, 1, 1]
-    rows = world.state.rows("SELECT name FROM named_producers ORDER BY number")
-    assert rows == [(b"2",), (b"3",), (b"4",)]
+    with opened(tmp_path) as world:
+        named = world.broker.sourcing.producers
+        for number in range(5):
+            named.enter(b"%d" % number, 1)
+        world.step()
+        assert [named.epoch(b"%d" % number) for number in range(5)] == [None, None, 1, 1, 1]
+        rows = world.state.rows("SELECT name FROM named_producers ORDER BY number")
+        assert rows == [(b"2",), (b"3",), (b"4",)]
+
+
+def test_a_client_that_floods_names_loses_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(named_producers, "NAMES_MAX", 6)
+    greedy, modest = "User:ANONYMOUS@10.0.0.1", "User:ANONYMOUS@10.0.0.2"
+    with opened(tmp_path) as world:
+        named = world.broker.sourcing.producers
+        named.enter(b"modest", 7, charged=modest)
+        named.enter(b"alice", 7, "User:alice")
+        for number in range(20):
+            named.enter(b"%d" % number, 1, charged=greedy)
+        assert (named.epoch(b"modest"), named.epoch(b"alice")) == (7, 7)
+        assert [named.epoch(b"%d" % number) for number in range(16, 20)] == [None, 1, 1, 1]
+        assert (named.owner(b"alice"), named.owner(b"modest")) == ("User:alice", "")
+        world.step()
+    again = CursusBroker(tmp_path)
+    named = again.broker.sourcing.producers
+    for number in range(20, 40):
+        named.enter(b"%d" % number, 1, "User:eve")
+    assert (named.epoch(b"alice"), named.owner(b"alice")) == (7, "User:alice")
+    again.step()
+    again.close()
 
 
 def test_versions_and_extents(world: CursusBroker) -> None:
@@ -168,16 +201,40 @@ def test_trimmed_events_do_not_count_back(world: CursusBroker) -> None:
     assert add(world, b"a", 3) == Conflict(3)
 
 
-def test_the_index_is_bounded(world: CursusBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aggregates, "INDEX_BYTES_MAX", 600)
-    add(world, b"a", 1)
-    add(world, b"b", 1)
-    with pytest.raises(Overloaded, match="use fewer keys"):
+def test_the_index_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aggregates, "INDEX_BYTES_MAX", 700)
+    with opened(tmp_path) as world:
+        add(world, b"a", 1)
+        add(world, b"b", 1)
+        with pytest.raises(Overloaded, match="602 of 700"):
+            add(world, b"c", 1)
+        add(world, b"a", 2)
+        world.topics.delete("events")
+        world.topics.create(TopicSpec(name="events", partitions=1))
         add(world, b"c", 1)
-    add(world, b"a", 2)
-    world.topics.delete("events")
-    world.topics.create(TopicSpec(name="events", partitions=1))
-    add(world, b"c", 1)
+
+
+def test_aggregates_of_one_client_leave_room_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aggregates, "INDEX_BYTES_MAX", 1_300)
+    with opened(tmp_path) as world:
+        add(world, b"a", 1, "User:eve")
+        add(world, b"b", 1, "User:eve")
+        with pytest.raises(Overloaded, match="principal_share_percent"):
+            add(world, b"c", 1, "User:eve")
+        add(world, b"b", 2, "User:eve")
+        add(world, b"d", 1, "User:bob")
+        world.topics.delete("events")
+        world.topics.create(TopicSpec(name="events", partitions=1))
+        add(world, b"c", 1, "User:eve")
+        add(world, b"d", 1, "User:eve")
+        with pytest.raises(Overloaded):
+            add(world, b"e", 1, "User:eve")
+    again = CursusBroker(tmp_path)
+    add(again, b"e", 1, "User:eve")  # aggregates of an earlier life count for the total only
+    assert add(again, b"c", 2, "User:bob")
+    again.close()
 
 
 def test_snapshots(world: CursusBroker) -> None:
@@ -203,19 +260,20 @@ def test_looking_up_needs_the_file(world: CursusBroker) -> None:
         _ = later.value
 
 
-def test_members_are_bounded(world: CursusBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    rosters = world.rosters
+def test_members_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_rosters, "MEMBERS_MAX", 2)
     monkeypatch.setattr(shared_rosters, "MEMBERS_TOTAL_MAX", 3)
-    first, _ = rosters.join("g", "events", "a")
-    rosters.join("g", "events", "b")
-    with pytest.raises(GroupFull):
-        rosters.join("g", "events", "c")
-    rosters.join("h", "events", "a")
-    with pytest.raises(Overloaded):
+    with opened(tmp_path) as world:
+        rosters = world.rosters
+        first, _ = rosters.join("g", "events", "a")
+        rosters.join("g", "events", "b")
+        with pytest.raises(GroupFull):
+            rosters.join("g", "events", "c")
+        rosters.join("h", "events", "a")
+        with pytest.raises(Overloaded):
+            rosters.join("i", "events", "a")
+        rosters.leave("g", "events", first.member_id)
         rosters.join("i", "events", "a")
-    rosters.leave("g", "events", first.member_id)
-    rosters.join("i", "events", "a")
 
 
 def test_groups_nobody_is_in_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,25 +325,37 @@ def test_a_broker_without_it_refuses_by_name() -> None:
 
 
 def test_one_principal_cannot_take_all_groups_and_members(
-    world: CursusBroker, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_rosters, "ROSTERS_OWNER_MAX", 2)
-    monkeypatch.setattr(shared_rosters, "MEMBERS_OWNER_MAX", 3)
-    rosters = world.rosters
-    for group in ("a", "b"):
-        rosters.register(group, "events", "User:eve")
-    rosters.register("a", "events", "User:eve")
-    with pytest.raises(Overloaded, match="User:eve has made 2 groups"):
-        rosters.register("c", "events", "User:eve")
-    for name in ("m", "n", "o"):
-        rosters.join("a", "events", name, owner="User:eve")
-    with pytest.raises(Overloaded, match="User:eve has 3 members"):
+    monkeypatch.setattr(shared_rosters, "ROSTERS_MAX", 4)
+    monkeypatch.setattr(shared_rosters, "MEMBERS_TOTAL_MAX", 6)
+    with opened(tmp_path) as world:
+        rosters = world.rosters
+        for group in ("a", "b"):
+            rosters.register(group, "events", "User:eve")
+        rosters.register("a", "events", "User:eve")
+        with pytest.raises(Overloaded, match="groups that read topics: User:eve has 2 of the 2"):
+            rosters.register("c", "events", "User:eve")
+        for name in ("m", "n", "o"):
+            rosters.join("a", "events", name, owner="User:eve")
+        with pytest.raises(Overloaded, match="members of groups: User:eve has 3 of the 3"):
+            rosters.join("a", "events", "p", owner="User:eve")
+        rosters.join("c", "events", "p", owner="User:bob")
+        rosters.leave("a", "events", "m")
         rosters.join("a", "events", "p", owner="User:eve")
-    rosters.join("c", "events", "p", owner="User:bob")
-    rosters.leave("a", "events", "m")
-    rosters.join("a", "events", "p", owner="User:eve")
-    for number in range(5):
-        rosters.register(f"g{number}", "events")
+        world.advance(120_000)
+        rosters.join("a", "events", "q", owner="User:eve")  # those that were silent have left
+        world.topics.delete("events")
+        world.topics.create(TopicSpec(name="events", partitions=1))
+        rosters.register("d", "events", "User:eve")
+        world.step()
+    again = CursusBroker(tmp_path)
+    again.rosters.register("e", "events", "User:eve")
+    again.rosters.register("f", "events", "User:eve")
+    with pytest.raises(Overloaded, match="principal_share_percent"):
+        again.rosters.register("g", "events", "User:eve")
+    again.rosters.register("g", "events", "User:bob")
+    again.close()
 
 
 def test_members_share_all_partitions_as_neighbours(world: CursusBroker) -> None:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from pentalog.broker.council import Council
 from pentalog.broker.logins import KEY, Proof
 from pentalog.broker.port import Broker
-from pentalog.broker.security import ANONYMOUS, Principal
+from pentalog.broker.security import ANONYMOUS, Access, Principal
 from pentalog.config import Config
 from pentalog.session import Context
 
@@ -44,6 +44,14 @@ def owner(key: str, context: Context) -> Owner | None:
     if context.access.who != ANONYMOUS or not context.config.blipmq_api_keys:
         return Owner(context.access.who)
     return Owner(CONFIGURED)
+
+
+def charged(access: Access) -> str:
+    """Return what the client's subscriptions count for.
+
+    All clients with a key of the configuration are one principal: addresses tell them apart.
+    """
+    return access.owner_here if access.who == CONFIGURED else access.owner
 
 
 def forwarded(key: str, found: Owner, council: Council) -> bytes:

@@ -341,8 +341,9 @@ class BlipmqSession:
         try:
             rights.check(self._context.access, frame.kind, asked.topic)
             self._routes.require(asked.topic)
-            owner = str(self._context.access.who)
-            later = self._subscriptions.open(asked.topic, leased=asked.qos == 1, owner=owner)
+            access, leased = self._context.access, asked.qos == 1
+            owner, payer = str(access.who), keys.charged(access)
+            later = self._subscriptions.open(asked.topic, leased=leased, owner=owner, charged=payer)
         except BrokerError as refusal:
             raise Nack(code_of(refusal), f"cannot subscribe: {refusal}") from refusal
         if later.ready:

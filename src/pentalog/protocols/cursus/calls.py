@@ -14,7 +14,7 @@ from pentalog.protocols.cursus.messages import Command, encoded
 from pentalog.session import Place
 
 if TYPE_CHECKING:
-    from pentalog.protocols.cursus.door import Door
+    from pentalog.protocols.cursus.door import Door, OpenTransaction
     from pentalog.protocols.cursus.session import CursusSession
     from pentalog.protocols.cursus.workroom import Reservation
 
@@ -44,6 +44,10 @@ class Call:
     @property
     def door(self) -> Door:
         return self.session.door
+
+    def transaction(self, name: str, epoch: int) -> OpenTransaction:
+        """What is told of a transaction, from now on if it is new."""
+        return self.session.door.transaction(name, epoch, self.session.context.access)
 
     def reply(self, text: str) -> None:
         self.send(framed(encoded(text)))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from pentalog.broker.port import Broker, Topic
+from pentalog.broker.principal_limits import FairKeys
+from pentalog.broker.security import Access
 from pentalog.metrics import Metrics
 from pentalog.model.errors import TopicNotFound
 from pentalog.model.types import Appended, Offset, Partition
@@ -32,7 +33,8 @@ _BATCH_BYTES_MAX: Final = 1 << 20
 """A frame becomes record batches of at most about this size, so that readers get small pieces."""
 _EVENTS_BYTES_MAX: Final = 64 << 10
 """The same where batches are indexed record by record."""
-_TRANSACTIONS_MAX: Final = 10_000
+TRANSACTIONS_MAX: Final = 10_000
+"""Transactions that something is remembered of besides what the broker does."""
 _STAGED_MAX: Final = 100
 """Messages of a transaction whose repetition is noticed: clients send one at a time."""
 _KNOWN_MAX: Final = 1_000
@@ -105,16 +107,20 @@ class OpenTransaction:
 
 
 class Door:
-    def __init__(self, broker: Broker, metrics: Metrics, monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self, broker: Broker, metrics: Metrics, monotonic: Callable[[], float], share_percent: int
+    ) -> None:
         self._metrics = metrics
         self._monotonic = monotonic
         self._skipped = 0
         self._skips_told_s = 0.0
         self.registry = compression.REGISTRY
         self.streams: dict[tuple[Partition, str], Stream] = {}
-        self.gaps = Gaps()
+        self.gaps = Gaps(share_percent)
         self.workroom = Workroom()
-        self.transactions: OrderedDict[str, OpenTransaction] = OrderedDict()
+        self.transactions: dict[str, OpenTransaction] = {}
+        self._by_owner: FairKeys[str] = FairKeys(TRANSACTIONS_MAX, share_percent=share_percent)
+        """Their names by the client that used each first."""
         self._topics = broker.topics
         self._options = broker.sourcing.options
         # An engine that has to ask others takes one batch at a time.
@@ -166,14 +172,19 @@ class Door:
             return fnv1a_64(key) % topic.partitions
         return self._turns.get(topic.name, 0) % topic.partitions
 
-    def transaction(self, name: str, epoch: int) -> OpenTransaction:
+    def transaction(self, name: str, epoch: int, access: Access) -> OpenTransaction:
         """What is told of this transaction, from now on if it is new."""
-        found = self.transactions.pop(name, None)
-        if found is None or found.epoch != epoch:
-            found = OpenTransaction(epoch)
-        self.transactions[name] = found
-        while len(self.transactions) > _TRANSACTIONS_MAX:
-            self.transactions.popitem(last=False)
+        found = self.transactions.get(name)
+        if found is not None and found.epoch == epoch:
+            self._by_owner.touch(name)
+            return found
+        found = self.transactions[name] = OpenTransaction(epoch)
+        owner = access.owner
+        self._by_owner.use(name, owner)
+        oldest = self._by_owner.excess(owner)
+        if oldest is not None:
+            self._by_owner.discard(oldest)
+            del self.transactions[oldest]
         return found
 
     def note_skipped(self, at: Partition, offset: Offset) -> None:
@@ -213,7 +224,11 @@ class Door:
 def open_door(context: Context) -> Door:
     """Return the one door of a broker, made when its first connection opens."""
     broker = context.broker
-    return broker.share("cursus", lambda: Door(broker, context.totals, context.runtime.monotonic))
+    share_percent = context.config.principal_share_percent
+    return broker.share(
+        "cursus",
+        lambda: Door(broker, context.totals, context.runtime.monotonic, share_percent),
+    )
 
 
 def door_of(broker: Broker) -> Door:

@@ -6,11 +6,10 @@ So such a batch is kept for a moment: what it follows is most likely on its way.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from pentalog.broker.security import Principal
+from pentalog.broker.principal_limits import PrincipalLimits
 from pentalog.model.types import Partition
 from pentalog.protocols.cursus.calls import Call
 from pentalog.protocols.cursus.errors import REFUSALS, Refused
@@ -20,10 +19,8 @@ BATCHES_MAX: Final = 16
 """Kept of one producer in one partition."""
 BATCHES_TOTAL_MAX: Final = 1_000
 BYTES_TOTAL_MAX: Final = 32 << 20
-BYTES_OWNER_MAX: Final = 16 << 20
-"""Kept of one principal at one address."""
 _CHARGED_BYTES_MIN: Final = 32 << 10
-"""Of the smallest batch: what is kept beside its bytes, and one client cannot take all places."""
+"""Of the smallest batch: what is kept beside its bytes."""
 
 
 class Violation(Refused):
@@ -46,7 +43,7 @@ class _Kept(NamedTuple):
     first: int
     """Its first sequence number."""
     size: int
-    owner: tuple[Principal, str]
+    owner: str
     call: Call
     store: Callable[[], None]
     """Stores it; raises `Gap` if it still comes too early."""
@@ -55,27 +52,31 @@ class _Kept(NamedTuple):
 class Gaps:
     """What all connections of one door keep."""
 
-    def __init__(self) -> None:
+    def __init__(self, share_percent: int) -> None:
+        """One client may have `share_percent` of everything that is kept."""
         self._kept: dict[Producing, list[_Kept]] = {}
-        self._batches = 0
-        self._bytes = 0
-        self._by_owner: Counter[tuple[Principal, str]] = Counter()
+        self._batches = PrincipalLimits(
+            "batches that came too early", BATCHES_TOTAL_MAX, share_percent=share_percent
+        )
+        self._bytes = PrincipalLimits(
+            "bytes of batches that came too early", BYTES_TOTAL_MAX, share_percent=share_percent
+        )
 
     def has_room(self, who: Producing, call: Call, size: int) -> bool:
         """Return whether a batch of this size can be kept; one client cannot take all room."""
-        size = max(size, _CHARGED_BYTES_MIN)
+        owner = call.session.context.access.owner
         return (
             len(self._kept.get(who, ())) < BATCHES_MAX
-            and self._batches < BATCHES_TOTAL_MAX
-            and self._bytes + size <= BYTES_TOTAL_MAX
-            and self._by_owner[_owner(call)] + size <= BYTES_OWNER_MAX
+            and self._batches.fits(owner)
+            and self._bytes.fits(owner, max(size, _CHARGED_BYTES_MIN))
         )
 
     def keep(
         self, who: Producing, first: int, size: int, call: Call, store: Callable[[], None]
     ) -> None:
         """Store the batch as soon as it is its turn, or answer that it never was."""
-        batch = _Kept(first, max(size, _CHARGED_BYTES_MIN), _owner(call), call, store)
+        owner = call.session.context.access.owner
+        batch = _Kept(first, max(size, _CHARGED_BYTES_MIN), owner, call, store)
         self._add(who, batch)
         call.keep_place()
         call.session.context.runtime.after(PATIENCE_MS, lambda: self._give_up(who, batch))
@@ -104,22 +105,13 @@ class Gaps:
 
     def _add(self, who: Producing, batch: _Kept) -> None:
         self._kept.setdefault(who, []).append(batch)
-        self._batches += 1
-        self._bytes += batch.size
-        self._by_owner[batch.owner] += batch.size
+        self._batches.add(batch.owner)
+        self._bytes.add(batch.owner, batch.size)
 
     def _remove(self, who: Producing, batch: _Kept) -> None:
         kept = self._kept[who]
         kept.remove(batch)
         if not kept:
             del self._kept[who]
-        self._batches -= 1
-        self._bytes -= batch.size
-        self._by_owner[batch.owner] -= batch.size
-        if not self._by_owner[batch.owner]:
-            del self._by_owner[batch.owner]
-
-
-def _owner(call: Call) -> tuple[Principal, str]:
-    access = call.session.context.access
-    return access.who, access.host
+        self._batches.release(batch.owner)
+        self._bytes.release(batch.owner, batch.size)

@@ -175,8 +175,8 @@ def _stage(call: Call) -> Lookups:
     tried: set[Partition] = set()
     while not staging.topic.startswith(INTERNAL_START):
         # A partition must not be added to a transaction that is not open.
-        view = open_view(broker, staging.name, _epoch(command))
-        if view is None or staging.key in call.door.transaction(view.name, view.who.epoch).staged:
+        view = open_view(call, staging.name, _epoch(command))
+        if view is None or staging.key in call.transaction(view.name, view.who.epoch).staged:
             return
         at = _chosen(broker, command, staging.topic, staging.asked)
         if at is None or at in tried:

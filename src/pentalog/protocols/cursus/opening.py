@@ -39,8 +39,7 @@ class Aside:
         def granted() -> None:
             self._session.context.runtime.offload(LANE, work, self._opened)
 
-        owner = (access.who, access.host)
-        self._room = self._session.door.workroom.reserve(owner, bytes_max, granted)
+        self._room = self._session.door.workroom.reserve(access.owner, bytes_max, granted)
 
     def _opened(self, plain: bytes | None, error: BaseException | None) -> None:
         if self._session.ended:

@@ -275,6 +275,7 @@ def _sequencing(call: Call, route: Route, read: CursusFrame) -> Sequencing:
     current = producers.epoch(read.producer)
     if current is not None and read.epoch < current:
         raise Violation(f"stale_producer_epoch producer={name} current={current} got={read.epoch}")
+    charged = "" if current == read.epoch else call.session.context.access.owner
     who = producers.who(read.producer, read.epoch)
     sequence = (read.seq_first - 1) % _SEQUENCES
     written = producers.written(route.at, who)
@@ -289,7 +290,7 @@ def _sequencing(call: Call, route: Route, read: CursusFrame) -> Sequencing:
         skip = -ahead % _SEQUENCES
         if skip >= read.records:
             last = (read.seq_last - 1) % _SEQUENCES
-            entered = producers.enter(read.producer, read.epoch, owner)
+            entered = producers.enter(read.producer, read.epoch, owner, charged)
             for batch in written:
                 behind = (last - batch.sequence_first) % _SEQUENCES
                 if batch.base_offset < 0:
@@ -305,7 +306,7 @@ def _sequencing(call: Call, route: Route, read: CursusFrame) -> Sequencing:
             f"idempotency error: {what} for producer {name} must have seqNum 1, "
             f"got {read.seq_first}"
         )
-    entered = producers.enter(read.producer, read.epoch, owner)
+    entered = producers.enter(read.producer, read.epoch, owner, charged)
     return Sequencing(who, (sequence + skip) % _SEQUENCES, skip, -1, entered)
 
 

@@ -302,8 +302,7 @@ class CursusSession:
         """Return the memory that this frame has, or waits for."""
         room, self._room = self._room, None
         if room is None:
-            access = self.context.access
-            owner = (access.who, access.host)
+            owner = self.context.access.owner
             room = self.door.workroom.reserve(owner, size, self.hold())
         if not room.granted:
             self._room = room

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from pentalog.broker.port import Broker, Opened, TransactionView
+from pentalog.broker.port import Opened, TransactionView
 from pentalog.kernels import CursusFrame, cursus_page, read_cursus
 from pentalog.model.batch import TRANSACTIONAL
 from pentalog.model.errors import BrokerError, PartitionNotFound, TransactionUnknown
@@ -21,7 +21,7 @@ from pentalog.model.later import Later
 from pentalog.model.types import Ack, Appended, Horizon, Offset, Partition
 from pentalog.protocols.cursus import records
 from pentalog.protocols.cursus.calls import Call
-from pentalog.protocols.cursus.door import MessageKey, door_of
+from pentalog.protocols.cursus.door import MessageKey
 from pentalog.protocols.cursus.errors import Refused, quoted
 from pentalog.protocols.cursus.frames import REPLY_BYTES_MAX
 from pentalog.protocols.cursus.messages import encoded, key_of, transaction_of
@@ -81,13 +81,13 @@ def producer_of(name: str) -> str:
     return f"txn-{hashlib.sha256(encoded(name)).digest()[:8].hex()}"
 
 
-def open_view(broker: Broker, name: str, epoch: int | None) -> TransactionView | None:
+def open_view(call: Call, name: str, epoch: int | None) -> TransactionView | None:
     """Return the transaction if it is open in this epoch."""
     try:
-        view = broker.transactions.view(name)
+        view = call.broker.transactions.view(name)
     except TransactionUnknown:
         return None
-    open_one = door_of(broker).transaction(name, view.who.epoch)
+    open_one = call.transaction(name, view.who.epoch)
     if epoch != view.who.epoch or open_one.ended:
         return None
     return view if open_one.begun or view.phase == "Ongoing" else None
@@ -99,10 +99,10 @@ def must_recover(call: Call, epoch: int | None) -> bool:
         staging = staging_of(call)
     except Refused:
         return False
-    view = open_view(call.broker, staging.name, epoch)
+    view = open_view(call, staging.name, epoch)
     if view is None:
         return False
-    return not call.door.transaction(staging.name, view.who.epoch).knows(staging.key)
+    return not call.transaction(staging.name, view.who.epoch).knows(staging.key)
 
 
 def recover(call: Call, staging: Staging, epoch: int | None) -> Iterator[Later[None]]:
@@ -117,19 +117,19 @@ def recover(call: Call, staging: Staging, epoch: int | None) -> Iterator[Later[N
         view = broker.transactions.view(name)
     except TransactionUnknown:
         return
-    open_one = call.door.transaction(name, view.who.epoch)
+    open_one = call.transaction(name, view.who.epoch)
     if open_one.knows(staging.key):
         return
     asked = broker.knowledge.transaction(name)
     yield ready(asked)
     _check(asked)
-    found = open_view(broker, name, epoch)
+    found = open_view(call, name, epoch)
     if found is None:
         return
     for at in found.partitions:
         if at.topic == staging.topic and staging.asked in (_ANY, at.index):
             yield from _recover_partition(call, staging, found, at)
-    open_one = call.door.transaction(name, found.who.epoch)
+    open_one = call.transaction(name, found.who.epoch)
     open_one.note_lookup(staging.topic, staging.asked)
 
 
@@ -161,7 +161,7 @@ def _recover_partition(
         yield ready(settled)
         _check(settled)
         offsets = [settled.value.base_offset]
-    open_one = call.door.transaction(staging.name, view.who.epoch)
+    open_one = call.transaction(staging.name, view.who.epoch)
     open_one.counts[at] = written[-1].sequence_last + 1
     for offset in offsets:
         opening = _open(call, at, offset)

@@ -386,7 +386,7 @@ class Transforming:
             chain = modules.chain(
                 self._writing.wish.links,
                 version=self._call.version,
-                owner=transforms.owner_of(self._call.context),
+                owner=self._call.context.access.owner,
             )
         except BrokerError as refusal:
             self._refuse_all(transforms.chain_error(refusal))

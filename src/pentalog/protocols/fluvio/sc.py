@@ -12,7 +12,7 @@ from pentalog.broker.security import Kind
 from pentalog.broker.transformation import SmartModule
 from pentalog.model.errors import BrokerError, Overloaded, SmartModuleInvalid
 from pentalog.model.later import Later
-from pentalog.protocols.fluvio import errors, frames, objects, rights, transforms
+from pentalog.protocols.fluvio import errors, frames, objects, rights
 from pentalog.protocols.fluvio.codec import Reader, Undecodable, Writer, is_told
 from pentalog.protocols.fluvio.errors import WireError
 from pentalog.protocols.fluvio.forwarding import Errand, is_forwarded, is_trusted, owned
@@ -167,7 +167,7 @@ def _create_module(
     modules = call.context.broker.smart_modules
     made = modules.create(
         SmartModule(name, wish.wasm, wish.package),
-        owner=transforms.owner_of(call.context),
+        owner=call.context.access.owner,
         dry_run=dry_run,
     )
     if not dry_run:

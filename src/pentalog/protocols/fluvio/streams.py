@@ -74,7 +74,7 @@ class Stream:
         self._busy = True
         modules = self._session.context.broker.smart_modules
         try:
-            owner = transforms.owner_of(self._session.context)
+            owner = self._session.context.access.owner
             chain = modules.chain(self._links, version=self._version, owner=owner)
         except BrokerError as refusal:
             self._fail(transforms.chain_error(refusal))

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from pentalog import kernels
 from pentalog.broker.port import Opened
-from pentalog.broker.security import ANONYMOUS
 from pentalog.broker.transformation import Chain, Failure, Link, Section
 from pentalog.kernels import Buffer
 from pentalog.model.errors import BrokerError, SmartModuleInvalid, SmartModuleNotFound
@@ -24,12 +23,6 @@ LOOKBACK_BYTES_MAX: Final = 16 << 20
 _HEADER: Final = struct.Struct(">qiibIhiqqqhi")
 _U32: Final = struct.Struct(">I")
 _I32: Final = struct.Struct(">i")
-
-
-def owner_of(context: Context) -> str:
-    """The client whose share SmartModules use: a principal, or an address if it is anonymous."""
-    access = context.access
-    return f"{access.who} at {access.host}" if access.who == ANONYMOUS else str(access.who)
 
 
 def sections_of(record_set: Buffer) -> list[Section]:

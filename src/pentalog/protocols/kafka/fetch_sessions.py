@@ -7,16 +7,22 @@
     id, n               go on: partitions listed are new or changed, forgotten ones leave
 
 Shared by all connections of a broker, because a client may come back on another connection.
+
+A full cache costs no client its answer: without a session it is served in full, with session id 0.
+By Kafka's rule a new session ends another one that has been idle for long, or is smaller and not
+new.  Between principals this is fair: the sessions of a principal that holds no more than the
+newcomer's are left alone, and one that holds clearly more loses sessions even while it uses them.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from pentalog.broker.security import Access
 from pentalog.protocols.kafka.errors import ErrorCode
 
 SESSIONS_MAX: Final = 1000
@@ -24,10 +30,17 @@ PARTITIONS_MAX: Final = 10_000
 """Partitions one session may hold; a client with more is served without a session."""
 KEPT_MAX: Final = 100_000
 """Partitions that all sessions hold together: about 30 MB."""
-OWNED_MAX: Final = KEPT_MAX // 2
-"""Partitions that the sessions of one principal hold together, so that it cannot take all."""
 IDLE_MS_MIN: Final = 120_000
-"""How long a session must have been idle before a new one may take its place."""
+"""How long a session must have been idle, or have existed, before Kafka's rule may end it."""
+_DECLINED_MS: Final = 1_000
+"""How long an owner that found no room gets no session, unless there is room meanwhile.
+
+A client without a session asks for one with every fetch, and each search looks at all sessions.
+"""
+_DECLINED_MAX: Final = 1_000
+_SESSION_COST: Final = KEPT_MAX // SESSIONS_MAX
+"""What a session counts for its owner, in partitions, besides those that it holds."""
+_NOBODY: Final = Access()
 _EPOCH_MAX: Final = (1 << 31) - 1
 
 
@@ -56,11 +69,16 @@ def unique(cursors: list[Cursor]) -> list[Cursor]:
 class FetchSession:
     session_id: int
     by_id: bool
-    owner: Hashable = None
+    owner: str = ""
     epoch: int = 1
     """The epoch the next request must carry."""
     cursors: dict[tuple[bytes, int], Cursor] = field(default_factory=dict)
+    created_ms: int = 0
     used_ms: int = 0
+
+    @property
+    def cost(self) -> int:
+        return _SESSION_COST + len(self.cursors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +97,10 @@ class FetchSessions:
         # In order of use: the one idle for longest is first.
         self._sessions: dict[int, FetchSession] = {}
         self._kept = 0
-        self._owned: Counter[Hashable] = Counter()
+        self._costs: Counter[str] = Counter()
+        """Of all sessions of each owner."""
+        self._declined: dict[str, tuple[int, int]] = {}
+        """Owners that found no room: for how many partitions, and until when it is believed."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -98,15 +119,15 @@ class FetchSessions:
         *,
         by_id: bool,
         now_ms: int,
-        owner: Hashable = None,
+        access: Access = _NOBODY,
     ) -> Plan:
-        """Say what a request amounts to; `owner` is charged for what is remembered."""
+        """Say what a request amounts to; `access` tells who is charged for a new session."""
         if epoch <= 0:
             self.close(session_id)
             listed = unique(listed)
             # A negative epoch is the last word of a session, or the only one of a client
             # that never opens any.
-            return self._open(listed, by_id, now_ms, owner) if epoch == 0 else Plan(listed)
+            return self._open(listed, by_id, now_ms, access.owner) if epoch == 0 else Plan(listed)
         session = self._sessions.get(session_id)
         if session is None:
             return Plan([], error=ErrorCode.fetch_session_id_not_found)
@@ -120,40 +141,78 @@ class FetchSessions:
         """Forget a session its client will not hear of."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
-            self._charge(session.owner, -len(session.cursors))
+            self._kept -= len(session.cursors)
+            self._costs[session.owner] -= session.cost
+            if not self._costs[session.owner]:
+                del self._costs[session.owner]
 
-    def _charge(self, owner: Hashable, partitions: int) -> None:
-        self._kept += partitions
-        self._owned[owner] += partitions
-        if not self._owned[owner]:
-            del self._owned[owner]
-
-    def _open(self, listed: list[Cursor], by_id: bool, now_ms: int, owner: Hashable) -> Plan:
-        if len(listed) > PARTITIONS_MAX or not self._room(len(listed), now_ms, owner):
+    def _open(self, listed: list[Cursor], by_id: bool, now_ms: int, owner: str) -> Plan:
+        if len(listed) > PARTITIONS_MAX or self._is_declined(owner, len(listed), now_ms):
             return Plan(listed)
         session_id = random.randint(1, _EPOCH_MAX)
         while session_id in self._sessions:
             session_id = random.randint(1, _EPOCH_MAX)
-        session = FetchSession(session_id, by_id, owner, used_ms=now_ms)
+        session = FetchSession(session_id, by_id, owner, created_ms=now_ms, used_ms=now_ms)
         for cursor in listed:
             session.cursors[cursor.topic, cursor.index] = cursor
         self._sessions[session_id] = session
-        self._charge(owner, len(session.cursors))
+        self._kept += len(session.cursors)
+        self._costs[owner] += session.cost
+        if self._is_over() and not self._make_room(session, now_ms):
+            self.close(session_id)
+            if len(self._declined) >= _DECLINED_MAX:
+                self._declined.clear()
+            self._declined[owner] = len(listed), now_ms + _DECLINED_MS
+            return Plan(listed)
         return Plan(listed, session_id)
 
-    def _room(self, partitions: int, now_ms: int, owner: Hashable) -> bool:
-        """May another session be kept?  Sessions that have been idle for long make room."""
-        while True:
-            if (
-                len(self._sessions) < SESSIONS_MAX
-                and self._kept + partitions <= KEPT_MAX
-                and self._owned[owner] + partitions <= OWNED_MAX
-            ):
+    def _is_declined(self, owner: str, partitions: int, now_ms: int) -> bool:
+        """Return whether the cache is full and a search for room would most likely be in vain."""
+        if len(self._sessions) < SESSIONS_MAX and self._kept + partitions <= KEPT_MAX:
+            return False
+        most, until_ms = self._declined.get(owner, (-1, 0))
+        return partitions <= most and now_ms < until_ms
+
+    def _is_over(self) -> bool:
+        return len(self._sessions) > SESSIONS_MAX or self._kept > KEPT_MAX
+
+    def _make_room(self, newcomer: FetchSession, now_ms: int) -> bool:
+        """End other sessions for this one; none if those that may be ended are not enough."""
+        sessions, partitions = len(self._sessions), self._kept
+        ended: list[int] = []
+        for other in self._evictable(newcomer, now_ms):
+            ended.append(other.session_id)
+            sessions -= 1
+            partitions -= len(other.cursors)
+            if sessions <= SESSIONS_MAX and partitions <= KEPT_MAX:
+                for session_id in ended:
+                    self.close(session_id)
                 return True
-            oldest = next(iter(self._sessions.values()), None)
-            if oldest is None or now_ms - oldest.used_ms < IDLE_MS_MIN:
-                return False
-            self.close(oldest.session_id)
+        return False
+
+    def _evictable(self, newcomer: FetchSession, now_ms: int) -> Iterator[FetchSession]:
+        """Yield the sessions that may be ended for another, the most dispensable first."""
+        old_ms, size = now_ms - IDLE_MS_MIN, len(newcomer.cursors)
+        in_use: list[FetchSession] = []
+        costs = self._costs.copy()
+        for other in self._sessions.values():
+            if other is newcomer:
+                continue
+            if other.used_ms > old_ms:
+                in_use.append(other)
+            else:
+                costs[other.owner] -= other.cost
+                yield other
+        in_use.sort(key=lambda one: (-costs[one.owner], len(one.cursors)))
+        after = costs[newcomer.owner]
+        before = after - newcomer.cost
+        for other in in_use:
+            theirs = costs[other.owner]
+            own = other.owner == newcomer.owner
+            by_size = other.created_ms <= old_ms and len(other.cursors) < size
+            if (by_size and (own or theirs > before)) or theirs - other.cost >= after:
+                costs[other.owner] -= other.cost
+                yield other
 
     def _go_on(
         self,
@@ -163,7 +222,7 @@ class FetchSessions:
         now_ms: int,
     ) -> Plan:
         cursors = session.cursors
-        before = len(cursors)
+        grown = -len(cursors)
         for cursor in listed:
             known = cursors.get((cursor.topic, cursor.index))
             if known is None:
@@ -174,15 +233,23 @@ class FetchSessions:
                 known.leader_epoch = cursor.leader_epoch
         for key in forgotten:
             cursors.pop(key, None)
-        self._charge(session.owner, len(cursors) - before)
-        self.close(session.session_id)
+        grown += len(cursors)
+        if grown:
+            self._kept += grown
+            self._costs[session.owner] += grown
         if not cursors:
+            self.close(session.session_id)
             return Plan([])
-        if len(cursors) > PARTITIONS_MAX or not self._room(len(cursors), now_ms, session.owner):
+        if grown > 0 and not self._may_stay(session, now_ms):
             # The client answers this with a full request, which is then served without a session.
+            self.close(session.session_id)
             return Plan([], error=ErrorCode.fetch_session_id_not_found)
-        self._sessions[session.session_id] = session
-        self._charge(session.owner, len(cursors))
+        self._sessions[session.session_id] = self._sessions.pop(session.session_id)
         session.epoch = 1 if session.epoch == _EPOCH_MAX else session.epoch + 1
         session.used_ms = now_ms
         return Plan(list(cursors.values()), session.session_id, session)
+
+    def _may_stay(self, session: FetchSession, now_ms: int) -> bool:
+        if len(session.cursors) > PARTITIONS_MAX:
+            return False
+        return not self._is_over() or self._make_room(session, now_ms)

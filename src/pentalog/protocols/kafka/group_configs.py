@@ -39,7 +39,9 @@ def change(
     """Change settings of a group (None: back to the broker's)."""
     _check_name(group)
     try:
-        call.context.broker.groups.settings.change(group, changes, replace=replace, dry_run=dry_run)
+        call.context.broker.groups.settings.change(
+            group, changes, replace=replace, dry_run=dry_run, owner=call.access.owner
+        )
     except InvalidGroup as refusal:
         raise Refused(ErrorCode.invalid_request, str(refusal)) from None
 

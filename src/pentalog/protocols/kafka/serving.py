@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,14 +30,16 @@ LARGE_MAX: Final = 16
 class Gate:
     """Bounds how many large requests are in memory as objects, of all connections together.
 
-    The others wait in the buffers that they were received in, in the order they came.
+    The others wait in the buffers that they were received in.  Clients alternate: one with many
+    connections does not get more places than another.
     """
 
     __slots__ = ("_free", "_waiting")
 
     def __init__(self, places: int = LARGE_MAX) -> None:
         self._free = places
-        self._waiting: dict[object, Callable[[], None]] = {}
+        self._waiting: OrderedDict[str, dict[object, Callable[[], None]]] = OrderedDict()
+        """By client, the one whose turn it is first."""
 
     def enter(self) -> bool:
         """Take a place, if one is free and nobody waits for it; `leave` gives it back."""
@@ -45,17 +48,28 @@ class Gate:
         self._free -= 1
         return True
 
-    def wait(self, admitted: Callable[[], None]) -> Callable[[], None]:
+    def wait(self, owner: str, admitted: Callable[[], None]) -> Callable[[], None]:
         """Call `admitted` once with a place taken; returns a function that stops the waiting."""
         key = object()
-        self._waiting[key] = admitted
-        return lambda: self._waiting.pop(key, None) and None
+        self._waiting.setdefault(owner, {})[key] = admitted
+
+        def stop() -> None:
+            queue = self._waiting.get(owner, {})
+            queue.pop(key, None)
+            if not queue:
+                self._waiting.pop(owner, None)
+
+        return stop
 
     def leave(self) -> None:
         self._free += 1
         if self._waiting:
             self._free -= 1
-            self._waiting.pop(next(iter(self._waiting)))()
+            owner, queue = self._waiting.popitem(last=False)
+            admitted = queue.pop(next(iter(queue)))
+            if queue:
+                self._waiting[owner] = queue
+            admitted()
 
 
 class Serving:
@@ -113,7 +127,7 @@ class Serving:
             self._stop_waiting = None
             release()
 
-        self._stop_waiting = self._gate.wait(admitted)
+        self._stop_waiting = self._gate.wait(self.context.access.owner, admitted)
         return False
 
     def served(self) -> None:

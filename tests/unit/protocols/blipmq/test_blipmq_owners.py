@@ -13,6 +13,7 @@ from tests.support.blipmq_world import AUTH, HELLO, BlipBroker, Connection
 
 from pentalog.broker.security import Kind, Operation, Principal, Unguarded, Verdict
 from pentalog.broker.state import FILE_NAME
+from pentalog.security_settings import Secrets
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "cluster"))
 
@@ -169,3 +170,28 @@ def test_only_gateways_may_say_who_a_client_is(tmp_path: Path, secret: str) -> N
     answer = connection.ask(frame(2, 2, len(key).to_bytes(2, "big") + key))
     assert answer[4] == 6
     fleet.stop()
+
+
+@pytest.mark.parametrize("key", ["", "shared"])
+def test_clients_of_one_shared_principal_are_told_apart_by_address(
+    tmp_path: Path, key: str
+) -> None:
+    """The development key makes clients anonymous; a key of the configuration `User:blipmq`."""
+    settings = {"blipmq_api_keys": Secrets((key,))} if key else {}
+    broker = BlipBroker(tmp_path, subscriptions_max=4, **settings)
+    auth = frame(2, 2, len(key).to_bytes(2, "big") + key.encode()) if key else AUTH
+
+    def connect_from(host: str) -> Connection:
+        connection = broker.connect()
+        connection.session._context.access.host = host
+        connection.ask(HELLO + auth)
+        return connection
+
+    greedy, modest = connect_from("10.0.0.1"), connect_from("10.0.0.2")
+    subscribe(greedy)
+    subscribe(greedy)
+    (refused,) = frames_of(greedy.ask(frame(4, 3, b"\0\4demo\1")))
+    assert refused[4] == 6
+    assert b"principal_share_percent" in refused
+    subscribe(modest)
+    broker.stop()

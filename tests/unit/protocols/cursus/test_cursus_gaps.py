@@ -12,7 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.cursus_world import Client, CursusBroker, frame, numbered
 
+from pentalog.broker.security import Access, Principal
+from pentalog.protocols.cursus import gaps
 from pentalog.protocols.cursus.gaps import BATCHES_MAX, PATIENCE_MS
+
+EVE = Principal("User", "eve")
 
 CONSUME = "CONSUME topic=orders partition=0 offset=0 member=m"
 
@@ -159,3 +163,32 @@ def test_any_order_is_put_right(sizes: list[int], order: object, connections: in
         assert errors(answers) == [""] * len(batches)
         assert sequence(peers[0]) == list(range(1, first))
         broker.close()
+
+
+@pytest.mark.parametrize(
+    ("greedy", "modest"),
+    [
+        ([Access(host="10.0.0.1")], Access(host="10.0.0.2")),
+        ([Access(who=EVE, host=f"10.0.0.{number}") for number in (1, 2)], Access(host="10.0.0.1")),
+    ],
+)
+def test_one_client_does_not_take_all_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, greedy: list[Access], modest: Access
+) -> None:
+    monkeypatch.setattr(gaps, "BATCHES_TOTAL_MAX", 8)
+    world = CursusBroker(tmp_path / "few")
+    world.connect().text("CREATE topic=orders partitions=2")
+    # A connection for each: answers that come later keep those after them waiting.
+    early = [(world.connect(access), b"g%d" % number) for number in range(5) for access in greedy]
+    kept = [client for client, name in early if client.ask(numbered(2, producer=name)) == []]
+    assert len(kept) == 4, "half of all places"
+    first, other = world.connect(modest), world.connect(modest)
+    assert first.ask(numbered(2)) == []
+    assert last_offsets(other.ask(numbered(1))) == [0]
+    assert last_offsets(first.frames()) == [1]
+    world.advance(PATIENCE_MS)
+    assert all(errors(client.frames()) != [""] for client in kept)
+    again = world.connect(greedy[0])
+    assert again.ask(numbered(2, producer=b"again")) == []
+    world.advance(PATIENCE_MS)
+    world.close()

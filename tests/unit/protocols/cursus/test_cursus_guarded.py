@@ -85,18 +85,30 @@ def test_a_name_without_an_owner_goes_to_the_next_that_uses_it(tmp_path: Path) -
     third.close()
 
 
-def test_one_principal_cannot_make_the_broker_forget_names(
-    world: CursusBroker, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Access(who=ALICE), Access(who=BOB)),
+        (Access(who=ALICE), Access(host="10.0.0.2")),
+        (Access(host="10.0.0.1"), Access(host="10.0.0.2")),
+        (Access(host="fd00:1::1"), Access(host="fd00:2::1")),
+    ],
+)
+def test_one_client_cannot_make_the_broker_forget_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one: Access, other: Access
 ) -> None:
-    monkeypatch.setattr(named_producers, "NAMES_OWNER_MAX", 3)
-    alice, bob = (world.connect(Access(who=who)) for who in (ALICE, BOB))
+    monkeypatch.setattr(named_producers, "NAMES_MAX", 6)
+    world = CursusBroker(tmp_path / "few")
+    alice, bob = world.connect(one), world.connect(other)
+    alice.text("CREATE topic=orders partitions=2")
     assert alice.publish(numbered(1))["status"] == "OK"
     for number in range(9):
         assert bob.publish(numbered(1, producer=b"b%d" % number))["status"] == "OK"
     producers = world.broker.sourcing.producers
-    assert producers.owner(b"p1") == "User:alice"
+    assert producers.epoch(b"p1") is not None
     known = [number for number in range(9) if producers.epoch(b"b%d" % number) is not None]
     assert known == [6, 7, 8]
+    world.close()
 
 
 # Hidden topics

@@ -9,9 +9,11 @@ import pytest
 from tests.support.cursus_world import Client, CursusBroker, Message, batch
 
 from pentalog.broker.port import Committed
+from pentalog.broker.security import Access
 from pentalog.model import batch as batches_of
 from pentalog.model.errors import StorageFailed
 from pentalog.model.types import Ack, Partition, Record
+from pentalog.protocols.cursus import door
 from pentalog.protocols.cursus.door import door_of
 
 COMMITTED = "CONSUME topic=orders partition=0 offset=0 member=m"
@@ -354,3 +356,22 @@ def test_a_message_that_cannot_be_read_back_is_refused(
     assert tx.end().startswith("OK")
     assert payloads(tx.client) == [b"a"]
     second.close()
+
+
+def test_a_client_with_many_transactions_does_not_end_those_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door, "TRANSACTIONS_MAX", 6)
+    world = CursusBroker(tmp_path / "few")
+    modest = Transactional(world.connect(Access(host="10.0.0.1")), "modest")
+    modest.client.text("CREATE topic=orders partitions=2")
+    assert modest.begin().startswith("OK")
+    greedy = world.connect(Access(host="10.0.0.2"))
+    for number in range(20):
+        assert Transactional(greedy, f"greedy{number}").begin().startswith("OK")
+        assert greedy.text("TXN_STATUS transactional_id=modest").startswith("OK")
+    assert len(door_of(world.broker).transactions) <= 6
+    assert modest.publish("a", 1).startswith("OK"), "it is still begun"
+    assert modest.end().startswith("OK")
+    assert payloads(modest.client) == [b"a"]
+    world.close()

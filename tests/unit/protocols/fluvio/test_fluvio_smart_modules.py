@@ -25,7 +25,7 @@ from test_fluvio_spu import ACK, PRODUCE, STREAM, stored
 from wat_modules import KINDS, module
 
 from pentalog.broker.derived_topics import DerivedTopics
-from pentalog.broker.module_lanes import OWNER_INSTANCES_MAX
+from pentalog.broker.module_lanes import INSTANCES_MAX
 from pentalog.broker.port import Broker, TopicSpec
 from pentalog.broker.transformation import Link, SmartModule
 from pentalog.model import batch
@@ -192,7 +192,7 @@ def test_too_much_memory_is_refused(tmp_path: Path) -> None:
 
 def test_chains_are_not_unlimited(demo: FluvioBroker) -> None:
     links = [Link(b"not wasm")] * 10
-    laters = [demo.smart_modules.chain(links, version=24) for _ in range(OWNER_INSTANCES_MAX // 10)]
+    laters = [demo.smart_modules.chain(links, version=24) for _ in range(INSTANCES_MAX // 2 // 10)]
     with pytest.raises(Overloaded):
         demo.smart_modules.chain(links, version=24)
     demo.runtime.run()

@@ -10,11 +10,9 @@ import pytest
 from kafka_requests import fetch, request
 from kafka_world import Clock, Line, World, answer_of
 
-from pentalog.protocols.kafka import fetch_sessions
 from pentalog.protocols.kafka.entities import ELEMENTS_MAX
 from pentalog.protocols.kafka.errors import ErrorCode
-from pentalog.protocols.kafka.fetch_sessions import Cursor, FetchSessions
-from pentalog.protocols.kafka.serving import LARGE_MAX
+from pentalog.protocols.kafka.serving import LARGE_MAX, Gate
 from pentalog.protocols.kafka.session import KafkaSession
 from pentalog.runtime import Slices
 from pentalog.session import Address, Context
@@ -247,39 +245,18 @@ def test_a_partition_fetched_twice_is_answered_once() -> None:
     assert partition.error_code == ErrorCode.none
 
 
-def cursors(count: int, topic: bytes = b"t") -> list[Cursor]:
-    return [Cursor(topic, index, 0, 0, -1) for index in range(count)]
-
-
-def test_sessions_of_one_owner_do_not_take_all_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch_sessions, "KEPT_MAX", 20)
-    monkeypatch.setattr(fetch_sessions, "OWNED_MAX", 10)
-    sessions = FetchSessions()
-
-    def open_one(owner: str, count: int, now_ms: int = 0) -> int:
-        plan = sessions.plan(0, 0, cursors(count), (), by_id=False, now_ms=now_ms, owner=owner)
-        assert len(plan.cursors) == count
-        return plan.session_id
-
-    first = open_one("one", 8)
-    assert first
-    assert not open_one("one", 3)
-    assert open_one("two", 9)
-    assert sessions.kept == 17
-    assert not open_one("three", 4)
-    sessions.close(first)
-    assert sessions.kept == 9
-    assert open_one("three", 4)
-    later_ms = fetch_sessions.IDLE_MS_MIN
-    assert open_one("one", 10, later_ms), "idle sessions make room"
-    assert sessions.kept <= 20
-
-
-def test_a_session_that_outgrows_the_room_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch_sessions, "OWNED_MAX", 10)
-    sessions = FetchSessions()
-    plan = sessions.plan(0, 0, cursors(8), (), by_id=False, now_ms=0)
-    more = cursors(3, b"u")
-    plan = sessions.plan(plan.session_id, 1, more, (), by_id=False, now_ms=0)
-    assert plan.error == ErrorCode.fetch_session_id_not_found
-    assert sessions.kept == 0
+def test_clients_alternate_at_the_gate() -> None:
+    gate, order = Gate(places=1), list[str]()
+    assert gate.enter()
+    for _ in range(3):
+        gate.wait("greedy", lambda: order.append("greedy"))
+    gone = gate.wait("gone", lambda: order.append("gone"))
+    gate.wait("modest", lambda: order.append("modest"))
+    assert not gate.enter()
+    gone()
+    gone()
+    for _ in range(4):
+        gate.leave()
+    assert order == ["greedy", "modest", "greedy", "greedy"]
+    gate.leave()
+    assert gate.enter()

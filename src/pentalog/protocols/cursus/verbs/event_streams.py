@@ -58,7 +58,8 @@ def append_stream(call: Call) -> None:
 
     def write(batches: bytearray, facts: Facts) -> None:
         aggregates = call.broker.sourcing.aggregates
-        written = aggregates.append(route.at, key, version, memoryview(batches), facts)
+        owner = call.session.context.access.owner if version == 1 else ""
+        written = aggregates.append(route.at, key, version, memoryview(batches), facts, owner)
         call.after(written, done)
 
     def build() -> None:

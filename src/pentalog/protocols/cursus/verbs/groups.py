@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, Final
 
 from pentalog.broker.port import Committed
-from pentalog.broker.security import ANONYMOUS, Kind
+from pentalog.broker.security import Kind
 from pentalog.broker.sourcing import RosterView, Share
 from pentalog.model.errors import (
     BrokerError,
@@ -39,7 +39,7 @@ def register(call: Call) -> None:
     command = call.command
     topic = _topic(call, command.need("topic"))
     group = group_named(command)
-    call.broker.sourcing.rosters.register(group, topic, _principal(call))
+    call.broker.sourcing.rosters.register(group, topic, call.session.context.access.owner)
     what = "subscribed" if command.verb == "SUBSCRIBE" else "registered"
     done = f"OK group={shown(group)} topic={topic} {what}=true"
     call.after(call.broker.sourcing.rosters.settle(), lambda _: call.reply(done))
@@ -53,7 +53,11 @@ def join(call: Call) -> None:
         generation = command.number("generation", f"invalid_generation command={command.verb}")
     try:
         share, _ = call.broker.sourcing.rosters.join(
-            group, topic, member, generation=generation, owner=_principal(call)
+            group,
+            topic,
+            member,
+            generation=generation,
+            owner=call.session.context.access.owner,
         )
     except BrokerError as refusal:
         raise _explained(call, refusal, topic, group, member, generation or 0) from None
@@ -322,12 +326,6 @@ def _who(call: Call, *, present: bool = False) -> tuple[str, str, str]:
 
 def _sees(call: Call, topic: str) -> bool:
     return call.session.context.access.sees(Kind.TOPIC, topic)
-
-
-def _principal(call: Call) -> str:
-    """Return who groups and members are counted for; empty where nobody has logged in."""
-    who = call.session.context.access.who
-    return "" if who == ANONYMOUS else str(who)
 
 
 def _topic(call: Call, name: str) -> str:

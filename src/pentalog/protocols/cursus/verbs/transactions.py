@@ -58,7 +58,7 @@ def initialize(call: Call) -> None:
     )
 
     def identified(who: Identity) -> None:
-        call.door.transaction(name, who.epoch)
+        call.transaction(name, who.epoch)
         call.reply(
             f"OK transactional_id={shown(name)} producerId={producer_of(name)} epoch={who.epoch}"
         )
@@ -275,7 +275,9 @@ def status(call: Call) -> None:
         view = call.broker.transactions.view(name)
     except TransactionUnknown:
         raise _not_found(name) from None
-    open_one = call.door.transaction(name, view.who.epoch)
+    known = call.door.transactions.get(name)
+    # Asking about a transaction of others does not make it one that this client is charged for.
+    open_one = known if known and known.epoch == view.who.epoch else OpenTransaction(view.who.epoch)
     state = open_one.ended or _STATES.get(view.phase)
     if state is None:
         state = "open" if open_one.begun else "initialized"
@@ -341,7 +343,7 @@ def _owned(call: Call, name: str) -> tuple[TransactionView, OpenTransaction]:
             f"requested_epoch={epoch}"
         )
         raise Refused(f"{failure} reason={quoted(reason)}")
-    return view, call.door.transaction(name, view.who.epoch)
+    return view, call.transaction(name, view.who.epoch)
 
 
 def _open(call: Call, name: str) -> tuple[TransactionView, OpenTransaction]:

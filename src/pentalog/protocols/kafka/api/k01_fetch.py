@@ -46,7 +46,7 @@ def serve(call: Call) -> Steps[None] | None:
             asked.forgotten,
             by_id=call.version >= _BY_ID,
             now_ms=int(call.context.runtime.monotonic() * 1000),
-            owner=call.access.who,
+            access=call.access,
         )
     fetching = Fetching(call, plan)
     if len(plan.cursors) > _CURSORS_AT_ONCE:
