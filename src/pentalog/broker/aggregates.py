@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from pentalog.broker.needs import Appendable, Readable, RowsToLookUp
+from pentalog.broker.needs import Admitting, Readable, RowsToLookUp
 from pentalog.broker.port import Opened, Topic
 from pentalog.broker.sourcing import Conflict, Extent, Snapshot
 from pentalog.broker.state import Row
@@ -26,6 +26,7 @@ from pentalog.model.errors import (
     StorageFailed,
 )
 from pentalog.model.later import Later
+from pentalog.model.settings import LogSettings
 from pentalog.model.types import Ack, Appended, Horizon, Offset, Partition, Record
 
 if TYPE_CHECKING:
@@ -245,7 +246,7 @@ class AggregateIndex:
 class LocalAggregates(AggregateIndex):
     """Implements `sourcing.Aggregates`."""
 
-    def __init__(self, log: Appendable, state: RowsToLookUp, runtime: Runtime) -> None:
+    def __init__(self, log: Admitting, state: RowsToLookUp, runtime: Runtime) -> None:
         super().__init__(log, state, runtime, door=batch.DOORS.index("cursus"))
         self._target = log
 
@@ -280,8 +281,9 @@ class LocalAggregates(AggregateIndex):
         self._target.ends([at]).then(settled)
 
     def append(
-        self, at: Partition, key: bytes, version: int, batch: memoryview, facts: Facts
-    ) -> Later[Appended | Conflict]:
+        self, at: Partition, key: bytes, version: int, batch: memoryview, facts: Facts,
+        *, opened: LogSettings | None = None,
+    ) -> Later[Appended | Conflict]:  # fmt: skip
         later: Later[Appended | Conflict] = Later()
 
         def known(refusal: BrokerError | None) -> None:
@@ -289,7 +291,7 @@ class LocalAggregates(AggregateIndex):
                 later.refuse(refusal)
                 return
             try:
-                self._append(self._index(at), key, version, batch, facts, later)
+                self._append(self._index(at), key, version, batch, facts, opened, later)
             except BrokerError as refused:
                 later.refuse(refused)
 
@@ -298,7 +300,7 @@ class LocalAggregates(AggregateIndex):
 
     def _append(
         self, index: _Index, key: bytes, version: int, data: memoryview, facts: Facts,
-        later: Later[Appended | Conflict],
+        opened: LogSettings | None, later: Later[Appended | Conflict],
     ) -> None:  # fmt: skip
         extent = index.extents.get(key, _NOTHING)
         current = extent.version
@@ -308,7 +310,7 @@ class LocalAggregates(AggregateIndex):
         if not current:
             self._count(key)
         self._state.check()
-        appended = self._target.append(index.at, data, facts)
+        appended = self._target.append(index.at, data, facts, opened=opened)
         index.note(key, version, appended.base_offset)
         index.next_offset = appended.next_offset
         self._target.settle(appended, Ack.DURABLE).then(partial(self._durable, index, key, later))

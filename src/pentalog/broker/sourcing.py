@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, Protocol
 from pentalog.kernels import Facts
 from pentalog.model.errors import GroupNotFound, ProducerFenced, UnsupportedVersion
 from pentalog.model.later import Later
+from pentalog.model.settings import LogSettings
 from pentalog.model.types import Appended, Identity, Offset, Partition
 
 
@@ -148,9 +149,13 @@ class Aggregates(Protocol):
     def extent(self, at: Partition, key: bytes) -> Later[Extent]: ...
 
     def append(
-        self, at: Partition, key: bytes, version: int, batch: memoryview, facts: Facts
-    ) -> Later[Appended | Conflict]:
-        """Append the one event in `batch` if `version` is the next; ready when it is durable."""
+        self, at: Partition, key: bytes, version: int, batch: memoryview, facts: Facts,
+        *, opened: LogSettings | None = None,
+    ) -> Later[Appended | Conflict]:  # fmt: skip
+        """Append the one event in `batch` if `version` is the next; ready when it is durable.
+
+        `opened`: what `Log.admission` gave back with the batch.
+        """
 
     def save_snapshot(self, topic: str, key: bytes, snapshot: Snapshot) -> Later[None]: ...
     def snapshot(self, topic: str, key: bytes) -> Later[Snapshot | None]: ...
@@ -240,8 +245,9 @@ class Unsourced:
         raise _no_aggregates()
 
     def append(
-        self, at: Partition, key: bytes, version: int, batch: memoryview, facts: Facts
-    ) -> Later[Appended | Conflict]:
+        self, at: Partition, key: bytes, version: int, batch: memoryview, facts: Facts,
+        *, opened: LogSettings | None = None,
+    ) -> Later[Appended | Conflict]:  # fmt: skip
         raise _no_aggregates()
 
     def save_snapshot(self, topic: str, key: bytes, snapshot: Snapshot) -> Later[None]:

@@ -30,6 +30,7 @@ from pentalog.kernels import Facts
 from pentalog.model.errors import BrokerError, Overloaded
 from pentalog.model.kio_schemas import ErrorCode
 from pentalog.model.later import Later
+from pentalog.model.settings import LogSettings
 from pentalog.model.types import Ack, Appended, Horizon, Identity, Marks, Offset, Partition
 from pentalog.runtime import Runtime
 
@@ -109,8 +110,9 @@ class ClusterAggregates:
         return begin(self._extent(at, key))
 
     def append(
-        self, at: Partition, key: bytes, version: int, batch: memoryview, facts: Facts
-    ) -> Later[Appended | Conflict]:
+        self, at: Partition, key: bytes, version: int, batch: memoryview, facts: Facts,
+        *, opened: LogSettings | None = None,
+    ) -> Later[Appended | Conflict]:  # fmt: skip
         self._owner()
         if len(self._queue) >= QUEUED_MAX:
             raise Overloaded(f"{QUEUED_MAX} events wait to be written: try again in a moment")
