@@ -7,7 +7,7 @@ if it finds nothing else, it waits for their commit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from pentalog import kernels
@@ -397,12 +397,39 @@ class Fetching:
             return True
         limit = _JSON_PAYLOAD_BYTES_MAX if self._dialect.json else FRAME_BYTES_MAX
         later = log.open(self._at, offset, bytes_max=min(bytes_max, limit), horizon=Horizon.STABLE)
-        if later.ready:
+        if later.ready and len(later.value.batches) <= LARGE_BYTES:
             return self._take(later)
         if self._place is None:
             self._place = line.replies.place()
-        later.then(self._arrived)
+        if later.ready:
+            self._take_later(later)
+        else:
+            later.then(self._arrived)
         return True
+
+    def _take_later(self, later: Later[Opened]) -> None:
+        """Make a large answer in another turn than the one that read its records.
+
+        Nothing else of the connection is served before that.
+        """
+        context = self._line.context
+        release = self._line.replies.hold()
+
+        def make() -> Iterator[None]:
+            release()
+            if not self._line.closed:
+                self._arrived(later)
+            yield
+
+        def made(error: Exception | None) -> None:
+            if error is not None:
+                self._line.replies.hang_up()
+                raise error
+
+        def run() -> None:
+            context.slices.run(make(), made)
+
+        context.runtime.soon(run)
 
     def _settle(self) -> None:
         """Look again when everything written before this request is durable."""
