@@ -225,11 +225,3 @@ def test_very_many_blanks_are_refused(client: Client, body: bytes) -> None:
     (answer,) = client.ask(body)
     assert answer.startswith(b"ERROR: malformed_input")
     assert client.text("HELP").startswith("OK")
-
-
-def test_a_large_message_is_stored_without_blanks_around_it(client: Client) -> None:
-    payload = b"a" + b" b" * (2 << 20)
-    head = b"PUBLISH topic=orders partition=0 producerId=p acks=-1 message= \t"
-    client.ask(head + payload + b" \n")
-    (message,) = client.read("CONSUME topic=orders partition=0 offset=0 member=m")
-    assert message.payload == payload

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 
 import cramjam
-import pytest
 from fluvio_world import (
     FluvioBroker,
-    ad_hoc,
-    chain,
     produce,
     read_produced,
     read_streamed,
     stream_fetch,
     their_batch,
 )
-from wat_modules import module
 
 from pentalog import kernels
 from pentalog.model.types import Partition
-from pentalog.protocols.fluvio.codec import Reader
 
 PRODUCE, STREAM = 0, 1003
 MESSAGE_TOO_LARGE = 10
@@ -59,32 +53,4 @@ def test_small_batches_that_hold_much_are_refused(demo: FluvioBroker) -> None:
     (refused,) = read_produced(spu.ask(PRODUCE, produce("demo", bomb, bomb)))[0][1]
     assert refused == (0, MESSAGE_TOO_LARGE, 0), "two of them are too much for one request"
     assert not spu.line.full
-    assert demo.broker.log.marks(Partition("demo", 0)).end == 0
-
-
-@pytest.mark.parametrize("made", [their_batch, zipped], ids=["plain", "compressed"])
-def test_large_batches_for_modules_are_opened_on_a_lane(
-    demo: FluvioBroker, made: Callable[..., bytes]
-) -> None:
-    spu = demo.spu()
-    demo.runtime.held_lanes.add("translate")
-    sent = made(b"a" * 60_000, b"b" * 60_000, b"apple")
-    spu.request(PRODUCE, produce("demo", sent, modules=chain(ad_hoc(module("filter")))))
-    spu.run()
-    assert not spu.frames()
-    assert demo.broker.log.marks(Partition("demo", 0)).end == 0
-    demo.runtime.release()
-    spu.run()
-    ((_, body),) = spu.frames()
-    answer = Reader(memoryview(body), 0, len(body), spu.version)
-    assert read_produced(answer)[0][1] == [(0, 0, 0)]
-    assert demo.broker.log.marks(Partition("demo", 0)).end == 2
-
-
-def test_what_holds_too_much_for_modules_is_refused(demo: FluvioBroker) -> None:
-    spu = demo.spu()
-    bomb = zipped(bytes(5 << 20))
-    sent = produce("demo", bomb, bomb, modules=chain(ad_hoc(module("filter"))))
-    (refused,) = read_produced(spu.ask(PRODUCE, sent))[0][1]
-    assert refused == (0, MESSAGE_TOO_LARGE, 0)
     assert demo.broker.log.marks(Partition("demo", 0)).end == 0

@@ -15,6 +15,7 @@ from pentalog.model.types import Partition
 
 LARGE = b"0123456789abcdef" * 20_000
 AT = Partition("zipped", 0)
+pytestmark = pytest.mark.local_engine("a cluster compresses by itself")
 
 
 @pytest.fixture
