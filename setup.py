@@ -13,6 +13,7 @@ from setuptools.command.build_ext import build_ext
 FOLDER = "src/pentalog/kernels/compiled"
 KERNELS = (
     "crc32c",
+    "buffers",
     "batch",
     "records",
     "produce",

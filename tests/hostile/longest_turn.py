@@ -35,13 +35,18 @@ class Turn:
 
     cpu_ms: float
     limit_ms: float
+    collector_ms: float = 0.0
+    """Of the longest turn of the garbage collector, which is not counted in `cpu_ms`."""
 
     @property
     def short(self) -> bool:
         return self.cpu_ms <= self.limit_ms
 
     def __str__(self) -> str:
-        return f"{self.cpu_ms:.1f} ms of CPU in one turn; {self.limit_ms:.1f} ms are allowed"
+        return (
+            f"{self.cpu_ms:.1f} ms of CPU in one turn; {self.limit_ms:.1f} ms are allowed "
+            f"(and {self.collector_ms:.1f} ms of the garbage collector)"
+        )
 
 
 class TimedBroker:
@@ -91,4 +96,4 @@ class TimedBroker:
         assert self._broker.is_running
         measured = turns.longest(self._broker.pid, self._file)
         limit_ms = LIMIT_MS * max(1.0, measured["ruler_ms"] / turns.RULER_MS)
-        return Turn(measured["cpu_ms"], limit_ms)
+        return Turn(measured["cpu_ms"], limit_ms, measured["collector_ms"])

@@ -131,7 +131,7 @@ def test_no_turn_is_long(broker: TimedBroker, kind: FrameType, form: str) -> Non
         turn = broker.measure(ask)
         print(kind.name, form, turn)
         if (kind, form) == (FrameType.PUBLISH, "legal"):
-            # One message cannot be cut: to copy 16 MiB into a batch and to sum it takes longer.
+            # Written by one system call, into memory that a host may have to provide first.
             assert turn.cpu_ms <= 2 * turn.limit_ms, turn
         else:
             assert turn.short, turn

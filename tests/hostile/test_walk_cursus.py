@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests.hostile.cursus_wire import ask, read_frame
-from tests.hostile.longest_turn import UNSYNCED, TimedBroker
+from tests.hostile.longest_turn import UNSYNCED, TimedBroker, Turn
 from tests.support.cursus_world import Message, batch, frame
 
 from pentalog.model import compression
@@ -255,7 +255,10 @@ ROWS = {
     "EXIT": plain("EXIT", "HELP"),
 }
 WHOLE = {"PUBLISH", "TXN_PUBLISH", "APPEND_STREAM"}
-"""Commands that write one record of 16 MiB: each of its copies is one call, of about 20 ms."""
+"""Commands that write one record of 16 MiB by one system call.
+
+That takes 4 ms, but 30 ms where a virtual machine gets the memory of the page cache from its host.
+"""
 REFUSED = {verb for verb, serve in VERBS.items() if serve.__name__ in ("clusterless", "internal")}
 """Commands that are refused in every form."""
 
@@ -279,11 +282,17 @@ def test_every_command_has_a_row() -> None:
 
 def test_the_largest_legal_form_takes_no_long_turn(walk: Walk) -> None:
     # In one order: some commands end what others need.
+    long = {}
     for verb in sorted(ROWS):
-        check_legal_form(walk, verb)
+        turn = measure_legal_form(walk, verb)
+        print(verb, turn)
+        factor = 2 if verb in WHOLE else 1
+        if turn.cpu_ms > factor * turn.limit_ms:
+            long[verb] = str(turn)
+    assert long == {}
 
 
-def check_legal_form(walk: Walk, verb: str) -> None:
+def measure_legal_form(walk: Walk, verb: str) -> Turn:
     def act() -> None:
         if verb == "STREAM":
             with walk.broker.connect("cursus") as reader:
@@ -302,9 +311,7 @@ def check_legal_form(walk: Walk, verb: str) -> None:
         # Their largest answers: one record that fills a frame.
         needed = "PUBLISH" if verb == "STREAM" else "APPEND_STREAM"
         assert not ask(walk.client, ROWS[needed].legal(walk)).startswith(b"ERROR")
-    turn = walk.broker.measure(act)
-    factor = 2 if verb in WHOLE else 1
-    assert turn.cpu_ms <= factor * turn.limit_ms, f"{verb}: {turn}"
+    return walk.broker.measure(act)
 
 
 def test_the_first_illegal_form_is_refused(walk: Walk) -> None:
@@ -334,7 +341,6 @@ def many(count: int) -> bytes:
 
 @pytest.mark.parametrize("codec", [compression.NONE, compression.GZIP, compression.ZSTD])
 def test_the_largest_batches_take_no_long_turn(walk: Walk, codec: int) -> None:
-    # Read whole before anything is stored, in one call: 100,000 messages take about a turn.
     body = compression.compress(codec, many(100_000))
 
     def act() -> None:
@@ -342,7 +348,20 @@ def test_the_largest_batches_take_no_long_turn(walk: Walk, codec: int) -> None:
         assert answer.startswith(b'{"status":"OK"'), answer[:200]
 
     turn = walk.broker.measure(act)
-    assert turn.cpu_ms <= 2 * turn.limit_ms, f"a batch of {len(body)} bytes: {turn}"
+    print(codec, turn)
+    assert turn.short, f"a batch of {len(body)} bytes: {turn}"
+
+
+@pytest.mark.parametrize("command", [b"", b"HELP", b"PUBLISH topic=wide producerId=p message="])
+def test_blanks_cost_little(walk: Walk, command: bytes) -> None:
+    def act() -> None:
+        for body in (command + b" " * (60 * MIB), b" " * (60 * MIB) + command):
+            answer = ask(walk.client, body)
+            assert answer.startswith(b"ERROR: malformed_input"), answer[:200]
+
+    turn = walk.broker.measure(act)
+    print(turn)
+    assert turn.short, turn
 
 
 @pytest.mark.parametrize(

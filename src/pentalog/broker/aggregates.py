@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from pentalog.broker.needs import Appendable, Readable, RowsToLookUp
+from pentalog.broker.needs import Admitting, Readable, RowsToLookUp
 from pentalog.broker.port import Opened, Topic
 from pentalog.broker.principal_limits import PrincipalLimits
 from pentalog.broker.sourcing import Conflict, Extent, Snapshot
@@ -28,6 +28,7 @@ from pentalog.model.errors import (
     StorageFailed,
 )
 from pentalog.model.later import Later
+from pentalog.model.settings import LogSettings
 from pentalog.model.types import Ack, Appended, Horizon, Offset, Partition, Record
 
 if TYPE_CHECKING:
@@ -271,7 +272,7 @@ class LocalAggregates(AggregateIndex):
     """Implements `sourcing.Aggregates`."""
 
     def __init__(
-        self, log: Appendable, state: RowsToLookUp, runtime: Runtime, config: Config
+        self, log: Admitting, state: RowsToLookUp, runtime: Runtime, config: Config
     ) -> None:
         super().__init__(log, state, runtime, config, door=batch.DOORS.index("cursus"))
         self._target = log
@@ -313,7 +314,9 @@ class LocalAggregates(AggregateIndex):
         version: int,
         batch: memoryview,
         facts: Facts,
+        *,
         owner: str = "",
+        opened: LogSettings | None = None,
     ) -> Later[Appended | Conflict]:
         later: Later[Appended | Conflict] = Later()
 
@@ -322,7 +325,7 @@ class LocalAggregates(AggregateIndex):
                 later.refuse(refusal)
                 return
             try:
-                self._append(self._index(at), key, version, batch, facts, owner, later)
+                self._append(self._index(at), key, version, batch, facts, owner, opened, later)
             except BrokerError as refused:
                 later.refuse(refused)
 
@@ -331,7 +334,7 @@ class LocalAggregates(AggregateIndex):
 
     def _append(
         self, index: _Index, key: bytes, version: int, data: memoryview, facts: Facts, owner: str,
-        later: Later[Appended | Conflict],
+        opened: LogSettings | None, later: Later[Appended | Conflict],
     ) -> None:  # fmt: skip
         extent = index.extents.get(key, _NOTHING)
         current = extent.version
@@ -341,7 +344,7 @@ class LocalAggregates(AggregateIndex):
         if not current:
             self._check_room(key, owner)
         self._state.check()
-        appended = self._target.append(index.at, data, facts)
+        appended = self._target.append(index.at, data, facts, opened=opened)
         if not current:
             self._charge(index, key, owner)
         index.note(key, version, appended.base_offset)

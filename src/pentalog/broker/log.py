@@ -22,6 +22,7 @@ from pentalog.log.partition import PartitionLog
 from pentalog.log.segment import Cold
 from pentalog.log.store import Store
 from pentalog.metrics import Metrics
+from pentalog.model.buffers import LARGE_BYTES, join_buffers
 from pentalog.model.errors import BrokerError, InvalidTopic, PartitionNotFound, StorageFailed
 from pentalog.model.internal import INTERNAL
 from pentalog.model.later import Later
@@ -78,7 +79,9 @@ class LocalLog:
             facts = kernels.check_batches(batches, 0, len(batches))
         return partition.append(batches, facts, opened)
 
-    def admission(self, at: Partition, batches: memoryview, facts: Facts) -> Later[Admitted] | None:
+    def admission(
+        self, at: Partition, batches: memoryview, facts: Facts, *, owned: bool = False
+    ) -> Later[Admitted] | None:
         partition = self._store.get(at)
         settings = partition.settings
         now_ms = self._runtime.now_ms()
@@ -102,7 +105,8 @@ class LocalLog:
         try:
             return Later.now(opened(batches, ADMITTED_AT_ONCE_BYTES))
         except OverBudget:
-            return self._openings.offload(partial(opened, memoryview(bytearray(batches))))
+            kept = batches if owned else memoryview(join_buffers(batches))
+            return self._openings.offload(partial(opened, kept))
 
     def settle(self, appended: Appended, ack: Ack) -> Later[Appended]:
         partition = self._store.get(appended.at)
@@ -182,9 +186,16 @@ class LocalLog:
         except OSError as error:
             raise _unreadable(self._store.get(at), error) from error
 
-    def _read_piece(self, piece: FilePiece) -> bytes:
-        data = self._store.files.read(cast("Handle", piece.file), piece.length, piece.position)
-        if len(data) != piece.length:
+    def _read_piece(self, piece: FilePiece) -> bytes | memoryview:
+        files, file = self._store.files, cast("Handle", piece.file)
+        data: bytes | memoryview
+        if piece.length < LARGE_BYTES:
+            data = files.read(file, piece.length, piece.position)
+            size = len(data)
+        else:
+            data = memoryview(kernels.new_buffer(piece.length))
+            size = files.read_into(file, data, piece.position)
+        if size != piece.length:
             raise OSError(0, f"the file ends before byte {piece.position + piece.length}")
         return data
 

@@ -13,6 +13,7 @@ from pentalog.broker.port import Opened, Topic, TopicSpec
 from pentalog.broker.state import Row, Value
 from pentalog.kernels import Facts
 from pentalog.model.later import Later
+from pentalog.model.settings import LogSettings
 from pentalog.model.types import Ack, Appended, Horizon, Marks, Offset, Partition
 
 
@@ -54,6 +55,19 @@ class Appendable(Readable, Protocol):
     def settle(self, appended: Appended, ack: Ack) -> Later[Appended]: ...
 
     def ends(self, partitions: Collection[Partition]) -> Later[Mapping[Partition, Offset]]: ...
+
+
+class Admitting(Appendable, Protocol):
+    """That, for batches that may have been opened before."""
+
+    def append(
+        self,
+        at: Partition,
+        batches: memoryview,
+        facts: Facts | None = None,
+        *,
+        opened: LogSettings | None = None,
+    ) -> Appended: ...
 
 
 class NamedTopics(Protocol):

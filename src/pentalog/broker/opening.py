@@ -25,7 +25,7 @@ from pentalog.model.types import Aborted, FilePiece, Offset, Partition, Slice
 from pentalog.runtime import Runtime
 
 T = TypeVar("T")
-ReadPiece = Callable[[FilePiece], bytes]
+ReadPiece = Callable[[FilePiece], bytes | memoryview]
 
 OPENED_AT_ONCE_MAX: Final = 16 << 20
 """What one read of opened batches brings, whatever the reader would take."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 from pentalog.broker.council import ALONE, Council
@@ -86,12 +86,15 @@ class Log(Protocol):
         `opened`: what `admission` gave back with these batches.
         """
 
-    def admission(self, at: Partition, batches: memoryview, facts: Facts) -> Later[Admitted] | None:
+    def admission(
+        self, at: Partition, batches: memoryview, facts: Facts, *, owned: bool = False
+    ) -> Later[Admitted] | None:
         """Open batches whose records must be looked at, and check each; None if none must be.
 
         The log does so itself in `append`, however long it takes; whoever may have to do with
         large batches asks here first, waits, and appends what comes back.  Refused as `append`
-        would be.  `batches` is not needed any more when this returns.
+        would be.  `batches` is not needed any more when this returns, unless the caller says that
+        they are `owned`: in memory of their own, which nothing else will change.
         """
 
     def settle(self, appended: Appended, ack: Ack) -> Later[Appended]:
@@ -165,6 +168,10 @@ class Log(Protocol):
 
     def segments(self, at: Partition) -> int:
         """How many there are, the one that is written to included."""
+
+
+ADMISSION_BYTES_MIN: Final = 32 << 10
+"""Uncompressed batches of less are appended at once: whatever a topic demands takes no time."""
 
 
 class Admitted(NamedTuple):

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, Protocol
 from pentalog.kernels import Facts
 from pentalog.model.errors import GroupNotFound, ProducerFenced, UnsupportedVersion
 from pentalog.model.later import Later
+from pentalog.model.settings import LogSettings
 from pentalog.model.types import Appended, Identity, Offset, Partition
 
 
@@ -154,11 +155,14 @@ class Aggregates(Protocol):
         version: int,
         batch: memoryview,
         facts: Facts,
+        *,
         owner: str = "",
+        opened: LogSettings | None = None,
     ) -> Later[Appended | Conflict]:
         """Append the one event in `batch` if `version` is the next; ready when it is durable.
 
-        A new aggregate counts for `owner`, the client.
+        A new aggregate counts for `owner`, the client.  `opened`: what `Log.admission` gave back
+        with the batch.
         """
 
     def save_snapshot(self, topic: str, key: bytes, snapshot: Snapshot) -> Later[None]: ...
@@ -255,7 +259,9 @@ class Unsourced:
         version: int,
         batch: memoryview,
         facts: Facts,
+        *,
         owner: str = "",
+        opened: LogSettings | None = None,
     ) -> Later[Appended | Conflict]:
         raise _no_aggregates()
 

@@ -31,6 +31,7 @@ from pentalog.kernels import Facts
 from pentalog.model.errors import BrokerError, Overloaded
 from pentalog.model.kio_schemas import ErrorCode
 from pentalog.model.later import Later
+from pentalog.model.settings import LogSettings
 from pentalog.model.types import Ack, Appended, Horizon, Identity, Marks, Offset, Partition
 from pentalog.runtime import Runtime
 
@@ -118,7 +119,9 @@ class ClusterAggregates:
         version: int,
         batch: memoryview,
         facts: Facts,
+        *,
         owner: str = "",
+        opened: LogSettings | None = None,
     ) -> Later[Appended | Conflict]:
         # The index reads events from the cluster, where other gateways write them too: aggregates
         # count for the total only.

@@ -138,7 +138,9 @@ class ClusterLog:
         self._metrics.appended_bytes += len(batches)
         return sent
 
-    def admission(self, at: Partition, batches: memoryview, facts: Facts) -> Later[Admitted] | None:
+    def admission(
+        self, at: Partition, batches: memoryview, facts: Facts, *, owned: bool = False
+    ) -> Later[Admitted] | None:
         """None: the cluster checks records itself."""
         return None
 

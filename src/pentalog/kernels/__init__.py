@@ -59,6 +59,7 @@ from pentalog.kernels.pure.batch import (
 )
 from pentalog.kernels.pure.blipmq import split_blipmq
 from pentalog.kernels.pure.blipmq_answers import deliver_blipmq, refuse_blipmq
+from pentalog.kernels.pure.buffers import new_buffer
 from pentalog.kernels.pure.columns import decode_columns
 from pentalog.kernels.pure.crc32c import crc32c
 from pentalog.kernels.pure.cursus import cursus_batches, cursus_cut, read_cursus
@@ -155,6 +156,7 @@ __all__ = [
     "locate_offset",
     "locate_time",
     "log_to_fluvio",
+    "new_buffer",
     "newest_keys",
     "parse_documents",
     "place_rows",
@@ -180,6 +182,7 @@ __all__ = [
 
 FUNCTIONS: Final[dict[str, tuple[str, ...]]] = {
     "crc32c": ("crc32c",),
+    "buffers": ("new_buffer",),
     "batch": (
         "attributes_in",
         "batch_header",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from pentalog.kernels import new_buffer
+
 IDLE_BYTES: Final = 8 << 10
 """Size of a connection that says little, so that thousands of them stay cheap."""
 BUSY_BYTES: Final = 256 << 10
@@ -59,7 +61,8 @@ class ReceiveBuffer:
         """Move the content to new memory of `size` bytes."""
         held = len(self)
         assert held <= size, "what was received must fit"
-        view = memoryview(bytearray(size))
+        # Pages are mapped as bytes arrive: zeros written here first would map all of them at once.
+        view = memoryview(new_buffer(size))
         view[:held] = self.content()
         self._view = view
         self.size = size

@@ -9,6 +9,7 @@ from pentalog.kernels.compiled.wire cimport (
     add_i64,
     crc32c_of,
     crc32c_prepare,
+    expect_large,
     i32_at,
     i64_at,
     put_i16,
@@ -177,6 +178,7 @@ def fluvio_to_log(
             batch = bytearray()
             PyByteArray_Resize(batch, LOG_HEADER_BYTES + size)
             out = <unsigned char*>PyByteArray_AS_STRING(batch)
+            expect_large(out, LOG_HEADER_BYTES + size)
             base_timestamp = i64_at(given + 27)
             put_i64(out, 0)
             put_u32(out + 8, <int32_t>(size + LOG_HEADER_BYTES - FRAMING_BYTES))
@@ -279,6 +281,7 @@ cdef class _Growing:
     def __cinit__(self, Py_ssize_t room):
         self.out = bytearray()
         PyByteArray_Resize(self.out, room)
+        expect_large(PyByteArray_AS_STRING(self.out), room)
         self.used = 0
         self.batch = -1
 

@@ -7,7 +7,15 @@ from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from pentalog.kernels.compiled.checks cimport FRAMING_BYTES, HEADER_BYTES, frame_flaw
-from pentalog.kernels.compiled.wire cimport add_i64, i32_at, i64_at, put_i64, put_u32, take_varint
+from pentalog.kernels.compiled.wire cimport (
+    add_i64,
+    expect_large,
+    i32_at,
+    i64_at,
+    put_i64,
+    put_u32,
+    take_varint,
+)
 
 from pentalog.kernels.facts import Malformed
 from pentalog.kernels.rustlog_facts import RustlogFetched
@@ -337,6 +345,7 @@ def rustlog_fetched(
             fixed = len(_JSON_HEAD) + len(_JSON_NEXT) + _digits(plan.next_offset) + 1
         size = fixed + plan.size
         frame = PyBytes_FromStringAndSize(NULL, 4 + size)
+        expect_large(PyBytes_AS_STRING(frame), 4 + size)
         at = put_u32(<unsigned char*>PyBytes_AS_STRING(frame), <uint32_t>size)
         if json:
             at = _put_text(at, _JSON_HEAD)

@@ -17,17 +17,18 @@ from pentalog import kernels
 from pentalog.broker.council import Council
 from pentalog.broker.deliveries import Subscription
 from pentalog.kernels import BlipFrames, NumberRun, PublishRun
-from pentalog.model.errors import BrokerError, RecordTooLarge
+from pentalog.model.errors import BrokerError
 from pentalog.model.later import Later
-from pentalog.model.types import Ack, Appended, Horizon, Partition
+from pentalog.model.types import Horizon
 from pentalog.protocols.blipmq import frames, keys, messages, rights
 from pentalog.protocols.blipmq.door import door_of
-from pentalog.protocols.blipmq.errors import UNAUTHENTICATED, UNKNOWN_TAG, code_of, publish_failed
+from pentalog.protocols.blipmq.errors import UNAUTHENTICATED, UNKNOWN_TAG, code_of
 from pentalog.protocols.blipmq.forwarding import FORWARDED, Forwarding
 from pentalog.protocols.blipmq.frames import FRAME_BYTES_MAX, ID_BYTES, Frame, FrameType
 from pentalog.protocols.blipmq.lookups import Asking, Item, Next
 from pentalog.protocols.blipmq.messages import Nack
 from pentalog.protocols.blipmq.parked import Parked
+from pentalog.protocols.blipmq.publishing import Publishing
 from pentalog.protocols.blipmq.records import BATCH_BYTES_MAX, LARGE_BYTES, Routes, deliver
 from pentalog.session import Context, Replies
 
@@ -78,10 +79,9 @@ class BlipmqSession:
             self._asking = Asking(context, replies)
         self._forwarding = Forwarding(context, replies)
         self._by_gateway = False
-        self._written: dict[Partition, Later[Appended]] = {}
-        """The last write to each partition: who polls elsewhere behind them shall find them."""
-        self._written_bytes = 0
-        """What was published since all of them were known to be written."""
+        self._publishing = Publishing(
+            context, replies, self._routes, frame_bytes_max=self._frame_bytes_max
+        )
         self._login: Callable[[Council], bytes] = lambda _: b""
         self._parked: deque[Parked] = deque()
         self._cautious = False
@@ -175,7 +175,7 @@ class BlipmqSession:
             if len(run.batch) > LARGE_BYTES and run.facts.records == 1:
                 self._publish_later(run)
             else:
-                self._publish(run, data)
+                self._publishing.publish(run, data)
         elif run.kind == FrameType.ACK:
             count = min(count, _TAGS_PER_TURN)
             self._acknowledge(run.subscription, run.correlations[: count * ID_BYTES])
@@ -206,10 +206,11 @@ class BlipmqSession:
         """May this be served now?  None: it comes again.  False: it has been answered."""
         if self._asking is None or not self._authenticated:
             return True
-        if isinstance(item, PublishRun) and self._written_bytes >= _UNWRITTEN_BYTES_MAX:
-            if self._asking.must_wait(self._written.values()):
+        publishing = self._publishing
+        if isinstance(item, PublishRun) and publishing.written_bytes >= _UNWRITTEN_BYTES_MAX:
+            if self._asking.must_wait(publishing.written.values()):
                 return None
-            self._written_bytes = 0
+            publishing.written_bytes = 0
         if isinstance(item, PublishRun) and self._routes.knows(item.topic):
             return True
         try:
@@ -224,9 +225,9 @@ class BlipmqSession:
         if self._by_gateway and council.owner != council.me:
             self._give_up()  # it looks for the owner anew, and nothing is forwarded twice
             return None
-        if self._asking.must_wait(self._written.values()):
+        if self._asking.must_wait(publishing.written.values()):
             return None
-        self._written.clear()
+        publishing.written.clear()
         self._forwarding.forward(bytes(data[start:end]), correlations, self._login(council))
         return None if self._forwarding.busy or not self._forwarding.served() else False
 
@@ -366,66 +367,9 @@ class BlipmqSession:
             # What is held is served in a later turn, so behind this.
             release()
             if not self._ended:
-                self._publish(run, memoryview(b""))
+                self._publishing.publish(run, memoryview(b""))
 
         self._context.runtime.soon(append)
-
-    def _publish(self, run: PublishRun, data: memoryview) -> None:
-        log = self._context.broker.log
-        try:
-            at = self._routes.find(run.topic)
-            appended = log.append(at, memoryview(run.batch), run.facts)
-        except Nack as flaw:
-            self._refuse(run.correlations, flaw.code, flaw.text)
-            return
-        except RecordTooLarge as refusal:
-            if run.facts.records > 1:
-                self._publish_in_parts(run, data)
-            else:
-                self._publish_refused(run.correlations, refusal, run.qos)
-            return
-        except BrokerError as refusal:
-            self._publish_refused(run.correlations, refusal, run.qos)
-            return
-        if run.qos == 0 and self._asking is None:
-            return
-        settled = log.settle(appended, Ack.DURABLE)
-        if self._asking is not None:
-            # Where others keep the records, only what all have is seen by polls.
-            self._written[at] = settled
-            self._written_bytes += len(run.batch)
-            if run.qos == 0:
-                return
-        if not settled.ready:
-            place, correlations = self._replies.place(), run.correlations
-            settled.then(lambda later: place.fill(*self._published(correlations, later)))
-
-    def _published(self, correlations: bytes, settled: Later[Appended]) -> tuple[bytes, ...]:
-        """Nothing if all went well."""
-        try:
-            _ = settled.value
-        except BrokerError as refusal:
-            return (self._nacks(correlations, code_of(refusal), publish_failed(refusal, 1)),)
-        return ()
-
-    def _publish_in_parts(self, run: PublishRun, data: memoryview) -> None:
-        """The topic takes smaller batches than others: find out which messages fit."""
-        at = self._routes.find(run.topic)
-        size = min(self._routes.batch_bytes_max(at), len(run.batch) // 2)
-        again = kernels.split_blipmq(
-            data,
-            run.start,
-            run.end,
-            timestamp_ms=run.facts.timestamp_max,
-            frame_bytes_max=self._frame_bytes_max,
-            batch_bytes_max=size,
-        )
-        for part in again.items:
-            assert isinstance(part, PublishRun)
-            self._publish(part, data)
-
-    def _publish_refused(self, correlations: bytes, refusal: BrokerError, qos: int) -> None:
-        self._refuse(correlations, code_of(refusal), publish_failed(refusal, qos))
 
     def _acknowledge(self, number: int, tags: bytes) -> None:
         subscription = self._find(number)

@@ -89,6 +89,20 @@ class Call:
             self._place = self.session.replies.place()
         later.then(lambda there: self._go_on(there, run))
 
+    def hold_until(self, later: Later[T], run: Callable[[T], None]) -> None:
+        """Continue with the value when it is there; other requests of the connection wait."""
+        if later.ready:
+            self._go_on(later, run)
+            return
+        self.keep_place()
+        release = self.session.hold()
+
+        def arrived(there: Later[T]) -> None:
+            release()
+            self._go_on(there, run)
+
+        later.then(arrived)
+
     def run(self, steps: Iterator[None]) -> None:
         """Serve a long request step by step; it ends with its answer or a refusal.
 

@@ -29,6 +29,8 @@ KEEP_ALIVE: Final = bytes(HEAD_BYTES)
 
 _LENGTH: Final = struct.Struct(">I")
 _BLANKS: Final = b"\0 \t\r\n"
+_BLANKS_MAX: Final = 64 << 10
+"""Of a command, at each end: to pass over many takes long."""
 
 
 def framed(payload: bytes) -> bytes:
@@ -67,9 +69,19 @@ def text_of(data: memoryview) -> memoryview:
         if start > len(data):
             raise Refused('decode_failed reason="invalid topic length"')
         data = data[start:]
-    start, end = 0, len(data)
-    while start < end and data[start] in _BLANKS:
-        start += 1
-    while end > start and data[end - 1] in _BLANKS:
-        end -= 1
+    if data and data[0] not in _BLANKS and data[-1] not in _BLANKS:
+        return data
+    return strip_blanks(data, _BLANKS)
+
+
+def strip_blanks(data: memoryview, blanks: bytes) -> memoryview:
+    """Return what is left without the blanks around it; refuses what has too many of them."""
+    head = bytes(data[:_BLANKS_MAX])
+    start = len(head) - len(head.lstrip(blanks))
+    tail = bytes(data[start:][-_BLANKS_MAX:])
+    end = len(data) - (len(tail) - len(tail.rstrip(blanks)))
+    if start == _BLANKS_MAX < len(data) or len(data) - end == _BLANKS_MAX < len(data) - start:
+        raise Refused(
+            f'malformed_input reason="{_BLANKS_MAX} blanks in a row at an end; send fewer"'
+        )
     return data[start:end]

@@ -13,7 +13,9 @@ import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from pentalog.model.buffers import LARGE_BYTES, join_buffers
 from pentalog.protocols.cursus.errors import Refused, quoted
+from pentalog.protocols.cursus.frames import strip_blanks
 
 HEAD_BYTES_MAX: Final = 1 << 20
 """Of a command without its message."""
@@ -70,11 +72,11 @@ class Command(NamedTuple):
     """Words that are no parameter."""
     document: bool
     """In the document's dialect, and so is the answer."""
-    message: bytes | None = None
+    message: bytes | bytearray | None = None
     """Everything behind `message=`, without blanks around it; None if there is none."""
 
     @property
-    def payload(self) -> bytes:
+    def payload(self) -> bytes | bytearray:
         """The message, which must be there and not empty."""
         if not self.message:
             raise Refused(f"missing_message command={self.verb}")
@@ -105,7 +107,7 @@ def parse(data: memoryview) -> Command:
     start = head.find(_MESSAGE, verb_end.end() if verb_end else 0)
     if start < 0 and len(data) > HEAD_BYTES_MAX:
         raise Refused(f"message_too_large max={HEAD_BYTES_MAX} reason={quoted(_TOO_LONG)}")
-    message = None if start < 0 else bytes(data[start + len(_MESSAGE) :]).strip(_BLANKS)
+    message = None if start < 0 else _message(data[start + len(_MESSAGE) :])
     head = head if start < 0 else head[:start]
     text = head.decode("utf-8", "surrogateescape")
     words = text.split(None, 1)
@@ -120,6 +122,12 @@ def parse(data: memoryview) -> Command:
     return _named(verb, text, rest, message)
 
 
+def _message(data: memoryview) -> bytes | bytearray:
+    if len(data) < LARGE_BYTES:
+        return bytes(data).strip(_BLANKS)
+    return join_buffers(strip_blanks(data, _BLANKS))
+
+
 def _positional(verb: str, text: str, rest: str) -> Command:
     names = POSITIONS[verb]
     values = rest.split(None, len(names) + 1)
@@ -131,7 +139,7 @@ def _positional(verb: str, text: str, rest: str) -> Command:
     return Command(verb, text, parameters, (), True)
 
 
-def _named(verb: str, text: str, rest: str, message: bytes | None) -> Command:
+def _named(verb: str, text: str, rest: str, message: bytes | bytearray | None) -> Command:
     parameters: dict[str, str] = {}
     loose: list[str] = []
     words = rest.split(None, _WORDS_MAX)

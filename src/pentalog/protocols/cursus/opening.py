@@ -30,7 +30,7 @@ class Aside:
         call.keep_place()
         self._release = session.hold()
 
-    def open(self, algorithm: Algorithm, data: bytes) -> None:
+    def open(self, algorithm: Algorithm, data: bytearray) -> None:
         """Open the frame once there is memory for what it may hold, and serve it."""
         bytes_max = opened_bytes_max(len(data))
         work = partial(open_frame, algorithm, memoryview(data), bytes_max=bytes_max)

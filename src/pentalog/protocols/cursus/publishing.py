@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
+from pentalog.broker.port import ADMISSION_BYTES_MIN, Admitted
 from pentalog.broker.security import ANONYMOUS, Kind, Operation
 from pentalog.kernels import CursusFrame, Facts, cursus_batches
 from pentalog.model.errors import BrokerError, OutOfSequence
@@ -86,27 +87,36 @@ def serve_batch(call: Call, data: memoryview, read: CursusFrame) -> Storing | No
 def _store_kept(
     call: Call,
     route: Route,
-    data: bytes,
+    data: bytes | bytearray,
     read: CursusFrame,
     ack: Ack,
     stored: Callable[[int], None],
 ) -> None:
     """Store a batch that is not in the receive buffer, in parts if it is large."""
     storing = store(call, route, data, read, ack, stored)
-    if storing is not None:
-        steps = run_steps(storing, memoryview(data))
-        call.session.context.slices.run(steps, _raise)
+    if storing is None:
+        return
+    context = call.session.context
+    steps = run_steps(storing, memoryview(data))
+    call.keep_place()
+    release = call.session.hold()
 
+    def made(error: Exception | None) -> None:
+        release()
+        if error is not None:
+            raise error
 
-def _raise(error: Exception | None) -> None:
-    if error is not None:
-        raise error
+    def make() -> None:
+        context.slices.run(steps, made)
+
+    # In another turn than the one that copied the message.
+    context.runtime.soon(make)
 
 
 def store(
     call: Call,
     route: Route,
-    data: bytes | memoryview,
+    data: bytes | bytearray | memoryview,
     read: CursusFrame,
     ack: Ack,
     stored: Callable[[int], None],
@@ -128,8 +138,30 @@ def store(
         make = partial(_make_part, call, route, sequencing)
         return Storing(call, route, read, len(data), sequencing.skip, make, written)
     else:
-        written(append(call, route, data, read, sequencing))
+        batches, facts = _batches(call, route, data, read, sequencing)
+        admission = admission_of(call, route, batches, facts)
+        if admission is None:
+            written(call.broker.log.append(route.at, memoryview(batches), facts, parted=True))
+        else:
+            call.hold_until(
+                admission, lambda admitted: written(append_admitted(call, route, admitted))
+            )
     return None
+
+
+def admission_of(
+    call: Call, route: Route, batches: bytearray | memoryview, facts: Facts
+) -> Later[Admitted] | None:
+    """What large batches wait for before they are appended; None: nothing."""
+    if len(batches) <= ADMISSION_BYTES_MIN:
+        return None
+    return call.broker.log.admission(route.at, memoryview(batches), facts, owned=True)
+
+
+def append_admitted(call: Call, route: Route, admitted: Admitted) -> Appended:
+    """Append batches that were admitted."""
+    batches, facts, settings = admitted
+    return call.broker.log.append(route.at, batches, facts, parted=True, opened=settings)
 
 
 def _settle(
@@ -175,25 +207,21 @@ def _make_part(
     )
 
 
-def append(
+def _batches(
     call: Call,
     route: Route,
-    data: bytes | memoryview,
+    data: bytes | bytearray | memoryview,
     read: CursusFrame,
     sequencing: Sequencing,
-    attributes: int = 0,
-) -> Appended:
+) -> tuple[bytearray, Facts]:
     start, end = read.messages_start, len(data)
-    batches, facts = record_batches(
-        call, route, data, start, end, read.records, sequencing, attributes
-    )
-    return call.broker.log.append(route.at, memoryview(batches), facts, parted=True)
+    return record_batches(call, route, data, start, end, read.records, sequencing)
 
 
 def record_batches(
     call: Call,
     route: Route,
-    data: bytes | memoryview,
+    data: bytes | bytearray | memoryview,
     start: int,
     end: int,
     count: int,

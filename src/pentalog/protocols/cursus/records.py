@@ -17,6 +17,7 @@ from pentalog.kernels.cursus_facts import (
     CURSUS_TOPIC,
 )
 from pentalog.model.batch import DOOR_SHIFT, DOORS
+from pentalog.model.buffers import LARGE_BYTES, join_buffers
 from pentalog.model.types import Ack
 from pentalog.protocols.cursus.compression import MAGIC
 from pentalog.protocols.cursus.errors import Refused, plain
@@ -71,33 +72,32 @@ def single(
     seq: int = 0,
     epoch: int = 0,
     key: bytes = b"",
-    payload: bytes,
+    payload: bytes | bytearray,
     event_type: bytes = b"",
     schema: int = 0,
     aggregate: int = 0,
     metadata: bytes = b"",
-) -> tuple[bytes, CursusFrame]:
+) -> tuple[bytes | bytearray, CursusFrame]:
     """One message given as text, as a batch, so that all records take the same way."""
     for field in (producer, key, event_type, metadata):
         if len(field) > 65_535:
             raise Refused(f'invalid_payload reason="a field of {len(field)} bytes; 65535 fit"')
     # In one piece at once: a payload may be 16 MiB.
-    data = b"".join(
-        (
-            head(b"-", 0, document=False),
-            struct.pack(">QQi", seq, seq, 1),
-            struct.pack(">QQH", 0, seq, len(producer)),
-            producer,
-            struct.pack(">H", len(key)),
-            key,
-            struct.pack(">qI", epoch, len(payload)),
-            payload,
-            struct.pack(">H", len(event_type)),
-            event_type,
-            struct.pack(">IQH", schema, aggregate, len(metadata)),
-            metadata,
-        )
+    parts = (
+        head(b"-", 0, document=False),
+        struct.pack(">QQi", seq, seq, 1),
+        struct.pack(">QQH", 0, seq, len(producer)),
+        producer,
+        struct.pack(">H", len(key)),
+        key,
+        struct.pack(">qI", epoch, len(payload)),
+        payload,
+        struct.pack(">H", len(event_type)),
+        event_type,
+        struct.pack(">IQH", schema, aggregate, len(metadata)),
+        metadata,
     )
+    data = b"".join(parts) if len(payload) < LARGE_BYTES else join_buffers(*parts)
     return data, read_cursus(data, 0, len(data))
 
 

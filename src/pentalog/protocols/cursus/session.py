@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 from pentalog.broker.port import Waiting
 from pentalog.broker.security import ANONYMOUS
 from pentalog.kernels import CursusFrame, read_cursus
+from pentalog.model.buffers import join_buffers
 from pentalog.model.errors import BrokerError, RecordTooLarge
 from pentalog.protocols.cursus import frames, opening, ownership, publishing, records, rights
 from pentalog.protocols.cursus.calls import Call
@@ -209,7 +210,7 @@ class CursusSession:
             if stranger:
                 self.refuse_batch(call, refusal)
             else:
-                opening.Aside(self, call).open(algorithm, bytes(data))
+                opening.Aside(self, call).open(algorithm, join_buffers(data))
             return True
         except REFUSALS as refusal:
             # Clients compress nothing but batches.

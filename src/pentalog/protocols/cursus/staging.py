@@ -25,7 +25,7 @@ from pentalog.protocols.cursus.door import MessageKey
 from pentalog.protocols.cursus.errors import Refused, quoted
 from pentalog.protocols.cursus.frames import REPLY_BYTES_MAX
 from pentalog.protocols.cursus.messages import encoded, key_of, transaction_of
-from pentalog.protocols.cursus.publishing import Sequencing, append
+from pentalog.protocols.cursus.publishing import Sequencing, record_batches
 
 _ANY: Final = -1
 _HEAD: Final = records.head(b"-", 0, document=False)
@@ -42,13 +42,13 @@ class Staging(NamedTuple):
     """The partition, or -1: the broker chooses one."""
     seq: int
     record_key: bytes
-    payload: bytes
+    payload: bytes | bytearray
 
     @property
     def key(self) -> MessageKey:
         return self.topic, self.asked, self.seq
 
-    def record(self, view: TransactionView) -> tuple[bytes, CursusFrame]:
+    def record(self, view: TransactionView) -> tuple[bytes | bytearray, CursusFrame]:
         return records.single(
             producer=encoded(producer_of(self.name)),
             seq=self.seq,
@@ -185,8 +185,10 @@ def _send_again(
         route = call.door.route(encoded(at.topic), at.index)
         call.broker.transactions.admit(view.name, view.who, at, enlists=False)
         data, read = staging.record(view)
+        span = read.messages_start, len(data)
         sequencing = Sequencing(view.who, sequence)
-        appended = append(call, route, data, read, sequencing, TRANSACTIONAL)
+        batches, facts = record_batches(call, route, data, *span, 1, sequencing, TRANSACTIONAL)
+        appended = call.broker.log.append(route.at, memoryview(batches), facts, parted=True)
         return call.broker.log.settle(appended, Ack.DURABLE)
     except BrokerError as refusal:
         raise _unknown(str(refusal)) from None

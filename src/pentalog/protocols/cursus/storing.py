@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 from pentalog.kernels import CursusFrame, Facts, cursus_cut
 from pentalog.model.errors import BrokerError, RecordTooLarge
+from pentalog.model.later import Later
+from pentalog.model.settings import LogSettings
 from pentalog.model.types import Appended
 
 if TYPE_CHECKING:
+    from pentalog.broker.port import Admitted
     from pentalog.protocols.cursus.calls import Call
     from pentalog.protocols.cursus.door import Route
     from pentalog.protocols.cursus.workroom import Reservation
@@ -52,7 +55,10 @@ class Storing:
         self._done = 0
         """Messages that have become record batches, or were stored before."""
         self._parts: list[tuple[bytearray, Facts]] = []
+        self._admitted: list[tuple[memoryview, Facts, LogSettings | None]] = []
+        """Those that the topic accepts; the first is written when all of them are here."""
         self._last: Appended | None = None
+        self._release: Callable[[], None] = _nothing
         self.room = call.room or self._reserve(_COPIES * size)
         call.room = None
 
@@ -74,20 +80,44 @@ class Storing:
         if self._done < self._read.records:
             return False
         self._call.keep_place()
-        release = self._call.session.hold()
-
-        def stored(error: Exception | None) -> None:
-            self.room.release()
-            release()
-            self._finish(error)
-
-        context = self._call.session.context
-
-        def write() -> None:
-            context.slices.run(self._append(), stored)
-
-        context.runtime.soon(write)
+        self._release = self._call.session.hold()
+        self._parts.reverse()
+        self._call.session.context.runtime.soon(self._admit)
         return True
+
+    def _admit(self) -> None:
+        """Have the parts checked that the topic has rules for, then write all of them."""
+        log = self._call.broker.log
+        while self._parts:
+            batches, facts = self._parts.pop()
+            view = memoryview(batches)
+            try:
+                admission = log.admission(self._route.at, view, facts, owned=True)
+            except BrokerError as refusal:
+                self._stored(refusal)
+                return
+            if admission is None:
+                self._admitted.append((view, facts, None))
+            else:
+                admission.then(self._part_admitted)
+                return
+        self._admitted.reverse()
+        self._call.session.context.slices.run(self._append(), self._stored)
+
+    def _part_admitted(self, admission: Later[Admitted]) -> None:
+        try:
+            self._admitted.append(admission.value)
+        except BrokerError as refusal:
+            self._stored(refusal)
+        else:
+            self._call.session.context.runtime.soon(self._admit)
+
+    def _stored(self, error: Exception | None) -> None:
+        self._parts.clear()
+        self._admitted.clear()
+        self.room.release()
+        self._release()
+        self._finish(error)
 
     def abandon(self) -> None:
         """Store nothing of it."""
@@ -115,10 +145,9 @@ class Storing:
 
     def _append(self) -> Iterator[None]:
         log = self._call.broker.log
-        self._parts.reverse()
-        while self._parts:
-            batches, facts = self._parts.pop()
-            self._last = log.append(self._route.at, memoryview(batches), facts, parted=True)
+        while self._admitted:
+            batches, facts, opened = self._admitted.pop()
+            self._last = log.append(self._route.at, batches, facts, parted=True, opened=opened)
             yield
 
     def _finish(self, error: Exception | None) -> None:
@@ -130,6 +159,9 @@ class Storing:
             self._call.refuse(error)
         else:
             raise error
+
+
+def _nothing() -> None: ...
 
 
 def run_steps(storing: Storing, data: memoryview) -> Iterator[None]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from pentalog import kernels
 from pentalog.broker.port import Admitted, Broker, Topic
 from pentalog.broker.transformation import Chain, Section, Transformed
 from pentalog.kernels import Facts, Malformed
 from pentalog.model import compression
+from pentalog.model.buffers import join_buffers
 from pentalog.model.errors import (
     BatchCorrupt,
     BrokerError,
@@ -35,6 +36,8 @@ _LANE: Final = "translate"
 
 Translate: TypeAlias = Callable[[memoryview, int], list[bytearray]]
 """The log's batches of what lies in a buffer, within so many bytes once opened."""
+Sections: TypeAlias = list[tuple[Section, bytes]]
+"""The batches of one entry as SmartModules are shown them, each with the headers of its records."""
 
 _log: Final = logging.getLogger(__name__)
 SEVERAL_BYTES_MAX: Final = 32 << 20
@@ -331,7 +334,7 @@ class Taking:
     def _detach(self) -> None:
         """Let the request outlive this turn: copy it, and let later requests wait."""
         self._let_go = self._writing.call.session.replies.hold()
-        self._data = memoryview(bytearray(self._data))
+        self._data = memoryview(join_buffers(self._data))
         for entry, _ in self._left:
             self._writing.wait(entry)
 
@@ -367,20 +370,65 @@ class Transforming:
     def __init__(self, writing: Writing) -> None:
         self._writing = writing
         self._call = writing.call
-        self._left: list[tuple[Entry, list[tuple[Section, bytes]]]] = []
+        self._left: list[tuple[Entry, Sections]] = []
         self._chain: Chain | None = None
-        self._bytes_left = compression.opened_bytes_max(writing.size_bytes)
 
     def start(self) -> None:
+        """Open the batches: here if they are small, else on a lane."""
+        waiting: list[Entry] = []
+        wanted: list[_Wanted] = []
         for topic in self._writing.wish.topics:
             entries = []
             for part in topic.partitions:
                 entry = Entry(Partition(topic.name, part.index))
                 entries.append(entry)
-                self._open(entry, part.batches)
+                try:
+                    wanted.append(self._wanted(entry.at, part.batches))
+                except BrokerError as refusal:
+                    entry.refuse(refusal)
+                else:
+                    waiting.append(entry)
+                    self._writing.wait(entry)
             self._writing.entries.append(entries)
-        if not self._left:
-            return
+        data, size_bytes = self._call.reader.data, self._writing.size_bytes
+        if size_bytes <= _INLINE_BYTES_MAX:
+            found = _open_entries(data, wanted, _INLINE_BYTES_MAX)
+            if not any(isinstance(each, RecordTooLarge) for each in found):
+                self._opened(waiting, found, None)
+                return
+        bytes_max = compression.opened_bytes_max(size_bytes)
+        kept = memoryview(join_buffers(data[: self._call.reader.end]))
+        work = partial(_open_entries, kept, wanted, bytes_max)
+        self._call.context.runtime.offload(_LANE, work, partial(self._opened, waiting))
+
+    def _wanted(self, at: Partition, batches: list[tuple[int, int]]) -> _Wanted:
+        rights.check(self._call, rights.SPU, at.topic)
+        topic = _topic_of(self._call.context.broker, at)
+        return _Wanted(batches, topic.settings.compression)
+
+    def _opened(
+        self,
+        waiting: list[Entry],
+        found: list[Sections | BrokerError] | None,
+        error: BaseException | None,
+    ) -> None:
+        if found is None:
+            _log.error("batches for SmartModules could not be opened", exc_info=error)
+            found = [BatchCorrupt("the batches could not be opened")] * len(waiting)
+        for entry, sections in zip(waiting, found, strict=True):
+            if isinstance(sections, BrokerError):
+                entry.refuse(sections)
+            elif any(headers != sections[0][1] for _, headers in sections):
+                text = "batches of several schemas in one entry; send each in an entry of its own"
+                entry.error = errors.other(text)
+            elif sections:
+                self._left.append((entry, sections))
+                continue
+            self._writing.arrived(entry)
+        if self._left:
+            self._begin()
+
+    def _begin(self) -> None:
         modules = self._call.context.broker.smart_modules
         try:
             chain = modules.chain(
@@ -392,27 +440,6 @@ class Transforming:
             self._refuse_all(transforms.chain_error(refusal))
         else:
             chain.then(self._started)
-
-    def _open(self, entry: Entry, batches: list[tuple[int, int]]) -> None:
-        broker = self._call.context.broker
-        try:
-            rights.check(self._call, rights.SPU, entry.at.topic)
-            found = records.sections(
-                self._call.reader.data,
-                batches,
-                bytes_max=self._bytes_left,
-                compression_type=_topic_of(broker, entry.at).settings.compression,
-            )
-            self._bytes_left -= sum(len(section.records) for section, _ in found)
-        except BrokerError as refusal:
-            entry.refuse(refusal)
-        else:
-            if any(headers != found[0][1] for _, headers in found):
-                text = "batches of several schemas in one entry; send each in an entry of its own"
-                entry.error = errors.other(text)
-            elif found:
-                self._left.append((entry, found))
-                self._writing.wait(entry)
 
     def _refuse_all(self, error: WireError) -> None:
         for entry, _ in self._left:
@@ -467,6 +494,31 @@ class Transforming:
             entry.error = errors.other(f"the SmartModule gave back what cannot be kept: {flaw}")
         self._writing.arrived(entry)
         self._next()
+
+
+class _Wanted(NamedTuple):
+    """The batches of one entry, and how the topic lets them be compressed."""
+
+    batches: list[tuple[int, int]]
+    compression_type: str
+
+
+def _open_entries(
+    data: memoryview, wanted: Sequence[_Wanted], bytes_max: int
+) -> list[Sections | BrokerError]:
+    """Return the sections of each entry, or why it is refused; runs on any thread."""
+    found: list[Sections | BrokerError] = []
+    for batches, compression_type in wanted:
+        try:
+            sections = records.sections(
+                data, batches, bytes_max=bytes_max, compression_type=compression_type
+            )
+        except BrokerError as refusal:
+            found.append(refusal)
+        else:
+            bytes_max -= sum(len(section.records) for section, _ in sections)
+            found.append(sections)
+    return found
 
 
 def _joined(broker: Broker, at: Partition, batches: list[bytearray]) -> list[bytearray]:

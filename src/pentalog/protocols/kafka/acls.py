@@ -85,20 +85,30 @@ def matching(call: Call, rules: Collection[Rule], wanted: Any) -> Steps[list[Rul
         raise _invalid(f"permission type {wanted.permission_type}; give 1 (any) to 3")
     every = list(rules)
     about = yield from call.each(every, lambda rule: _is_about(rule, wanted, pattern))
-    found = compress(every, about)
-    return sorted(found, key=lambda rule: (rule.kind.value, rule.name, rule.prefixed, str(rule)))
+    return (yield from call.sort(list(compress(every, about)), _order))
+
+
+def _order(rule: Rule) -> tuple[str, str, bool, str]:
+    return rule.kind.value, rule.name, rule.prefixed, str(rule)
 
 
 def _is_about(rule: Rule, wanted: Any, pattern: int) -> bool:
-    described = resource_fields(rule) | acl_fields(rule)
     return (
-        wanted.resource_type_filter in (_ANY, described["resource_type"])
+        wanted.resource_type_filter in (_ANY, _KINDS[rule.kind])
         and _names(rule, wanted.resource_name_filter, pattern)
-        and wanted.principal_filter in (None, described["principal"])
         and wanted.host_filter in (None, rule.host)
-        and wanted.operation in (_ANY, described["operation"])
-        and wanted.permission_type in (_ANY, described["permission_type"])
+        and wanted.operation in (_ANY, _operation(rule))
+        and wanted.permission_type in (_ANY, _permission(rule))
+        and (wanted.principal_filter is None or wanted.principal_filter == str(rule.principal))
     )
+
+
+def _operation(rule: Rule) -> int:
+    return _ALL if rule.operation is None else WIRE_OPERATIONS[rule.operation]
+
+
+def _permission(rule: Rule) -> int:
+    return _ALLOW if rule.allowed else _DENY
 
 
 def _names(rule: Rule, name: str | None, pattern: int) -> bool:
@@ -125,8 +135,8 @@ def acl_fields(rule: Rule) -> dict[str, Any]:
     return {
         "principal": str(rule.principal),
         "host": rule.host,
-        "operation": _ALL if rule.operation is None else WIRE_OPERATIONS[rule.operation],
-        "permission_type": _ALLOW if rule.allowed else _DENY,
+        "operation": _operation(rule),
+        "permission_type": _permission(rule),
     }
 
 

@@ -32,6 +32,14 @@ def repeated(names: Iterable[object]) -> set[object]:
     return {name for name, count in Counter(names).items() if count > 1}
 
 
+def find_repeated(call: Call, names: Iterable[object]) -> Steps[set[object]]:
+    """Return those that are there more than once, found in steps."""
+    seen: set[object] = set()
+    twice: set[object] = set()
+    yield from call.each(names, lambda name: (twice if name in seen else seen).add(name))
+    return twice
+
+
 def ends_of(call: Call, partitions: Sequence[Partition]) -> Steps[dict[Partition, Offset]]:
     """Return where partitions end, once all that was acknowledged before is on the disk."""
     log = call.context.broker.log

@@ -6,17 +6,17 @@ have on a Kafka broker.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from pentalog.broker.operation import Layer
 from pentalog.broker.port import Setting
 from pentalog.broker.security import Kind, Operation
-from pentalog.protocols.kafka.administration import answer_settled, error_fields, repeated
+from pentalog.protocols.kafka.administration import answer_settled, error_fields, find_repeated
 from pentalog.protocols.kafka.authorization import demand
 from pentalog.protocols.kafka.errors import REFUSALS, ErrorCode, Refused
-from pentalog.protocols.kafka.messages import STEP_COST, Call, Steps
+from pentalog.protocols.kafka.messages import Call, Steps
 
 
 class Resource(IntEnum):
@@ -25,6 +25,9 @@ class Resource(IntEnum):
     GROUP = 32
     USER = 64
     """Ours: a user's keys."""
+
+
+_RESOURCES: Final = frozenset(Resource)
 
 
 class Source(IntEnum):
@@ -145,11 +148,11 @@ def synonyms_of(call: Call, name: str, setting: str) -> tuple[tuple[str, str, So
     return tuple((name, value.text, SOURCES[value.layer]) for value in values)
 
 
-def check_alterable(resource: Any, keys: Iterable[str]) -> None:
+def check_alterable(call: Call, resource: Any) -> Steps[None]:
     """Raise unless settings of this kind of resource can be changed, each named once."""
-    if resource.resource_type not in tuple(Resource):
+    if resource.resource_type not in _RESOURCES:
         raise Refused(ErrorCode.invalid_request, unknown_resource(resource.resource_type))
-    for key in repeated(keys):
+    for key in (yield from find_repeated(call, (config.name for config in resource.configs))):
         raise Refused(ErrorCode.invalid_request, f"setting {key!r} is named twice: name it once")
 
 
@@ -166,27 +169,29 @@ def demand_settings(call: Call, resource: Any, operation: Operation) -> None:
         demand(call.access, operation, Kind.CLUSTER)
 
 
-def alter(call: Call, alter_one: Callable[[Call, Any], None]) -> Steps[None]:
+def alter(call: Call, alter_one: Callable[[Call, Any], Steps[None]]) -> Steps[None]:
     """Change each resource of a request by `alter_one` and answer when that is on the disk."""
     resources = call.body.resources
-    twice = repeated((each.resource_type, each.resource_name) for each in resources)
-
-    def change(resource: Any) -> dict[str, Any]:
+    names = ((each.resource_type, each.resource_name) for each in resources)
+    twice = yield from find_repeated(call, names)
+    results: list[dict[str, Any]] = []
+    for resource in resources:
         flaw: Exception | None = None
         try:
             if (resource.resource_type, resource.resource_name) in twice:
                 raise Refused(ErrorCode.invalid_request, "a resource is named twice: name it once")
             demand_settings(call, resource, Operation.ALTER_SETTINGS)
-            alter_one(call, resource)
+            yield from alter_one(call, resource)
         except REFUSALS as refusal:
             flaw = refusal
-        return {
-            **error_fields(flaw),
-            "resource_type": resource.resource_type,
-            "resource_name": resource.resource_name,
-        }
-
-    results = yield from call.each(resources, change, cost=STEP_COST)
+        results.append(
+            {
+                **error_fields(flaw),
+                "resource_type": resource.resource_type,
+                "resource_name": resource.resource_name,
+            }
+        )
+        yield None
     yield from answer_settled(
         call, {"responses": results}, results, changed=not call.body.validate_only
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Final, NamedTuple
 
+from pentalog.model.buffers import join_buffers
 from pentalog.protocols.kafka.entities import Budget
 from pentalog.protocols.kafka.frames import Walk
 
@@ -45,7 +46,7 @@ def decode(version: int, body: memoryview) -> Produce | Many:
     except StopIteration as end:
         produce: Produce = end.value
         return produce
-    return Many(memoryview(bytearray(body)))
+    return Many(memoryview(join_buffers(body)))
 
 
 def walk(version: int, body: memoryview) -> Generator[None, None, Produce]:

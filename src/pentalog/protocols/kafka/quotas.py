@@ -29,8 +29,8 @@ _WIRE_ENTITIES: Final = {kind: name for name, kind in ENTITIES.items()}
 def owner_of(entity: Iterable[Any]) -> Owner:
     """Whom the entity of a request means; raises `Refused`."""
     parts = list(entity)
-    kinds = [part.entity_type for part in parts]
-    if not parts or repeated(kinds):
+    kinds = [part.entity_type for part in parts[: len(ENTITIES) + 1]]
+    if not 0 < len(parts) <= len(ENTITIES) or repeated(kinds):
         raise Refused(
             ErrorCode.invalid_request,
             f"entity {kinds[:10]!r}: give a user, a client-id, one of each, or an ip",

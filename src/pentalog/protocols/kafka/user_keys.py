@@ -15,9 +15,10 @@ from pentalog.broker.security import ANONYMOUS
 from pentalog.model.errors import InvalidConfig
 from pentalog.protocols.kafka.configs import Entry, Source
 from pentalog.protocols.kafka.errors import ErrorCode, Refused
-from pentalog.protocols.kafka.messages import Call
+from pentalog.protocols.kafka.messages import Call, Steps
 
 _KEY: Final = "key."
+_CHANGE_COST: Final = 8
 
 
 def entries(call: Call, user: str) -> list[Entry]:
@@ -37,14 +38,18 @@ def entries(call: Call, user: str) -> list[Entry]:
     ]
 
 
-def change(call: Call, user: str, changes: Mapping[str, str | None], *, dry_run: bool) -> None:
+def change(
+    call: Call, user: str, changes: Mapping[str, str | None], *, dry_run: bool
+) -> Steps[None]:
     """Add keys, and remove those whose label is None."""
     if user in ("", ANONYMOUS.name):
         raise InvalidConfig(f"user name {user!r} was refused: give another one")
     users = call.context.broker.users
     known = users.keys()
     own = {key.fingerprint for key in known if key.user == user}
-    for name, label in changes.items():
+
+    def check(asked: tuple[str, str | None]) -> None:
+        name, label = asked
         told = name.removeprefix(_KEY)
         if told == name:
             raise InvalidConfig(f"{name[:100]!r} is no key; accepted is {_KEY} and its hash")
@@ -53,9 +58,9 @@ def change(call: Call, user: str, changes: Mapping[str, str | None], *, dry_run:
                 ErrorCode.resource_not_found,
                 f"{user} has no key {told[:100]!r}; it has {', '.join(sorted(own)) or 'none'}",
             )
-    if dry_run:
-        return
-    for name, label in changes.items():
+
+    def apply(asked: tuple[str, str | None]) -> None:
+        name, label = asked
         told = name.removeprefix(_KEY)
         if label is None:
             users.drop_key(told)
@@ -63,6 +68,10 @@ def change(call: Call, user: str, changes: Mapping[str, str | None], *, dry_run:
         else:
             users.set_key(user, label, told)
             call.access.record("add key", f"{told[:12]} of user {user}")
+
+    yield from call.each(changes.items(), check)
+    if not dry_run:
+        yield from call.each(changes.items(), apply, cost=_CHANGE_COST)
 
 
 def one_by_one() -> Refused:

@@ -18,7 +18,8 @@ RECORDS_MAX: Final = 1000
 PARTITIONS_MAX: Final = 1000
 VALUES_MAX: Final = 100_000
 """Values of one request in JSON, as its commas count them."""
-_CHUNK_BYTES: Final = 256 << 10
+_CHUNK_BYTES: Final = 64 << 10
+"""Looked through at a time."""
 NAME_CHARACTERS_MAX: Final = 255
 TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,255}", re.ASCII)
 _U64_MAX: Final = (1 << 64) - 1
@@ -105,11 +106,9 @@ def decode(payload: memoryview) -> Request:
     """A request in JSON; raises `Invalid` for wrong fields and `NotJson` for what is no JSON."""
     if len(payload) > VALUES_MAX:
         _check_size(payload)
+    _check_utf_8(payload)
     try:
-        codecs.utf_8_decode(payload, "strict", True)
         request = _DECODER.decode(payload)
-    except UnicodeDecodeError as flaw:
-        raise NotJson(f"the frame is not UTF-8: {flaw.reason} at byte {flaw.start}") from flaw
     except msgspec.ValidationError as flaw:
         _require_json(payload)
         raise Invalid(str(flaw)) from flaw
@@ -129,6 +128,18 @@ def _check_size(payload: memoryview) -> None:
                 f"more than {VALUES_MAX} values in one request; at most {RECORDS_MAX} records are "
                 "accepted in one Produce: send several"
             )
+
+
+def _check_utf_8(payload: memoryview) -> None:
+    """Refuse what is not UTF-8; a large text is decoded in pieces, and none is kept."""
+    start, size = 0, len(payload)
+    while start < size:
+        end = min(start + _CHUNK_BYTES, size)
+        try:
+            start += codecs.utf_8_decode(payload[start:end], "strict", end == size)[1]
+        except UnicodeDecodeError as flaw:
+            at = start + flaw.start
+            raise NotJson(f"the frame is not UTF-8: {flaw.reason} at byte {at}") from flaw
 
 
 def _require_json(payload: memoryview) -> None:

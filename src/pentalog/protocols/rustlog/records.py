@@ -7,11 +7,11 @@ if it finds nothing else, it waits for their commit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from pentalog import kernels
-from pentalog.broker.port import Opened
+from pentalog.broker.port import ADMISSION_BYTES_MIN, Admitted, Opened
 from pentalog.kernels import Facts, RustlogRun
 from pentalog.model.batch import DOOR_SHIFT, DOORS
 from pentalog.model.errors import (
@@ -46,7 +46,14 @@ _HIDDEN_STEPS_MAX: Final = 4
 class Writing:
     """The appends of one connection."""
 
-    __slots__ = ("_frame_bytes_max", "_gathered", "_gathered_bytes", "_line", "_route")
+    __slots__ = (
+        "_frame_bytes_max",
+        "_gathered",
+        "_gathered_bytes",
+        "_line",
+        "_route",
+        "_waiting",
+    )
 
     def __init__(self, line: Line, frame_bytes_max: int) -> None:
         self._line = line
@@ -54,6 +61,8 @@ class Writing:
         self._gathered: list[Produce] = []
         self._gathered_bytes = 0
         self._route: Route | None = None
+        self._waiting = False
+        """Batches are being opened elsewhere; nothing may be appended before them."""
 
     def packed_run(
         self, data: memoryview, start: int, end: int, *, run_bytes_max: int = RUN_BYTES_MAX
@@ -88,7 +97,7 @@ class Writing:
             self._append_later(route, run)
             return run.end
         try:
-            appended = line.context.broker.log.append(route.at, memoryview(run.batches), run.facts)
+            self._write(PACKED, route.at, run.batches, run.facts, run.counts)
         except BrokerError as refusal:
             if requests > 1:
                 return self._packed_singly(data, start, run.end)
@@ -97,7 +106,6 @@ class Writing:
             line.refuse(PACKED, request, refusal, None)
             return run.end
         line.context.metrics.requests += requests
-        self._settle(PACKED, appended, run.counts, run.facts)
         return run.end
 
     def _append_later(self, route: Route, run: RustlogRun) -> None:
@@ -109,14 +117,62 @@ class Writing:
             release()
             line.context.metrics.requests += 1
             try:
-                batches = memoryview(run.batches)
-                appended = line.context.broker.log.append(route.at, batches, run.facts)
+                self._write(PACKED, route.at, run.batches, run.facts, run.counts)
             except BrokerError as refusal:
                 line.refuse(PACKED, Produce(route.at.topic, route.at.index, []), refusal, None)
-            else:
-                self._settle(PACKED, appended, run.counts, run.facts)
 
         line.context.runtime.soon(append)
+
+    def _write(
+        self, dialect: Dialect, at: Partition, batches: bytearray, facts: Facts, counts: bytes
+    ) -> None:
+        """Append batches, once they have been opened if the topic demands that.
+
+        Raises what they are refused for at once.
+        """
+        log, view = self._line.context.broker.log, memoryview(batches)
+        admission = None
+        if len(view) > ADMISSION_BYTES_MIN:
+            admission = log.admission(at, view, facts, owned=True)
+        if admission is None:
+            self._settle(dialect, log.append(at, view, facts), counts, facts)
+        elif admission.ready:
+            self._write_admitted(dialect, at, admission.value, counts)
+        else:
+            self._waiting = True
+            place, release = self._line.replies.place(), self._line.replies.hold()
+
+            def admitted(opened: Later[Admitted]) -> None:
+                self._waiting = False
+                release()
+                try:
+                    self._write_admitted(dialect, at, opened.value, counts, place)
+                except BrokerError as refusal:
+                    self._line.fill(place, self._refusals(dialect, at, refusal, counts))
+                self.flush()
+
+            admission.then(admitted)
+
+    def _write_admitted(
+        self,
+        dialect: Dialect,
+        at: Partition,
+        admitted: Admitted,
+        counts: bytes,
+        place: Place | None = None,
+    ) -> None:
+        batches, facts, settings = admitted
+        appended = self._line.context.broker.log.append(at, batches, facts, opened=settings)
+        self._settle(dialect, appended, counts, facts, place)
+
+    def _refusals(
+        self, dialect: Dialect, at: Partition, refusal: BrokerError, counts: bytes
+    ) -> bytes:
+        """The same answer to every request of a run."""
+        requests = len(counts) // _COUNT_BYTES
+        self._line.context.metrics.request_errors += requests
+        asked = Produce(at.topic, at.index, [])
+        return dialect.refusal(asked, refusal, self._line.visible) * requests
 
     def _refuse_many(self, data: memoryview, start: int, end: int, route: Route) -> int:
         """Refuse a request of too many records; returns where it ends, or 0 if it is not one."""
@@ -141,8 +197,8 @@ class Writing:
         """A run is taken whole or not at all: find out which of its requests are at fault."""
         while start < end:
             behind = self.packed_run(data, start, end, run_bytes_max=0)
-            if behind == start:
-                break
+            if behind == start or self._waiting:
+                return behind
             start = behind
         return start
 
@@ -151,10 +207,10 @@ class Writing:
         """Is so much gathered that it is better appended in a turn of its own?"""
         return self._gathered_bytes > LARGE_BYTES
 
-    def gather(self, request: Produce, size: int) -> None:
+    def gather(self, request: Produce, size: int) -> bool:
         """Keep a Produce in JSON for a moment: the next may go the same way.
 
-        Raises what stands against its topic or partition.
+        False if it must wait for earlier ones.  Raises what stands against its topic or partition.
         """
         rights.check(self._line.context.access, request)
         route = self._line.door.routes.find(request.topic, request.partition)
@@ -164,22 +220,30 @@ class Writing:
             self.flush()
         if not request.records:
             self.flush()
+        if self._waiting:
+            return False
+        if not request.records:
             answer_empty(self._line, JSON, request, route.at)
-            return
+            return True
         self._route = route
         self._gathered.append(request)
         self._gathered_bytes += size
+        return True
 
-    def flush(self) -> None:
-        """Append what was gathered."""
-        if not self._gathered:
-            return
+    def flush(self) -> bool:
+        """Append what was gathered; False if nothing may be served until it is."""
+        if self._waiting or not self._gathered:
+            return not self._waiting
         requests, self._gathered, self._gathered_bytes = self._gathered, [], 0
         route, self._route = self._route, None
         assert route is not None, "what was gathered goes somewhere"
         if not self._append(route, requests) and len(requests) > 1:
-            for request in requests:
+            for number, request in enumerate(requests, 1):
                 self._append(route, [request])
+                if self._waiting:
+                    self._gathered, self._route = requests[number:], route
+                    break
+        return not self._waiting
 
     def _append(self, route: Route, requests: list[Produce]) -> bool:
         """False if several requests were refused together: they must be tried one by one."""
@@ -191,21 +255,27 @@ class Writing:
             timestamp_ms=line.context.runtime.now_ms(),
         )
         try:
-            appended = line.context.broker.log.append(route.at, memoryview(batches), facts)
+            self._write(JSON, route.at, batches, facts, counts)
         except BrokerError as refusal:
             if len(requests) == 1:
                 line.refuse(JSON, requests[0], refusal, None)
             return False
-        self._settle(JSON, appended, counts, facts)
         return True
 
-    def _settle(self, dialect: Dialect, appended: Appended, counts: bytes, facts: Facts) -> None:
+    def _settle(
+        self,
+        dialect: Dialect,
+        appended: Appended,
+        counts: bytes,
+        facts: Facts,
+        place: Place | None = None,
+    ) -> None:
         line, at = self._line, appended.at
         started_s = line.context.runtime.monotonic()
         later = line.context.broker.log.settle(appended, Ack.DURABLE)
-        place: Place | None = None
         if not later.ready:
-            place = line.replies.place()
+            if place is None:
+                place = line.replies.place()
             line.unsettled[at] = later
 
         def settled(filled: Later[Appended]) -> None:
@@ -214,10 +284,7 @@ class Writing:
             try:
                 base_offset = filled.value.base_offset
             except BrokerError as refusal:
-                asked = Produce(at.topic, at.index, [])
-                requests = len(counts) // _COUNT_BYTES
-                line.context.metrics.request_errors += requests
-                frames = dialect.refusal(asked, refusal, line.visible) * requests
+                frames = self._refusals(dialect, at, refusal, counts)
             else:
                 line.door.produced += facts.records
                 line.door.produce_latencies.note(line.context.runtime.monotonic() - started_s)
@@ -330,12 +397,39 @@ class Fetching:
             return True
         limit = _JSON_PAYLOAD_BYTES_MAX if self._dialect.json else FRAME_BYTES_MAX
         later = log.open(self._at, offset, bytes_max=min(bytes_max, limit), horizon=Horizon.STABLE)
-        if later.ready:
+        if later.ready and len(later.value.batches) <= LARGE_BYTES:
             return self._take(later)
         if self._place is None:
             self._place = line.replies.place()
-        later.then(self._arrived)
+        if later.ready:
+            self._take_later(later)
+        else:
+            later.then(self._arrived)
         return True
+
+    def _take_later(self, later: Later[Opened]) -> None:
+        """Make a large answer in another turn than the one that read its records.
+
+        Nothing else of the connection is served before that.
+        """
+        context = self._line.context
+        release = self._line.replies.hold()
+
+        def make() -> Iterator[None]:
+            release()
+            if not self._line.closed:
+                self._arrived(later)
+            yield
+
+        def made(error: Exception | None) -> None:
+            if error is not None:
+                self._line.replies.hang_up()
+                raise error
+
+        def run() -> None:
+            context.slices.run(make(), made)
+
+        context.runtime.soon(run)
 
     def _settle(self) -> None:
         """Look again when everything written before this request is durable."""

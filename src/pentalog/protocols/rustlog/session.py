@@ -97,7 +97,8 @@ class RustLogSession:
                 break
             first = data[used + LENGTH.size]
             if first == PRODUCE:
-                self._writing.flush()
+                if not self._writing.flush():
+                    break
                 self._dialect = PACKED
                 taken = self._writing.packed_run(data, used, end)
                 if taken > used:
@@ -112,7 +113,8 @@ class RustLogSession:
                 if not known:
                     used = behind
                     continue
-            self._serve_frame(payload, first)
+            if not self._serve_frame(payload, first):
+                break
             used = behind
         return used
 
@@ -139,13 +141,16 @@ class RustLogSession:
         self._dialect = PACKED
         return decode_produce(payload)[0] if first == PRODUCE else frames.decode(payload)
 
-    def _serve_frame(self, payload: memoryview, first: int) -> None:
-        self._context.metrics.requests += 1
+    def _serve_frame(self, payload: memoryview, first: int) -> bool:
+        """Serve a frame; False if it is to be offered again after those before it."""
         if first == OBJECT or frames.is_json(payload):
             self._dialect = JSON
-            self._serve_json(payload)
-            return
-        self._writing.flush()
+            served = self._serve_json(payload)
+            self._context.metrics.requests += served
+            return served
+        if not self._writing.flush():
+            return False
+        self._context.metrics.requests += 1
         self._dialect = PACKED
         try:
             if first == PRODUCE:
@@ -154,29 +159,32 @@ class RustLogSession:
                 serve(self._line, PACKED, frames.decode(payload))
         except Undecodable as flaw:
             self._line.refuse(PACKED, None, flaw, None)
+        return True
 
-    def _serve_json(self, payload: memoryview) -> None:
+    def _serve_json(self, payload: memoryview) -> bool:
         line = self._line
         try:
             request = messages.decode(payload)
         except Invalid as flaw:
             self._writing.flush()
             line.refuse(JSON, None, flaw, None)
-            return
+            return True
         except NotJson as flaw:
             self._writing.flush()
             line.refuse(JSON, None, flaw, None)
             self._end(f"a frame that is no JSON: {flaw}")
-            return
+            return True
         if not isinstance(request, Produce):
-            self._writing.flush()
+            if not self._writing.flush():
+                return False
             serve(line, JSON, request)
-            return
+            return True
         try:
-            self._writing.gather(request, len(payload))
+            return self._writing.gather(request, len(payload))
         except REFUSALS as refusal:
             self._writing.flush()
             line.refuse(JSON, request, refusal, None)
+        return True
 
     def _serve_odd_produce(self, payload: memoryview) -> None:
         """One that the fast path leaves: for what is not there, or of no records."""

@@ -213,3 +213,15 @@ def test_a_frame_larger_than_the_configuration_allows(tmp_path: Path) -> None:
     client.feed(struct.pack(">I", 1025))
     assert client.line.hung_up
     broker.close()
+
+
+@pytest.mark.parametrize("body", [b"  LIST\r\n", b"\0\0 \tLIST\0", b"LIST" + b" " * 65_000])
+def test_blanks_around_a_command_are_passed_over(client: Client, body: bytes) -> None:
+    assert client.ask(body) == [b"OK count=1 topics=orders"]
+
+
+@pytest.mark.parametrize("body", [b"LIST" + b" " * 66_000, b" " * 66_000 + b"LIST", b" " * 70_000])
+def test_very_many_blanks_are_refused(client: Client, body: bytes) -> None:
+    (answer,) = client.ask(body)
+    assert answer.startswith(b"ERROR: malformed_input")
+    assert client.text("HELP").startswith("OK")

@@ -145,3 +145,10 @@ def test_owners_get_memory_in_turns() -> None:
         waiting[name].release()
     assert order == ["a1", "a2", "b2", "a3"]
     assert room.reserve("c", 1_000, lambda: None).granted, "more than there is, but alone"
+
+
+def test_a_large_message_is_stored_without_blanks_around_it(world: CursusBroker) -> None:
+    payload = b"a" + b" b" * (2 << 20)
+    head = b"PUBLISH topic=orders partition=0 producerId=p acks=-1 message= \t"
+    world.connect().ask(head + payload + b" \n")
+    assert payloads(world) == [payload]

@@ -88,7 +88,9 @@ class MemoryLog:
         self.appends.append((at, facts.batches))
         return Appended(at, base, self.end[at], -1, 0)
 
-    def admission(self, at: Partition, batches: memoryview, facts: Facts) -> Later[Admitted] | None:
+    def admission(
+        self, at: Partition, batches: memoryview, facts: Facts, *, owned: bool = False
+    ) -> Later[Admitted] | None:
         return None
 
     def settle(self, appended: Appended, ack: Ack) -> Later[Appended]:
@@ -253,11 +255,11 @@ class Line:
     """Collects what a session sends, in order, as a socket would see it."""
 
     def __init__(self) -> None:
-        self.full = False
         self.sends = 0
         self.hung_up = False
         self.muted = False
         self.held = False
+        self._full = False
         self._places: list[KeptPlace] = []
 
     def send(self, *pieces: Piece) -> None:
@@ -283,6 +285,14 @@ class Line:
 
     def _let_go(self) -> None:
         self.held = False
+
+    @property
+    def full(self) -> bool:
+        return self._full or self.held
+
+    @full.setter
+    def full(self, full: bool) -> None:
+        self._full = full
 
     @property
     def waiting(self) -> int:

@@ -11,6 +11,7 @@ from pentalog.broker.port import Opened
 from pentalog.broker.sourcing import Conflict, Extent, Snapshot
 from pentalog.kernels import Facts, cursus_page
 from pentalog.kernels.cursus_facts import CURSUS_MESSAGES_MAX
+from pentalog.model.settings import LogSettings
 from pentalog.model.types import Ack, Appended, Horizon, Offset
 from pentalog.protocols.cursus import records
 from pentalog.protocols.cursus.calls import Call
@@ -20,6 +21,7 @@ from pentalog.protocols.cursus.frames import REPLY_BYTES_MAX, framed
 from pentalog.protocols.cursus.messages import encoded, fnv1a_64, key_of
 from pentalog.protocols.cursus.publishing import (
     Sequencing,
+    admission_of,
     check_sizes,
     check_writable,
     record_batches,
@@ -57,9 +59,18 @@ def append_stream(call: Call) -> None:
         call.reply(f"OK version={version} offset={outcome.base_offset} partition={route.at.index}")
 
     def write(batches: bytearray, facts: Facts) -> None:
+        admission = admission_of(call, route, batches, facts)
+        if admission is None:
+            append(memoryview(batches), facts)
+        else:
+            call.hold_until(admission, lambda admitted: append(*admitted))
+
+    def append(batches: memoryview, facts: Facts, opened: LogSettings | None = None) -> None:
         aggregates = call.broker.sourcing.aggregates
         owner = call.session.context.access.owner if version == 1 else ""
-        written = aggregates.append(route.at, key, version, memoryview(batches), facts, owner)
+        written = aggregates.append(
+            route.at, key, version, batches, facts, owner=owner, opened=opened
+        )
         call.after(written, done)
 
     def build() -> None:
@@ -100,7 +111,7 @@ def save_snapshot(call: Call) -> None:
                 f"snapshot_version_exceeds_stream version={version} current={extent.version}"
             )
         saved = call.broker.sourcing.aggregates.save_snapshot(
-            route.at.topic, key, Snapshot(version, payload)
+            route.at.topic, key, Snapshot(version, bytes(payload))
         )
         done = f"OK version={version} partition={route.at.index}"
         call.after(saved, lambda _: call.reply(done))
@@ -170,7 +181,8 @@ class _Events:
         self._offset: Offset = extent.first_offset
         self._end = extent.next_offset if extent.version >= self._version else 0
         self._head = records.head(encoded(route.at.topic), route.at.index, document=False)
-        self._messages = bytearray()
+        self._messages: list[memoryview] = []
+        self._messages_bytes = 0
         self._count = 0
         # In a cluster the attributes of a batch are not ours to rely on.
         self._door = records.DOOR if call.broker.knowledge.current else -1
@@ -196,8 +208,8 @@ class _Events:
             self._head,
             offset=self._offset,
             messages_max=CURSUS_MESSAGES_MAX - self._count,
-            bytes_max=REPLY_BYTES_MAX - len(self._messages),
-            frame_bytes_max=REPLY_BYTES_MAX - len(self._messages),
+            bytes_max=REPLY_BYTES_MAX - self._messages_bytes,
+            frame_bytes_max=REPLY_BYTES_MAX - self._messages_bytes,
             key=self._key,
             version_from=self._version,
             door=self._door,
@@ -205,8 +217,11 @@ class _Events:
         if page.next_offset >= 0:
             reason = quoted("more than one frame can hold; save a snapshot, or read from a version")
             raise Refused(f"stream_too_large from_version={self._version} reason={reason}")
-        self._messages += memoryview(page.frame)[4 + len(self._head) + records.COUNTS_BYTES :]
-        self._count += page.records
+        if page.records:
+            start = 4 + len(self._head) + records.COUNTS_BYTES
+            self._messages.append(memoryview(page.frame)[start:])
+            self._messages_bytes += len(page.frame) - start
+            self._count += page.records
         if opened.next_offset <= self._offset:
             self._end = self._offset
         self._offset = opened.next_offset
@@ -229,9 +244,9 @@ class _Events:
             envelope["snapshot"] = _told(self._snapshot)
         counts = struct.pack(">QQi", 0, 0, self._count)
         head = self._head + counts
-        size = struct.pack(">I", len(head) + len(self._messages))
+        size = struct.pack(">I", len(head) + self._messages_bytes)
         text = json.dumps(envelope, separators=(",", ":"), ensure_ascii=False)
-        self._call.send(framed(encoded(text)), size + head, self._messages)
+        self._call.send(framed(encoded(text)), size + head, *self._messages)
 
 
 def _told(snapshot: Snapshot | None) -> dict[str, object] | None:

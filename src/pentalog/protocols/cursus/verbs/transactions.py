@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final, NamedTuple
 
-from pentalog.broker.port import TransactionView
+from pentalog.broker.port import Admitted, TransactionView
 from pentalog.broker.sourcing import Share
 from pentalog.kernels import CursusFrame, Facts
 from pentalog.model.batch import TRANSACTIONAL
 from pentalog.model.errors import BrokerError, TransactionState, TransactionUnknown
 from pentalog.model.later import Later, all_of
+from pentalog.model.settings import LogSettings
 from pentalog.model.types import Ack, Appended, Identity, Partition
 from pentalog.protocols.cursus.calls import Call
 from pentalog.protocols.cursus.door import MessageKey, OpenTransaction, Route
@@ -20,6 +21,7 @@ from pentalog.protocols.cursus.errors import Refused, quoted, shown
 from pentalog.protocols.cursus.messages import encoded, transaction_of
 from pentalog.protocols.cursus.publishing import (
     Sequencing,
+    admission_of,
     check_sizes,
     check_writable,
     chosen_route,
@@ -114,6 +116,12 @@ def _publish(call: Call, staging: Staging, built: _Built | None = None) -> None:
     if appended is None:
         if built is None or built.sequence != _sequence(call, view, built.route):
             built = _built(call, staging, view, staging.record(view))
+        admission = None
+        if built.opened is None:
+            admission = admission_of(call, built.route, built.batches, built.facts)
+        if admission is not None:
+            call.hold_until(admission, partial(_publish_admitted, call, staging, built))
+            return
         appended = _stage(call, staging, view, open_one, built)
     else:
         # Refuse it if the topic is gone or may not be written any more.
@@ -135,12 +143,22 @@ class _Built(NamedTuple):
 
     route: Route
     sequence: int
-    batches: bytearray
+    batches: bytearray | memoryview
     facts: Facts
+    opened: LogSettings | None = None
+    """The settings it was admitted under, if it had to be."""
+
+
+def _publish_admitted(call: Call, staging: Staging, built: _Built, admitted: Admitted) -> None:
+    batches, facts, settings = admitted
+    _publish(call, staging, built._replace(batches=batches, facts=facts, opened=settings))
 
 
 def _built(
-    call: Call, staging: Staging, view: TransactionView, record: tuple[bytes, CursusFrame]
+    call: Call,
+    staging: Staging,
+    view: TransactionView,
+    record: tuple[bytes | bytearray, CursusFrame],
 ) -> _Built:
     route = chosen_route(call, staging.topic, staging.asked, staging.record_key)
     check_writable(call, route)
@@ -168,7 +186,9 @@ def _stage(
 ) -> Appended:
     at = built.route.at
     call.broker.transactions.admit(view.name, view.who, at, enlists=True)
-    appended = call.broker.log.append(at, memoryview(built.batches), built.facts, parted=True)
+    appended = call.broker.log.append(
+        at, memoryview(built.batches), built.facts, parted=True, opened=built.opened
+    )
     open_one.note(staging.key, appended)
     open_one.counts[at] = open_one.counts.get(at, 0) + 1
     return appended

@@ -17,8 +17,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pentalog import kernels
+from pentalog.broker.port import ADMISSION_BYTES_MIN
 from pentalog.broker.security import Kind, Operation
 from pentalog.kernels import Facts, ProduceRun
+from pentalog.model.buffers import join_buffers
 from pentalog.model.errors import (
     BrokerError,
     InvalidRecord,
@@ -56,8 +58,6 @@ _ENLISTS: Final = 12
 _ABORTABLE: Final = 11
 _ACKS: Final = {-1: Ack.DURABLE, 0: Ack.NONE, 1: Ack.WRITTEN}
 _UNCOMPRESSED: Final = 1
-_ASKED_BYTES_MIN: Final = 32 << 10
-"""Uncompressed batches of less are appended at once: whatever a topic demands takes no time."""
 _ENTRY_BYTES: Final = 8
 """Size of one request's entry in `ProduceRun.requests`."""
 _PARTITION: Final = struct.Struct(">ihqqq")
@@ -76,7 +76,7 @@ def serve_run(
     try:
         at = _target(run, door, access)
         admission = None
-        if facts.codecs != _UNCOMPRESSED or end - start > _ASKED_BYTES_MIN:
+        if facts.codecs != _UNCOMPRESSED or end - start > ADMISSION_BYTES_MIN:
             admission = log.admission(at, batches, facts)
         if admission is not None:
             if not admission.ready:
@@ -191,7 +191,7 @@ class _Serving:
         if self._let_go is None:
             self._let_go = self._line.hold()
             first, last = self._runs[0], self._runs[-1]
-            self._data = memoryview(bytearray(self._data[first.start : last.end]))
+            self._data = memoryview(join_buffers(self._data[first.start : last.end]))
             base = first.start
             self._runs = [
                 run._replace(start=run.start - base, end=run.end - base) for run in self._runs
@@ -546,7 +546,7 @@ class Waiting(NamedTuple):
 
 
 def _copied(batches: memoryview | None) -> memoryview | None:
-    return None if batches is None else memoryview(bytearray(batches))
+    return None if batches is None else memoryview(join_buffers(batches))
 
 
 def _admission(call: Call, acks: int, name: bytes, part: Part) -> Ready | Waiting:

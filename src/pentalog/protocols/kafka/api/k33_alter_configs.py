@@ -17,15 +17,18 @@ def serve(call: Call) -> Steps[None]:
     return alter(call, _alter)
 
 
-def _alter(call: Call, resource: Any) -> None:
-    check_alterable(resource, (config.name for config in resource.configs))
+def _alter(call: Call, resource: Any) -> Steps[None]:
+    yield from check_alterable(call, resource)
     if resource.resource_type == Resource.USER:
         raise user_keys.one_by_one()
-    changes = {}
-    for config in resource.configs:
+    changes: dict[str, str | None] = {}
+
+    def note(config: Any) -> None:
         if config.value is None:
             raise missing_value(config.name)
         changes[config.name] = config.value
+
+    yield from call.each(resource.configs, note)
     name, dry_run = resource.resource_name, call.body.validate_only
     if resource.resource_type == Resource.BROKER:
         broker_configs.change(call, name, changes, replace=True, dry_run=dry_run)

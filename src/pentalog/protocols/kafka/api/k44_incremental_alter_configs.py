@@ -5,9 +5,10 @@ v1 is flexible.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import IntEnum
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 from pentalog.broker.port import Setting
 from pentalog.model.errors import InvalidConfig
@@ -31,44 +32,70 @@ class Operation(IntEnum):
     SUBTRACT = 3
 
 
+_OPERATIONS: Final = frozenset(Operation)
+
+
 def serve(call: Call) -> Steps[None]:
     return alter(call, _alter)
 
 
-def _alter(call: Call, resource: Any) -> None:
-    check_alterable(resource, (config.name for config in resource.configs))
+def _alter(call: Call, resource: Any) -> Steps[None]:
+    yield from check_alterable(call, resource)
     name, dry_run = resource.resource_name, call.body.validate_only
-    current: Mapping[str, Setting | Entry]
     if resource.resource_type == Resource.BROKER:
-        current = broker_configs.current(call, name)
-        changes = _changes(resource.configs, current)
+        changes = yield from _changes(call, resource, partial(broker_configs.current, call, name))
         broker_configs.change(call, name, changes, replace=False, dry_run=dry_run)
     elif resource.resource_type == Resource.GROUP:
-        current = {entry.name: entry for entry in group_configs.group_entries(call, name)}
-        changes = _changes(resource.configs, current)
+        changes = yield from _changes(call, resource, partial(_group_entries, call, name))
         group_configs.change(call, name, changes, replace=False, dry_run=dry_run)
     elif resource.resource_type == Resource.USER:
-        user_keys.change(call, name, _changes(resource.configs, {}), dry_run=dry_run)
+        changes = yield from _changes(call, resource, dict)
+        yield from user_keys.change(call, name, changes, dry_run=dry_run)
     else:
-        topics = call.context.broker.topics
-        current = {setting.name: setting for setting in topics.settings(name)}
-        # As in Kafka there is nothing to take back of a setting that nobody knows.
-        changes = {
-            each: value
-            for each, value in _changes(resource.configs, current).items()
-            if value is not None or each in current
-        }
+        changes = yield from _changes(call, resource, partial(_topic_settings, call, name))
         demand_source(call.access, changes)
-        topics.configure(name, changes, dry_run=dry_run)
+        call.context.broker.topics.configure(name, changes, dry_run=dry_run)
 
 
-def _changes(configs: Any, current: Mapping[str, Setting | Entry]) -> dict[str, str | None]:
-    return {config.name: _changed(config, current.get(config.name)) for config in configs}
+def _topic_settings(call: Call, topic: str) -> dict[str, Setting | Entry]:
+    return {setting.name: setting for setting in call.context.broker.topics.settings(topic)}
+
+
+def _group_entries(call: Call, group: str) -> dict[str, Setting | Entry]:
+    return {entry.name: entry for entry in group_configs.group_entries(call, group)}
+
+
+def _changes(
+    call: Call, resource: Any, current: Callable[[], Mapping[str, Setting | Entry]]
+) -> Steps[dict[str, str | None]]:
+    """Return what each setting becomes, in steps.
+
+    What depends on the value in force is found in the last one, with `current` as it is then: the
+    caller changes it in the same step.
+    """
+    known = current()
+    dependent: list[Any] = []
+    changes: dict[str, str | None] = {}
+
+    def note(config: Any) -> None:
+        if config.name in known:
+            dependent.append(config)
+            return
+        value = _changed(config, None)
+        # As in Kafka there is nothing to take back of a setting that nobody knows.
+        if value is not None or resource.resource_type != Resource.TOPIC:
+            changes[config.name] = value
+
+    yield from call.each(resource.configs, note)
+    if dependent:
+        known = current()
+        changes.update({each.name: _changed(each, known.get(each.name)) for each in dependent})
+    return changes
 
 
 def _changed(config: Any, current: Setting | Entry | None) -> str | None:
     """The value a setting gets; None for the default."""
-    if config.config_operation not in tuple(Operation):
+    if config.config_operation not in _OPERATIONS:
         raise Refused(
             ErrorCode.invalid_request,
             f"operation {config.config_operation} is unknown: set is 0, delete 1, append 2, "

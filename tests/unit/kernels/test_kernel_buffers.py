@@ -1,0 +1,23 @@
+"""New buffers of every size, below and above that of huge pages, can be written to every end."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+HUGE = 2 << 20
+
+
+@pytest.mark.parametrize("size", [0, 1, HUGE - 1, 2 * HUGE, 2 * HUGE + 1, 9 * HUGE])
+def test_a_buffer_has_its_size(twin: SimpleNamespace, size: int) -> None:
+    made = twin.new_buffer(size)
+    assert type(made) is bytearray
+    assert len(made) == size
+    made[:] = b"x" * size
+    assert made.count(b"x") == size
+
+
+def test_a_size_below_zero_is_refused(twin: SimpleNamespace) -> None:
+    with pytest.raises(ValueError, match="a buffer of -1 bytes"):
+        twin.new_buffer(-1)

@@ -1,0 +1,114 @@
+"""Large batches for a topic that compresses them are compressed on a lane, in their order."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.cursus_world import Client, CursusBroker, Message, batch, frame
+
+from pentalog.model.types import Partition
+
+AT = Partition("orders", 0)
+LARGE = b"0123456789abcdef" * 20_000
+SMALL = batch([Message(b"small")], acks="-1")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[CursusBroker]:
+    opened = CursusBroker(tmp_path)
+    client = opened.connect()
+    client.text("CREATE topic=orders partitions=1")
+    client.text("CREATE topic=events partitions=1 event_sourcing=true")
+    for topic in ("orders", "events"):
+        opened.topics.configure(topic, {"compression.type": "gzip"})
+    yield opened
+    opened.close()
+
+
+def answers(world: CursusBroker, client: Client, count: int) -> list[bytes]:
+    found: list[bytes] = []
+    for _ in range(50):
+        world.step()
+        client.feed(b"")
+        found += client.frames()
+    assert len(found) == count
+    return found
+
+
+@pytest.mark.parametrize(
+    "large",
+    [
+        batch([Message(LARGE)], acks="-1"),
+        batch([Message(LARGE)] * 10, acks="-1"),
+        b"PUBLISH topic=orders partition=0 producerId=p acks=-1 message=" + LARGE,
+        b"PUBLISH topic=orders partition=0 producerId=p acks=-1 message=" + LARGE * 4,
+    ],
+    ids=["batch", "parts", "text", "long text"],
+)
+def test_large_batches_are_compressed_on_a_lane(world: CursusBroker, large: bytes) -> None:
+    client = world.connect()
+    world.runtime.held_lanes.add("open")
+    client.feed(frame(large) + frame(SMALL))
+    for _ in range(50):
+        world.step()
+        client.feed(b"")
+    assert world.log.marks(AT).end == 0
+    assert client.frames() == []
+    world.runtime.held_lanes.clear()
+    first, second = answers(world, client, 2)
+    end = json.loads(first)["last_offset"] + 1
+    assert json.loads(second)["last_offset"] == end
+    assert world.log.size_bytes(AT) < len(LARGE) // 4
+    assert client.session.door.workroom._used_bytes == 0
+
+
+def test_transactional_messages_too(world: CursusBroker) -> None:
+    client = world.connect()
+    made = client.text("INIT_PRODUCER_ID transactional_id=t")
+    found = re.search(r"producerId=(\S+) epoch=(\d+)", made)
+    assert found is not None
+    who = f"transactional_id=t producerId={found[1]} epoch={found[2]}"
+    client.text(f"BEGIN_TXN {who}")
+    world.runtime.held_lanes.add("open")
+    client.feed(
+        frame(f"TXN_PUBLISH {who} topic=orders partition=0 seqNum=1 message=".encode() + LARGE)
+        + frame(f"TXN_PUBLISH {who} topic=orders partition=0 seqNum=2 message=b".encode())
+    )
+    for _ in range(20):
+        world.step()
+        client.feed(b"")
+    assert world.log.marks(AT).end == 0
+    world.runtime.held_lanes.clear()
+    first, second = answers(world, client, 2)
+    assert b"staged_messages=1" in first
+    assert b"staged_messages=2" in second
+    assert world.log.marks(AT).end == 2
+
+
+def test_events_too(world: CursusBroker) -> None:
+    client = world.connect()
+    world.runtime.held_lanes.add("open")
+    client.feed(
+        frame(b"APPEND_STREAM topic=events key=k version=1 message=" + LARGE)
+        + frame(b"APPEND_STREAM topic=events key=k version=2 message=x")
+    )
+    for _ in range(20):
+        world.step()
+        client.feed(b"")
+    assert world.log.marks(Partition("events", 0)).end == 0
+    world.runtime.held_lanes.clear()
+    first, second = answers(world, client, 2)
+    assert first.startswith(b"OK version=1 offset=0")
+    assert second.startswith(b"OK version=2 offset=1")
+
+
+def test_a_large_batch_of_which_a_part_is_refused_leaves_nothing(world: CursusBroker) -> None:
+    world.topics.configure("orders", {"cleanup.policy": "compact"})
+    keyed = [Message(LARGE, key=b"k")] * 8
+    answer = world.connect().publish(batch([*keyed, Message(b"no key")], acks="-1"))
+    assert answer["status"] == "ERROR"
+    assert world.log.marks(AT).end == 0
