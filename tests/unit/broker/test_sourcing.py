@@ -56,7 +56,7 @@ def event(key: bytes, version: int) -> bytearray:
 def add(world: CursusBroker, key: bytes, version: int, owner: str = "") -> object:
     data = event(key, version)
     later = world.aggregates.append(
-        AT, key, version, memoryview(data), check_batches(data, 0, len(data)), owner
+        AT, key, version, memoryview(data), check_batches(data, 0, len(data)), owner=owner
     )
     world.step()
     return later.value
