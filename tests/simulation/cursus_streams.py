@@ -179,6 +179,7 @@ class EventStreams:
     async def read(self, client: str, stream: EventStream, start: int = 1) -> None:
         least = stream.last
         snapshots = self._snapshot_register(stream)
+        since = snapshots.certain
         text = f"READ_STREAM topic={stream.topic.name} key={stream.key} from_version={start}"
         envelope = json.loads(await self._clients.ask(client, cursus_wire.command(text)))
         if envelope["status"] != "OK":
@@ -189,7 +190,7 @@ class EventStreams:
             return
         snapshot = envelope.get("snapshot")
         if snapshot is not None:
-            self._observe_snapshot(snapshots, snapshot)
+            self._observe_snapshot(snapshots, snapshot, since)
             start = snapshot["version"] + 1
         versions = [event.version for event in events]
         if versions != list(range(start, start + len(versions))):
@@ -249,6 +250,8 @@ class EventStreams:
             self._world.tell(f"snapshot {number} of {stream} at version {stream.last}")
 
     async def read_snapshot(self, client: str, stream: EventStream) -> None:
+        register = self._snapshot_register(stream)
+        since = register.certain
         text = f"READ_SNAPSHOT topic={stream.topic.name} key={stream.key}"
         answer = await self._clients.command(client, text)
         if not self._is_there(stream.topic):
@@ -257,13 +260,16 @@ class EventStreams:
             self._check_refusal(stream, "snapshot", answer.code)
             return
         snapshot = json.loads(answer.text.removeprefix("OK snapshot="))
-        self._observe_snapshot(self._snapshot_register(stream), snapshot)
+        self._observe_snapshot(register, snapshot, since)
 
-    def _observe_snapshot(self, register: Register, snapshot: dict[str, Any] | None) -> None:
+    def _observe_snapshot(
+        self, register: Register, snapshot: dict[str, Any] | None, since: int
+    ) -> None:
+        """Check a snapshot; one that was confirmed after the question need not be in the answer."""
         if snapshot is None:
-            register.observe(-1)
+            register.observe(-1, since)
             return
         number = int(snapshot["payload"].split()[0])
         if self._snapshots.get(number) != snapshot["payload"].encode():
             raise Violation("phantom", f"no client saved {snapshot['payload'][:60]!r}")
-        register.observe(number)
+        register.observe(number, since)

@@ -163,4 +163,4 @@ async def _audit_groups(world: World) -> None:
         }
         for life, index in places:
             register = judge.registers[(group, life.name, life.number, index)]
-            register.observe(committed[life.name, index])
+            register.observe(committed[life.name, index], register.certain)

@@ -38,9 +38,8 @@ class Register:
         self._values = [*(value for other in others for value in other._values), *self._values]
         self._certain = 0
 
-    def observe(self, value: int, since: int | None = None) -> None:
+    def observe(self, value: int, since: int) -> None:
         """Check what a client was told; `since` is what was certain when it asked."""
-        since = self._certain if since is None else since
         possible = self._values[since:]
         if value not in possible:
             raise Violation(

@@ -409,7 +409,7 @@ class RustLogClients(ProtocolClients):
                 except RustLogError as error:
                     self._refused(register.name, error)
                     continue
-                register.observe(-1 if value is None else value)
+                register.observe(-1 if value is None else value, register.certain)
 
     async def _audit_partition(self, life: TopicLife, index: int, calls: Calls) -> None:
         """Read one partition from its start to its end."""
