@@ -360,7 +360,7 @@ class Store:
             self.files.replace_text(path, checkpoints.clean_stop_text(stops))
         self._publish()
         for partition in partitions:
-            partition.close()
+            partition.stop()
         self.journal.close()
         self._lock = None
 
@@ -371,7 +371,7 @@ class Store:
             if timer is not None:
                 timer.cancel()
         for partition in self._partitions.values():
-            partition.close()
+            partition.stop()
         self.journal.close()
         self._lock = None
 

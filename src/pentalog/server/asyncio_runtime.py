@@ -29,6 +29,7 @@ class AsyncioRuntime:
         self._lanes: dict[str, _Lane] = {}
         self._finished: deque[tuple[_Done, Any, BaseException | None]] = deque()
         self._woken = False
+        self._closed = False
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
@@ -56,8 +57,9 @@ class AsyncioRuntime:
     def close(self) -> None:
         """Let the lanes finish what they were given, then end their threads.
 
-        What they report from now on is dropped: the loop is about to end.
+        What they report from now on is dropped: the store is about to close.
         """
+        self._closed = True
         for lane in self._lanes.values():
             lane.jobs.put(None)
         for lane in self._lanes.values():
@@ -76,6 +78,8 @@ class AsyncioRuntime:
     def _deliver(self) -> None:
         self._woken = False
         finished = self._finished
+        if self._closed:
+            finished.clear()
         while finished:
             done, value, error = finished.popleft()
             try:

@@ -128,3 +128,12 @@ def test_close_waits_for_what_was_given_and_ends_the_threads(loop: Any) -> None:
 
 
 def _ignore(value: object, error: BaseException | None) -> None: ...
+
+
+def test_what_a_lane_reports_after_the_runtime_is_closed_is_dropped(loop: Any) -> None:
+    runtime = AsyncioRuntime(loop)
+    seen: list[object] = []
+    runtime.offload("open", partial(time.sleep, 0.05), lambda *outcome: seen.append(outcome))
+    runtime.close()
+    loop.run_until_complete(asyncio.sleep(0.01))
+    assert seen == []

@@ -30,7 +30,7 @@ class Call:
         self.refused: Callable[[str], bytes] | None = None
         """Makes the answer to a refusal, where that is not a line of text."""
         self.finished: Callable[[Call], None] | None = None
-        """Called once it is answered."""
+        """Called once it is answered, or abandoned."""
         self.waivable = False
         """A peer that does not read loses its answer, instead of being stopped by it."""
         self.room: Reservation | None = None
@@ -62,6 +62,10 @@ class Call:
             place, self._place = self._place, None
             place.fill(*pieces)
         self._give_back()
+        self.finish()
+
+    def finish(self) -> None:
+        """Report that nothing is done for it any more."""
         finished, self.finished = self.finished, None
         if finished is not None:
             finished(self)

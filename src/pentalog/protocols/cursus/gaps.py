@@ -55,6 +55,7 @@ class Gaps:
     def __init__(self, share_percent: int) -> None:
         """One client may have `share_percent` of everything that is kept."""
         self._kept: dict[Producing, list[_Kept]] = {}
+        self._under_way: dict[Producing, set[Call]] = {}
         self._batches = PrincipalLimits(
             "batches that came too early", BATCHES_TOTAL_MAX, share_percent=share_percent
         )
@@ -79,10 +80,31 @@ class Gaps:
         batch = _Kept(first, max(size, _CHARGED_BYTES_MIN), owner, call, store)
         self._add(who, batch)
         call.keep_place()
-        call.session.context.runtime.after(PATIENCE_MS, lambda: self._give_up(who, batch))
+        self._await(who, batch)
 
-    def filled(self, who: Producing) -> None:
+    def _await(self, who: Producing, batch: _Kept) -> None:
+        runtime = batch.call.session.context.runtime
+        runtime.after(PATIENCE_MS, lambda: self._give_up(who, batch))
+
+    def begin(self, who: Producing, call: Call) -> None:
+        """Note a batch that takes several turns to be stored; those that follow it wait longer."""
+        self._under_way.setdefault(who, set()).add(call)
+        call.finished = lambda _: self._end(who, call)
+
+    def is_under_way(self, who: Producing) -> bool:
+        """Return whether a batch of this producer is being stored."""
+        return who in self._under_way
+
+    def _end(self, who: Producing, call: Call) -> None:
+        calls = self._under_way.get(who)
+        if calls is not None:
+            calls.discard(call)
+            if not calls:
+                del self._under_way[who]
+
+    def filled(self, who: Producing, call: Call) -> None:
         """The producer's next messages have been stored: some of those kept may follow."""
+        self._end(who, call)
         while kept := self._kept.get(who):
             batch = min(kept, key=lambda one: one.first)
             self._remove(who, batch)
@@ -95,9 +117,14 @@ class Gaps:
                 return
             except REFUSALS as refusal:
                 batch.call.refuse(refusal)
+            if self.is_under_way(who):
+                return
 
     def _give_up(self, who: Producing, batch: _Kept) -> None:
         if batch not in self._kept.get(who, ()):
+            return
+        if self.is_under_way(who) and not batch.call.session.ended:
+            self._await(who, batch)  # what it follows may be on a lane
             return
         self._remove(who, batch)
         if not batch.call.session.ended:

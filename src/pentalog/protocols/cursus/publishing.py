@@ -70,15 +70,19 @@ def serve_batch(call: Call, data: memoryview, read: CursusFrame) -> Storing | No
         def stored(last_offset: int) -> None:
             call.send(framed(records.acknowledgement(read, last_offset)))
 
+        who = Producing(route.at, read.producer, read.epoch)
+        gaps = call.door.gaps
+        # Until an earlier batch is stored, a repetition of it cannot be recognised.
+        waits = gaps.is_under_way(who) and _is_checked(route, read)
         try:
-            return store(call, route, data, read, ack, stored)
+            if not waits or not gaps.has_room(who, call, len(data)):
+                return store(call, route, data, read, ack, stored)
         except Gap:
-            who = Producing(route.at, read.producer, read.epoch)
-            if not call.door.gaps.has_room(who, call, len(data)):
+            if not gaps.has_room(who, call, len(data)):
                 raise
-            kept = bytes(data)
-            again = partial(_store_kept, call, route, kept, read, ack, stored)
-            call.door.gaps.keep(who, read.seq_first, len(kept), call, again)
+        kept = bytes(data)
+        again = partial(_store_kept, call, route, kept, read, ack, stored)
+        gaps.keep(who, read.seq_first, len(kept), call, again)
     except REFUSALS as refusal:
         call.refuse(refusal)
     return None
@@ -132,9 +136,14 @@ def store(
     def written(appended: Appended) -> None:
         _settle(call, route, read, ack, sequencing, appended, stored)
 
+    def begin() -> None:
+        if sequencing.who is not _UNCHECKED:
+            call.door.gaps.begin(Producing(route.at, read.producer, read.epoch), call)
+
     if sequencing.last_offset >= 0:
         written(Appended(route.at, sequencing.last_offset, sequencing.last_offset + 1, -1, 0))
     elif len(data) > LARGE_BYTES and call.broker.knowledge.current:
+        begin()
         make = partial(_make_part, call, route, sequencing)
         return Storing(call, route, read, len(data), sequencing.skip, make, written)
     else:
@@ -143,6 +152,8 @@ def store(
         if admission is None:
             written(call.broker.log.append(route.at, memoryview(batches), facts, parted=True))
         else:
+            if not admission.ready:
+                begin()
             call.hold_until(
                 admission, lambda admitted: written(append_admitted(call, route, admitted))
             )
@@ -185,7 +196,7 @@ def _settle(
     else:
         call.after(sequencing.entered, lambda _: call.after(later, settled))
     if sequencing.who is not _UNCHECKED:
-        call.door.gaps.filled(Producing(route.at, read.producer, read.epoch))
+        call.door.gaps.filled(Producing(route.at, read.producer, read.epoch), call)
 
 
 def _make_part(
@@ -283,9 +294,14 @@ def check_sizes(route: Route, read: CursusFrame, ack: Ack) -> None:
         )
 
 
-def _sequencing(call: Call, route: Route, read: CursusFrame) -> Sequencing:
+def _is_checked(route: Route, read: CursusFrame) -> bool:
+    """Return whether the order of this batch is checked against its producer's earlier ones."""
     checked = read.idempotent or route.options.idempotent
-    if not checked or not read.producer or not read.seq_first:
+    return bool(checked and read.producer and read.seq_first)
+
+
+def _sequencing(call: Call, route: Route, read: CursusFrame) -> Sequencing:
+    if not _is_checked(route, read):
         return Sequencing()
     name = shown(read.producer.decode("utf-8", "replace"))
     if len(read.producer) > _NAME_BYTES_MAX:

@@ -123,6 +123,7 @@ class Storing:
         """Store nothing of it."""
         self._parts.clear()
         self.room.release()
+        self._call.finish()
 
     def _step(self, data: memoryview) -> None:
         if self._skip:

@@ -300,11 +300,17 @@ class Taking:
                 except RecordTooLarge:
                     self._offload(translate, bytes_max)
                     return
-                self._append(entry, translated)
+                waited = self._append(entry, translated)
             except BrokerError as refusal:
                 entry.refuse(refusal)
                 self._writing.arrived(entry)
+                waited = None
             self._left.pop()
+            if waited is not None:
+                if self._let_go is None:
+                    self._detach()
+                waited.then(lambda _: self._serve())
+                return
             yield
         if self._let_go is not None:
             self._let_go()
@@ -334,7 +340,8 @@ class Taking:
     def _detach(self) -> None:
         """Let the request outlive this turn: copy it, and let later requests wait."""
         self._let_go = self._writing.call.session.replies.hold()
-        self._data = memoryview(join_buffers(self._data))
+        if self._left:
+            self._data = memoryview(join_buffers(self._data))
         for entry, _ in self._left:
             self._writing.wait(entry)
 
@@ -365,13 +372,17 @@ class Taking:
 
 
 class Transforming:
-    """A request whose batches pass through SmartModules, one entry after the other."""
+    """A request whose batches pass through SmartModules, one entry after the other.
+
+    Later requests of the connection wait until all of them are appended or refused.
+    """
 
     def __init__(self, writing: Writing) -> None:
         self._writing = writing
         self._call = writing.call
         self._left: list[tuple[Entry, Sections]] = []
         self._chain: Chain | None = None
+        self._let_go = self._call.session.replies.hold()
 
     def start(self) -> None:
         """Open the batches: here if they are small, else on a lane."""
@@ -427,6 +438,8 @@ class Transforming:
             self._writing.arrived(entry)
         if self._left:
             self._begin()
+        else:
+            self._next()
 
     def _begin(self) -> None:
         modules = self._call.context.broker.smart_modules
@@ -438,6 +451,7 @@ class Transforming:
             )
         except BrokerError as refusal:
             self._refuse_all(transforms.chain_error(refusal))
+            self._next()
         else:
             chain.then(self._started)
 
@@ -468,11 +482,12 @@ class Transforming:
         self._next()
 
     def _next(self) -> None:
-        if self._chain is None:
-            return
         if not self._left:
-            self._chain.close()
+            if self._chain is not None:
+                self._chain.close()
+            self._let_go()
             return
+        assert self._chain is not None, "without one, all entries are refused"
         entry, found = self._left[0]
         run = self._chain.run([section for section, _ in found])
         run.then(partial(self._transformed, entry, found[0][1]))
@@ -485,8 +500,12 @@ class Transforming:
                 entry.error = transforms.runtime_error(done.failure)
             elif done.sections and entry.pending:
                 built = [transforms.log_batch_of(section, headers) for section in done.sections]
-                self._writing.append(entry, _joined(self._call.context.broker, entry.at, built))
-                self._next()
+                batches = _joined(self._call.context.broker, entry.at, built)
+                waited = self._writing.append(entry, batches)
+                if waited is None:
+                    self._next()
+                else:
+                    waited.then(lambda _: self._next())
                 return
         except BrokerError as refusal:
             entry.refuse(refusal)

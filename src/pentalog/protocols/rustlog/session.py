@@ -130,7 +130,8 @@ class RustLogSession:
         try:
             return None if self._asking.must_wait(request) else True
         except BrokerError as refusal:
-            self._writing.flush()
+            if not self._writing.flush():
+                return None
             self._line.refuse(self._dialect, request, refusal, None)
             return False
 
@@ -166,11 +167,13 @@ class RustLogSession:
         try:
             request = messages.decode(payload)
         except Invalid as flaw:
-            self._writing.flush()
+            if not self._writing.flush():
+                return False
             line.refuse(JSON, None, flaw, None)
             return True
         except NotJson as flaw:
-            self._writing.flush()
+            if not self._writing.flush():
+                return False
             line.refuse(JSON, None, flaw, None)
             self._end(f"a frame that is no JSON: {flaw}")
             return True
@@ -182,7 +185,8 @@ class RustLogSession:
         try:
             return self._writing.gather(request, len(payload))
         except REFUSALS as refusal:
-            self._writing.flush()
+            if not self._writing.flush():
+                return False
             line.refuse(JSON, request, refusal, None)
         return True
 
@@ -200,7 +204,8 @@ class RustLogSession:
         answer_empty(line, PACKED, request, at)
 
     def _refuse_frame(self, size: int) -> None:
-        self._writing.flush()
+        if not self._writing.flush():
+            return  # it is offered again after those before it
         self._context.metrics.request_errors += 1
         self._line.send(self._dialect.bad_frame(size, self._frame_bytes_max))
         self._end(f"a frame of {size} bytes; 1 to {self._frame_bytes_max} are accepted")

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.cursus_world import Client, CursusBroker, Message, batch, frame
+from tests.support.cursus_world import Client, CursusBroker, Message, batch, frame, numbered
 
 from pentalog.model.types import Partition
+from pentalog.protocols.cursus.gaps import PATIENCE_MS
 
 AT = Partition("orders", 0)
 LARGE = b"0123456789abcdef" * 20_000
@@ -112,3 +113,47 @@ def test_a_large_batch_of_which_a_part_is_refused_leaves_nothing(world: CursusBr
     answer = world.connect().publish(batch([*keyed, Message(b"no key")], acks="-1"))
     assert answer["status"] == "ERROR"
     assert world.log.marks(AT).end == 0
+
+
+@pytest.mark.parametrize("count", [1, 20], ids=["batch", "parts"])
+def test_messages_that_follow_those_on_a_lane_are_kept_until_they_are_stored(
+    world: CursusBroker, count: int
+) -> None:
+    first, second, third = (world.connect() for _ in range(3))
+    world.runtime.held_lanes.add("open")
+    sent = frame(numbered(*range(1, count + 1), payload=LARGE))
+    first.feed(sent)
+    for _ in range(50):
+        world.step()
+        first.feed(b"")
+    second.feed(frame(numbered(count + 1)))
+    third.feed(sent)
+    world.advance(3 * PATIENCE_MS)
+    assert [*second.frames(), *third.frames()] == []
+    world.runtime.held_lanes.clear()
+    last = [json.loads(*answers(world, each, 1))["last_offset"] for each in (first, second, third)]
+    assert last == [count - 1, count, count - 1]
+    assert world.log.marks(AT).end == count + 1
+
+
+def test_messages_that_follow_refused_ones_are_refused_in_time(world: CursusBroker) -> None:
+    world.topics.configure("orders", {"cleanup.policy": "compact"})
+    first, second = world.connect(), world.connect()
+    world.runtime.held_lanes.add("open")
+    first.feed(frame(numbered(1, payload=LARGE)))
+    second.feed(frame(numbered(2)))
+    world.runtime.held_lanes.clear()
+    assert "key" in json.loads(*answers(world, first, 1))["error"]
+    world.advance(PATIENCE_MS)
+    assert "must have seqNum 1" in json.loads(*answers(world, second, 1))["error"]
+
+
+def test_a_large_frame_whose_connection_is_closed_keeps_nothing_waiting(
+    world: CursusBroker,
+) -> None:
+    first, second = world.connect(), world.connect()
+    first.feed(frame(numbered(*range(1, 21), payload=LARGE)))
+    first.session.close()
+    second.feed(frame(numbered(1)))
+    world.advance(2 * PATIENCE_MS)
+    assert json.loads(*answers(world, second, 1))["last_offset"] == 0

@@ -90,3 +90,27 @@ def test_requests_for_several_partitions_keep_their_order(world: RustLogWorld) -
         peer.run()
     answers = peer.line.frames()
     assert [base_offset(answer) for answer in answers] == [0, 0, 1, 3]
+
+
+NO_REQUEST = text(type="Produce", topic="zipped")
+NO_TOPIC = text(type="Produce", topic="absent", partition=0, records=["eA=="])
+NO_JSON = struct.pack(">I", 3) + b"{no"
+NO_FRAME = struct.pack(">I", 0)
+
+
+@pytest.mark.parametrize("behind", [NO_REQUEST, NO_TOPIC, NO_JSON, NO_FRAME])
+def test_requests_that_are_tried_one_by_one_are_answered_before_a_refusal(
+    world: RustLogWorld, behind: bytes
+) -> None:
+    world.disk.broker.topics.configure("zipped", {"max.message.bytes": "100000"})
+    peer = world.connect()
+    peer.feed(in_json(LARGE[:80_000]) + in_json(LARGE[:160_000]) + in_json(b"small") + behind)
+    for _ in range(6):
+        peer.run()
+        peer.feed(b"")
+    first, second, third, fourth = (json.loads(reply) for reply in peer.line.frames())
+    assert first["base_offset"] == 0
+    assert "max.message.bytes" in str(second)
+    assert third["base_offset"] == 1
+    assert "base_offset" not in fourth
+    assert "max.message.bytes" not in str(fourth)
