@@ -455,15 +455,15 @@ class Connection(asyncio.BufferedProtocol):
         if self._stranger:
             self._make_space_for_login(wanted)
             return
-        size = buffer.size_for(
-            wanted, frame_bytes_max=self._door.config.frame_bytes_max + _FRAME_HEAD_BYTES
-        )
+        frame_bytes_max = self._door.config.frame_bytes_max + _FRAME_HEAD_BYTES
+        size = buffer.size_for(wanted, frame_bytes_max=frame_bytes_max)
+        frame_bytes = min(wanted, frame_bytes_max)
         if size <= buffer.size:
             _log.error("%s closed: its session is stuck on %d bytes", self.peer, len(buffer))
             self.abort()
-        elif not self._resize(size):
+        elif not self._resize(size, frame_bytes):
             self._pause(Pause.MEMORY)
-            self._door.limits.wait(self, lambda: self._retry_grow(size))
+            self._door.limits.wait(self, lambda: self._retry_grow(size, frame_bytes))
 
     def _make_space_for_login(self, wanted: int) -> None:
         """Make room for a frame of a client that has to log in first, if that is small."""
@@ -483,22 +483,22 @@ class Connection(asyncio.BufferedProtocol):
         limits.warn("login", f"{self.peer} closed: {flaw}")
         self.abort()
 
-    def _retry_grow(self, size: int) -> bool:
+    def _retry_grow(self, size: int, frame_bytes: int) -> bool:
         if self._outbox.ending:
             return True
-        if not self._resize(size):
+        if not self._resize(size, frame_bytes):
             return False
         self._resume(Pause.MEMORY)
         return True
 
-    def _resize(self, size: int) -> bool:
+    def _resize(self, size: int, frame_bytes: int = 0) -> bool:
         buffer, limits = self._buffer, self._door.limits
         if size == buffer.size:
             return True
         if size > buffer.size:
             if not limits.take(size - buffer.size):
                 return False
-            buffer.replace(size)
+            buffer.replace(size, frame_bytes)
             limits.grown.add(self)
             return True
         freed = buffer.size - size
