@@ -24,6 +24,7 @@ class ReceiveBuffer:
 
     def __init__(self) -> None:
         self.size = IDLE_BYTES
+        """What may be used; `_view` can be larger."""
         self._view = memoryview(bytearray(IDLE_BYTES))
         self._start = 0
         self._end = 0
@@ -34,7 +35,7 @@ class ReceiveBuffer:
     def space(self) -> memoryview:
         """Where the next read goes."""
         end = self._end
-        return self._view[end : end + _READ_BYTES_MAX]
+        return self._view[end : min(end + _READ_BYTES_MAX, self.size)]
 
     def content(self) -> memoryview:
         return self._view[self._start : self._end]
@@ -57,12 +58,20 @@ class ReceiveBuffer:
         goal = max(frame_bytes, min(2 * frame_bytes, KEPT_BYTES))
         return min(goal, max(BUSY_BYTES, _GROWTH * len(self)))
 
-    def replace(self, size: int) -> None:
-        """Move the content to new memory of `size` bytes."""
+    def replace(self, size: int, frame_bytes: int = 0) -> None:
+        """Move the content to new memory of `size` bytes.
+
+        For a large frame, addresses for all `frame_bytes` are reserved with the first memory over
+        `KEPT_BYTES`.  Later growth only moves the end of what may be used: to copy 64 MiB takes
+        longer than other clients may wait.
+        """
         held = len(self)
         assert held <= size, "what was received must fit"
+        if self.size < size <= len(self._view):
+            self.size = size
+            return
         # Pages are mapped as bytes arrive: zeros written here first would map all of them at once.
-        view = memoryview(new_buffer(size))
+        view = memoryview(new_buffer(max(size, frame_bytes) if size > KEPT_BYTES else size))
         view[:held] = self.content()
         self._view = view
         self.size = size

@@ -37,6 +37,8 @@ _MEMORY: Final = 0.75
 _LINGER_S: Final = 1.0
 _STRANGERS_SHARE: Final = 100
 """Clients that have not logged in, where they must, have a hundredth of what others have."""
+_PROGRESS_SHARE: Final = 100
+"""A frame that others wait for must grow by a hundredth of its memory between two sweeps."""
 _LOGIN_REPLY_BYTES: Final = 64 << 10
 _LOGIN_PLACES: Final = 4
 _DISCARD: Final = memoryview(bytearray(64 << 10))
@@ -45,7 +47,6 @@ _FRAME_HEAD_BYTES: Final = 4
 
 class Connection(asyncio.BufferedProtocol):
     __slots__ = (
-        "_block",
         "_buffer",
         "_cost_s",
         "_door",
@@ -67,6 +68,7 @@ class Connection(asyncio.BufferedProtocol):
         "_turned_away",
         "_turns",
         "_used_s",
+        "block",
         "known",
         "number",
         "peer",
@@ -80,7 +82,6 @@ class Connection(asyncio.BufferedProtocol):
     _buffer: ReceiveBuffer
 
     def __init__(self, door: Door) -> None:
-        self._block = ""
         self._door = door
         # Unknown: until its first read is served, it does not delay those known to ask for little.
         self._cost_s = _COSTLY_S * 1.01
@@ -100,6 +101,8 @@ class Connection(asyncio.BufferedProtocol):
         self._turned_away = False
         self._turns = door.turns
         self._used_s = 0.0
+        self.block = ""
+        """What counts as one address: memory and turns are shared by it."""
         self.known = Peer()
         self.number = 0
         self.peer = "?"
@@ -161,6 +164,7 @@ class Connection(asyncio.BufferedProtocol):
         name = transport.get_extra_info("peername") or ("unknown", 0)
         own = transport.get_extra_info("sockname") or ("127.0.0.1", 0)
         self.peer = str(Address(name[0], name[1]))
+        self.block = block_of(name[0])
         if not door.limits.admit(name[0], self, IDLE_BYTES):
             self._transport.abort()
             return
@@ -183,7 +187,6 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
             return
         self._host = name[0]
-        self._block = block_of(name[0])
         self._reached_at = own[0]
         self._buffer = ReceiveBuffer()
         self._outbox = outbox = self._make_outbox(way_out)
@@ -249,7 +252,7 @@ class Connection(asyncio.BufferedProtocol):
             totals=door.metrics,
             known=self.known,
             observation=door.observation,
-            slices=door.slices.of(self._block),
+            slices=door.slices.of(self.block),
         )
         try:
             self._session = door.endpoint.open(context, self._outbox)
@@ -263,7 +266,7 @@ class Connection(asyncio.BufferedProtocol):
         self._stranger = False
         limits = self._outbox_limits()
         self._outbox.allow(limits["memory_bytes_max"], limits["places_max"])
-        self._door.limits.settle_stranger(self._stranger_bytes)
+        self._door.limits.settle_stranger(self, self._stranger_bytes)
         self._stranger_bytes = 0
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -297,7 +300,7 @@ class Connection(asyncio.BufferedProtocol):
         self._peer_done = True
         if self._lingering is not None:
             return False
-        self._door.turns.do(self._take_leave, self._block)
+        self._door.turns.do(self._take_leave, self.block)
         return True  # the answers that are there still leave, then we close
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -312,7 +315,7 @@ class Connection(asyncio.BufferedProtocol):
         door.observation.gone(self)
         door.limits.forget(self)
         self._outbox.close()
-        door.limits.settle_stranger(self._stranger_bytes)
+        door.limits.settle_stranger(self, self._stranger_bytes)
         door.limits.dismiss(self, self._buffer.size)
         self._close_session()
 
@@ -331,13 +334,14 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.abort()
 
     def sweep(self, *, pressed: bool) -> bool:
-        moved = self.traffic.received_bytes != self._swept_bytes
+        moved_bytes = self.traffic.received_bytes - self._swept_bytes
         self._swept_bytes = self.traffic.received_bytes
-        if moved or self._outbox.ending:
+        if self._outbox.ending:
             return False
         if not len(self._buffer):
-            self._resize(IDLE_BYTES)
-        elif pressed:
+            if not moved_bytes:
+                self._resize(IDLE_BYTES)
+        elif pressed and moved_bytes < self._buffer.size // _PROGRESS_SHARE:
             self.evict()
             return True
         return False
@@ -345,7 +349,7 @@ class Connection(asyncio.BufferedProtocol):
     def evict(self) -> None:
         self._door.limits.warn(
             "stuck",
-            f"{self.peer} closed: it stopped in the middle of a frame and held "
+            f"{self.peer} closed: it stopped, or nearly, in the middle of a frame and held "
             f"{self._buffer.size} bytes of memory that others wait for",
         )
         self.abort()
@@ -393,7 +397,7 @@ class Connection(asyncio.BufferedProtocol):
         self._turn_bytes = 0
         self._turns = turns
         self._pause(Pause.TURN_OVER)
-        turns.wait(self._serve_late, self._block)
+        turns.wait(self._serve_late, self.block)
 
     def _serve(self) -> None:
         """Serve what was received until this connection's share of the turn is used up."""
@@ -455,15 +459,15 @@ class Connection(asyncio.BufferedProtocol):
         if self._stranger:
             self._make_space_for_login(wanted)
             return
-        size = buffer.size_for(
-            wanted, frame_bytes_max=self._door.config.frame_bytes_max + _FRAME_HEAD_BYTES
-        )
+        frame_bytes_max = self._door.config.frame_bytes_max + _FRAME_HEAD_BYTES
+        size = buffer.size_for(wanted, frame_bytes_max=frame_bytes_max)
+        frame_bytes = min(wanted, frame_bytes_max)
         if size <= buffer.size:
             _log.error("%s closed: its session is stuck on %d bytes", self.peer, len(buffer))
             self.abort()
-        elif not self._resize(size):
+        elif not self._resize(size, frame_bytes):
             self._pause(Pause.MEMORY)
-            self._door.limits.wait(self, lambda: self._retry_grow(size))
+            self._door.limits.wait(self, lambda: self._retry_grow(size, frame_bytes))
 
     def _make_space_for_login(self, wanted: int) -> None:
         """Make room for a frame of a client that has to log in first, if that is small."""
@@ -473,7 +477,7 @@ class Connection(asyncio.BufferedProtocol):
         grown = size - buffer.size
         if wanted > size_max or not grown:
             flaw = f"a frame of {wanted} bytes before its login; accepted are {size_max}"
-        elif not limits.take_for_stranger(grown):
+        elif not limits.take_for_stranger(self, grown, size_max):
             flaw = "clients that have not logged in hold all memory they may have"
         else:
             self._stranger_bytes += grown
@@ -483,31 +487,31 @@ class Connection(asyncio.BufferedProtocol):
         limits.warn("login", f"{self.peer} closed: {flaw}")
         self.abort()
 
-    def _retry_grow(self, size: int) -> bool:
+    def _retry_grow(self, size: int, frame_bytes: int) -> bool:
         if self._outbox.ending:
             return True
-        if not self._resize(size):
+        if not self._resize(size, frame_bytes):
             return False
         self._resume(Pause.MEMORY)
         return True
 
-    def _resize(self, size: int) -> bool:
+    def _resize(self, size: int, frame_bytes: int = 0) -> bool:
         buffer, limits = self._buffer, self._door.limits
         if size == buffer.size:
             return True
         if size > buffer.size:
-            if not limits.take(size - buffer.size):
+            if not limits.take(self, size - buffer.size):
                 return False
-            buffer.replace(size)
+            buffer.replace(size, frame_bytes)
             limits.grown.add(self)
             return True
         freed = buffer.size - size
         buffer.replace(size)
         if size <= IDLE_BYTES:
             limits.grown.discard(self)
-            limits.settle_stranger(self._stranger_bytes)
+            limits.settle_stranger(self, self._stranger_bytes)
             self._stranger_bytes = 0
-        limits.give_back(freed)
+        limits.give_back(self, freed)
         return True
 
     def _go_on(self) -> None:

@@ -8,12 +8,14 @@ import resource
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Final, Protocol
 
 from pentalog.config import Config
 from pentalog.metrics import Metrics
 from pentalog.runtime import Slices
 from pentalog.server.addresses import Addresses, block_of
+from pentalog.server.fair_memory import FairMemory
 
 _log = logging.getLogger("pentalog.server")
 
@@ -24,6 +26,8 @@ SPARE_FILES: Final = 256
 _FILES_PER_CONNECTION: Final = 2
 _STRANGERS_SHARE: Final = 100
 """Clients that have not logged in, where they must, have a hundredth of all receive memory."""
+_ASKED: Final = 64
+"""Addresses that wait for memory and are asked when some is given back."""
 _LOOKED_AT: Final = 64
 """Connections whose idleness is checked in one step."""
 
@@ -39,6 +43,10 @@ class Guest(Protocol):
 
     def evict(self) -> None:
         """Close, so that others can go on: all memory is held by those who wait for more."""
+
+    @property
+    def block(self) -> str:
+        """The address that its memory is charged to."""
 
     @property
     def standing(self) -> tuple[int, float]:
@@ -69,11 +77,12 @@ class Limits:
         self._leaving = 0
         """Connections that were closed for others and are not gone yet."""
         self._addresses: Addresses[Guest] = Addresses()
-        self._receive_bytes = 0
-        self._strangers_bytes = 0
+        self._memory = FairMemory()
+        self._strangers = FairMemory()
         self._looking = False
         self._stop_looking: Callable[[], None] = _nothing
-        self._waiting: deque[tuple[Guest, Callable[[], bool]]] = deque()
+        self._waiting: dict[str, deque[tuple[Guest, Callable[[], bool]]]] = {}
+        """By address: those that wait because of their own address delay no other."""
         self._freed = False
         self._warned: dict[str, tuple[float, int]] = {}
         self._sweep_timer: asyncio.TimerHandle | None = None
@@ -81,7 +90,7 @@ class Limits:
     @property
     def receive_bytes(self) -> int:
         """Receive memory of all connections."""
-        return self._receive_bytes
+        return self._memory.used_bytes
 
     def reconfigure(self, config: Config) -> None:
         """The broker's settings have changed; those who are connected stay."""
@@ -96,7 +105,7 @@ class Limits:
             flaw = f"connections_max={config.connections_max} are open"
         elif not self._has_place(self._possible) and not self.make_way(host):
             flaw = f"{self._possible} are open, for which this process may open files"
-        elif not self.take(receive_bytes):
+        elif not self._memory.take(block, receive_bytes, config.receive_bytes_max):
             flaw = f"receive_bytes_max={config.receive_bytes_max} are in use"
         else:
             self._connections += 1
@@ -129,8 +138,9 @@ class Limits:
     def forget(self, guest: Guest) -> None:
         """It has gone: it waits for nothing any more."""
         self.grown.discard(guest)
-        if self._waiting:
-            self._waiting = deque(entry for entry in self._waiting if entry[0] is not guest)
+        waiting = self._waiting.pop(guest.block, ())
+        if left := deque(entry for entry in waiting if entry[0] is not guest):
+            self._waiting[guest.block] = left
 
     def dismiss(self, guest: Guest, receive_bytes: int) -> None:
         """A connection that was admitted has gone."""
@@ -141,40 +151,45 @@ class Limits:
         else:
             self._addresses.discard(block, guest)
         self._metrics.connections_closed += 1
-        self.give_back(receive_bytes)
+        self.give_back(guest, receive_bytes)
 
-    def take_for_stranger(self, receive_bytes: int) -> bool:
+    def take_for_stranger(self, guest: Guest, receive_bytes: int, login_bytes_max: int) -> bool:
         """Take receive memory for a client that must log in first; `settle_stranger` ends it."""
         most = self._config.receive_bytes_max // _STRANGERS_SHARE
-        if self._strangers_bytes + receive_bytes > most or not self.take(receive_bytes):
+        if not self._strangers.take_fairly(guest.block, receive_bytes, most, login_bytes_max):
             return False
-        self._strangers_bytes += receive_bytes
-        return True
+        if self.take(guest, receive_bytes):
+            return True
+        self._strangers.give_back(guest.block, receive_bytes)
+        return False
 
-    def settle_stranger(self, receive_bytes: int) -> None:
+    def settle_stranger(self, guest: Guest, receive_bytes: int) -> None:
         """A client has logged in or gone: what it took counts as all other receive memory."""
-        self._strangers_bytes -= receive_bytes
+        self._strangers.give_back(guest.block, receive_bytes)
 
-    def take(self, receive_bytes: int) -> bool:
-        """Take receive memory, if there is any left."""
-        if self._receive_bytes + receive_bytes > self._config.receive_bytes_max:
-            return False
-        self._receive_bytes += receive_bytes
-        return True
+    def take(self, guest: Guest, receive_bytes: int) -> bool:
+        """Take receive memory, if there is any left that its address may have."""
+        most, frame_bytes = self._config.receive_bytes_max, self._config.frame_bytes_max
+        return self._memory.take_fairly(guest.block, receive_bytes, most, frame_bytes)
 
-    def give_back(self, receive_bytes: int) -> None:
-        self._receive_bytes -= receive_bytes
+    def give_back(self, guest: Guest, receive_bytes: int) -> None:
+        self._memory.give_back(guest.block, receive_bytes)
         self._freed = True
-        while self._waiting and self._waiting[0][1]():
-            self._waiting.popleft()
+        # Each address that is asked goes to the end; the others are asked when more is freed.
+        for block in tuple(islice(self._waiting, _ASKED)):
+            waiting = self._waiting.pop(block)
+            while waiting and waiting[0][1]():
+                waiting.popleft()
+            if waiting:
+                self._waiting[block] = waiting
 
     def wait(self, guest: Guest, retry: Callable[[], bool]) -> None:
         """Call `retry` when memory is given back, until it says it needs no more."""
-        self._waiting.append((guest, retry))
+        self._waiting.setdefault(guest.block, deque()).append((guest, retry))
         self.warn(
             "memory",
-            f"receive_bytes_max={self._config.receive_bytes_max} are in use: reading large "
-            "frames waits; raise it or lower frame_bytes_max",
+            f"of receive_bytes_max={self._config.receive_bytes_max} no more is left for "
+            f"{guest.block}: reading large frames waits; raise it or lower frame_bytes_max",
         )
 
     def warn(self, kind: str, text: str) -> None:
@@ -201,14 +216,17 @@ class Limits:
 
     def sweep(self) -> None:
         """Take back receive memory that lies idle; done every few seconds."""
-        waiting = {guest for guest, _ in self._waiting}
+        waiting = {guest for queue in self._waiting.values() for guest, _ in queue}
         pressed, self._freed = bool(waiting) and not self._freed, False
+        # An address that holds less than all that wait is not what they wait for.
+        least = min((self._memory.held(block) for block in self._waiting), default=0)
         for guest in tuple(self.grown - waiting):
             # One at a time: what it gives back may already let all the others go on.
-            if guest.sweep(pressed=pressed):
+            if guest.sweep(pressed=pressed and self._memory.held(guest.block) >= least):
                 return
         if pressed and not self.grown - waiting:
-            self._waiting[-1][0].evict()
+            heaviest = max(self._waiting, key=self._memory.held)
+            self._waiting[heaviest][-1][0].evict()
 
     def _sweep_due(self) -> None:
         self.start_sweeping()

@@ -176,7 +176,7 @@ class TlsConnection(Connection):
             self._handshake()
         else:
             self._pause(Pause.TURN_OVER)
-            self._door.costly_turns.wait(self._handshake_late, self._block)
+            self._door.costly_turns.wait(self._handshake_late, self.block)
 
     def eof_received(self) -> bool:
         if not self._plain and not self._shaken:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import socket
@@ -391,7 +392,7 @@ def test_those_who_wait_for_each_other_do_not_wait_for_ever(serve: Run) -> None:
         for _, writer in clients:
             writer.write(frame(b"E" + bytes(size))[:-1])
         limits = bench.listeners._limits
-        await until(lambda: len(limits._waiting) >= 3)
+        await until(lambda: sum(map(len, limits._waiting.values())) >= 3)
         held = limits.receive_bytes
         assert held <= 1_100_000
         # Each has a part of its frame and none has room for the rest.
@@ -403,6 +404,48 @@ def test_those_who_wait_for_each_other_do_not_wait_for_ever(serve: Run) -> None:
             writer.close()
 
     serve(test, receive_bytes_max=1_100_000)
+
+
+def test_one_address_cannot_hold_the_receive_memory_of_others(serve: Run) -> None:
+    size = 900_000
+
+    async def test(bench: Bench) -> None:
+        hogs = [await bench.connect() for _ in range(12)]
+        for _, writer in hogs:
+            writer.write(frame(b"E" + bytes(size))[:-1])
+        limits = bench.listeners._limits
+        await until(lambda: bool(limits._waiting))
+        assert limits.receive_bytes <= 5_100_000
+        # Of another address a frame is served at once, although the hogs wait in front of it.
+        reader, writer = await bench.connect("127.0.0.2")
+        writer.write(frame(b"E" + bytes(size)))
+        assert len(await read_frame(reader)) == size
+        for _, one in (*hogs, (reader, writer)):
+            one.close()
+        await until(lambda: limits.receive_bytes == 0)
+
+    serve(test, receive_bytes_max=10_000_000, frame_bytes_max=1_000_000)
+
+
+def test_a_frame_that_drips_loses_to_those_who_wait(serve: Run) -> None:
+    async def test(bench: Bench) -> None:
+        stuck_reader, stuck = await bench.connect()
+        stuck.write(frame(b"E" + bytes(900_000))[:800_000])
+        await until(lambda: bench.traffic.received_bytes == 800_000)
+        wish = asyncio.ensure_future(ask(bench, b"E" + bytes(900_000)))
+        limits = bench.listeners._limits
+        await until(lambda: bool(limits._waiting))
+        for _ in range(4):
+            if bench.metrics.connections_closed == 0:
+                stuck.write(b"\0")
+            await asyncio.sleep(0.05)
+            limits.sweep()
+        assert [len(answer) for answer in await wish] == [900_000]
+        with contextlib.suppress(ConnectionResetError):
+            assert await stuck_reader.read() == b""
+        stuck.close()
+
+    serve(test, receive_bytes_max=1_500_000)
 
 
 def test_a_busy_connection_yields_to_others(serve: Run) -> None:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pentalog.server.buffer import BUSY_BYTES, IDLE_BYTES, ReceiveBuffer
+from pentalog.server.buffer import BUSY_BYTES, IDLE_BYTES, KEPT_BYTES, ReceiveBuffer
 
 FRAME_MAX = 100 << 20
 
@@ -92,3 +92,21 @@ def test_reads_are_bounded() -> None:
     buffer = ReceiveBuffer()
     buffer.replace(4 << 20)
     assert len(buffer.space()) == 512 << 10
+
+
+def test_a_large_frame_is_not_copied_again_as_it_grows() -> None:
+    frame = 40 << 20
+    buffer = ReceiveBuffer()
+    memory: list[int] = []
+    while len(buffer) < frame:
+        size = buffer.size_for(frame, frame_bytes_max=FRAME_MAX)
+        if buffer.stuffed and size > buffer.size:
+            held = len(buffer)
+            before = buffer.content().obj
+            buffer.replace(size, frame)
+            if buffer.content().obj is not before:
+                memory.append(held)
+        assert len(buffer.space()) <= buffer.size - len(buffer)
+        buffer.received(len(buffer.space()))
+    assert max(memory) <= KEPT_BYTES
+    assert buffer.size == frame

@@ -170,7 +170,7 @@ def test_frames_before_a_login_are_small(serve: Run) -> None:
         stranger.close()
         assert bench.served == 3
         await until(lambda: bench.metrics.connections_closed == 2)
-        assert bench.listeners._limits._strangers_bytes == 0
+        assert bench.listeners._limits._strangers.used_bytes == 0
 
     serve(test, endpoint=LOGIN)
 
@@ -190,7 +190,7 @@ def test_clients_before_their_login_share_little_memory(serve: Run) -> None:
         for _, one in (*strangers, (reader, writer)):
             one.close()
         await until(lambda: bench.metrics.connections_closed == 7)
-        assert bench.listeners._limits._strangers_bytes == 0
+        assert bench.listeners._limits._strangers.used_bytes == 0
 
     serve(test, endpoint=LOGIN, receive_bytes_max=8 << 20, frame_bytes_max=1 << 20)
 
