@@ -21,7 +21,7 @@ from pentalog.broker.windows import Window
 from pentalog.model.errors import TransactionState
 from pentalog.model.later import Later
 from pentalog.model.types import Ack, Horizon
-from pentalog.protocols.blipmq import session as blipmq_session
+from pentalog.protocols.blipmq import publishing as blipmq_publishing
 from pentalog.protocols.cursus import lookups as cursus_lookups
 from pentalog.protocols.cursus import records as cursus_records
 from pentalog.protocols.cursus.staging import Staging
@@ -181,7 +181,7 @@ def leases_settled_by_restart(stack: ExitStack) -> None:
 
 @_fault("a PONG does not wait until messages of quality 1 are durable")
 def pong_before_sync(stack: ExitStack) -> None:
-    patch(stack, blipmq_session, "Ack", SimpleNamespace(DURABLE=Ack.WRITTEN))
+    patch(stack, blipmq_publishing, "Ack", SimpleNamespace(DURABLE=Ack.WRITTEN))
 
 
 @_fault("a subscription is confirmed before it is in the state file")
