@@ -137,6 +137,8 @@ class BlipmqSession:
             # A large frame came together with the login: it is looked at once more.
             replies.mute(_PAUSE_MS)
             return split.used
+        if split.refused and replies.full:
+            return split.used  # it is refused after those before it, some of which may wait
         if split.refused:
             self._violation(split.refused)
             return len(data)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from pentalog.kernels import CursusFrame, Facts, cursus_cut
-from pentalog.model.errors import BrokerError, RecordTooLarge
+from pentalog.model.errors import BrokerError, RecordTooLarge, TopicNotFound
 from pentalog.model.later import Later
 from pentalog.model.settings import LogSettings
 from pentalog.model.types import Appended
@@ -145,8 +145,11 @@ class Storing:
         self._done += taken
 
     def _append(self) -> Iterator[None]:
-        log = self._call.broker.log
+        log, topics = self._call.broker.log, self._call.broker.topics
+        topic = topics.get(self._route.at.topic)
         while self._admitted:
+            if topics.get(topic.name).topic_id != topic.topic_id:
+                raise TopicNotFound(f"{topic.name} was deleted")  # with the parts before this one
             batches, facts, opened = self._admitted.pop()
             self._last = log.append(self._route.at, batches, facts, parted=True, opened=opened)
             yield

@@ -82,3 +82,15 @@ def test_what_the_topic_refuses_is_answered_in_its_place(broker: BlipBroker) -> 
     broker.runtime.step()
     assert client.take() == frame(PONG, 1) or answer.endswith(frame(PONG, 1))
     assert values(broker) == []
+
+
+def test_a_large_message_before_bytes_that_are_no_frame_is_published(broker: BlipBroker) -> None:
+    broker.topic("large", max_message_bytes="16000000")
+    client = broker.client()
+    message = bytes(5 << 20)
+    client.feed(frame(3, 4, b"\1\0\5large" + message) + frame(99, 5))
+    for _ in range(4):
+        broker.runtime.step()
+        client.feed(b"")
+    assert [record.value for _, record in broker.records(Partition("large", 0))] == [message]
+    assert client.ended

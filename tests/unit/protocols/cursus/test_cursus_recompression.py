@@ -6,11 +6,12 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.cursus_world import Client, CursusBroker, Message, batch, frame, numbered
 
-from pentalog.model.types import Partition
+from pentalog.model.types import Appended, Partition
 from pentalog.protocols.cursus.gaps import PATIENCE_MS
 
 AT = Partition("orders", 0)
@@ -157,3 +158,26 @@ def test_a_large_frame_whose_connection_is_closed_keeps_nothing_waiting(
     second.feed(frame(numbered(1)))
     world.advance(2 * PATIENCE_MS)
     assert json.loads(*answers(world, second, 1))["last_offset"] == 0
+
+
+def test_a_topic_that_is_created_again_does_not_get_the_rest_of_a_large_frame(
+    world: CursusBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, other = world.connect(), world.connect()
+    append, parts = world.log.append, 0
+
+    def append_part(*arguments: Any, **options: Any) -> Appended:
+        nonlocal parts
+        parts += 1
+        appended = append(*arguments, **options)
+        if parts == 1:  # as another client may do between two turns
+            other.text("DELETE topic=orders")
+            other.text("CREATE topic=orders partitions=1")
+        return appended
+
+    monkeypatch.setattr(world.log, "append", append_part)
+    client.feed(frame(batch([Message(LARGE)] * 20, acks="-1")))
+    (answer,) = answers(world, client, 1)
+    assert parts == 1
+    assert "error" in json.loads(answer)
+    assert world.log.marks(AT).end == 0

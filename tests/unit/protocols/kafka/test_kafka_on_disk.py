@@ -15,6 +15,8 @@ from kafka_world import answer_of, records
 from pentalog import kernels
 from pentalog.broker.port import TopicSpec
 from pentalog.model import batch
+from pentalog.model.types import Partition, Record
+from pentalog.protocols.kafka.errors import ErrorCode
 
 NO_TIME = timedelta(0)
 
@@ -131,3 +133,29 @@ def test_more_copies_than_there_are_cannot_be_waited_for(
     broker.topics.configure("copies", {"min.insync.replicas": "1"})
     one = produced(connection, 9, produce(9, parts, acks=-1))
     assert (one.error_code, one.base_offset) == (0, 1)
+
+
+@pytest.mark.parametrize("count", [1, 2, 20], ids=["run", "several", "many"])
+def test_a_batch_on_a_lane_is_not_written_to_another_topic_of_its_name(
+    broker: DiskBroker, count: int
+) -> None:
+    zipped = {"compression.type": "gzip"}
+    spec = TopicSpec(name="zipped", partitions=count, settings=zipped)
+    topic_id = broker.topics.create(spec).topic_id
+    broker.runtime.run()
+    connection = Connection(broker)
+    broker.runtime.held_lanes.add("open")
+    large = batch.build([Record(bytes(500_000))], timestamp_ms=1_700_000_000_000)
+    connection.feed(produce(13, [(topic_id, index, large) for index in range(count)]))
+    connection.run()
+    assert connection.line.frames() == []
+    broker.topics.delete("zipped")
+    broker.topics.create(spec)
+    broker.runtime.release()
+    connection.run()
+    (answer,) = connection.line.frames()
+    answered = answer_of(0, 13, answer).responses
+    codes = [part.error_code for topic in answered for part in topic.partition_responses]
+    assert codes == [int(ErrorCode.unknown_topic_id)] * count
+    log = broker.broker.log
+    assert not any(log.marks(Partition("zipped", index)).end for index in range(count))

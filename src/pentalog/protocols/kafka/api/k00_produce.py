@@ -80,7 +80,7 @@ def serve_run(
             admission = log.admission(at, batches, facts)
         if admission is not None:
             if not admission.ready:
-                _Serving([run], data, log, door, line, access).wait(at, admission)
+                _Serving([run], data, log, door, line, access).wait(admission)
                 return True
             batches, facts, opened = admission.value
         appended = log.append(at, batches, facts, opened=opened)
@@ -171,7 +171,7 @@ class _Serving:
                 admission = self._log.admission(at, batches, facts)
                 if admission is not None:
                     if not admission.ready:
-                        self.wait(at, admission)
+                        self.wait(admission)
                         return True
                     batches, facts, opened = admission.value
                 appended = self._log.append(at, batches, facts, opened=opened)
@@ -186,7 +186,7 @@ class _Serving:
             self._let_go()
         return True
 
-    def wait(self, at: Partition, admission: Later[Admitted]) -> None:
+    def wait(self, admission: Later[Admitted]) -> None:
         """Go on when the batches of the first run are opened; the receive buffer is not kept."""
         if self._let_go is None:
             self._let_go = self._line.hold()
@@ -198,12 +198,14 @@ class _Serving:
             ]
         acks = self._runs[0].acks
         line = self._line if acks == 0 else KeptLine(self._line.place(), self._line)
-        admission.then(lambda admitted: self._go_on(at, admitted, line))
+        admission.then(lambda admitted: self._go_on(admitted, line))
 
-    def _go_on(self, at: Partition, admitted: Later[Admitted], line: Line) -> None:
+    def _go_on(self, admitted: Later[Admitted], line: Line) -> None:
         run = self._runs[0]
         alive = True
         try:
+            # Again: its topic may have been deleted meanwhile, and created under another id.
+            at = _target(run, self._door, self._access)
             batches, facts, opened = admitted.value
             appended = self._log.append(at, batches, facts, opened=opened)
         except REFUSALS as refused:
@@ -537,12 +539,13 @@ class Ready(NamedTuple):
 class Waiting(NamedTuple):
     """Batches that are being opened."""
 
-    at: Partition
+    find: Callable[[], Partition]
+    """Finds the partition again: its topic may be deleted meanwhile, and created by another id."""
     ack: Ack
     admission: Later[Admitted]
 
     def ready(self, admitted: Admitted) -> Ready:
-        return Ready(self.at, self.ack, *admitted)
+        return Ready(self.find(), self.ack, *admitted)
 
 
 def _copied(batches: memoryview | None) -> memoryview | None:
@@ -554,7 +557,8 @@ def _admission(call: Call, acks: int, name: bytes, part: Part) -> Ready | Waitin
     if ack is None:
         raise _invalid_acks(acks)
     by_id = call.version >= _BY_ID
-    at = find(call.access, call.door, name, part.number, Operation.WRITE, by_id=by_id)
+    again = partial(find, call.access, call.door, name, part.number, Operation.WRITE, by_id=by_id)
+    at = again()
     if ack is Ack.DURABLE:
         call.door.routes.check_copies(at)
     batches = part.batches if part.batches is not None else memoryview(b"")
@@ -562,8 +566,9 @@ def _admission(call: Call, acks: int, name: bytes, part: Part) -> Ready | Waitin
     admission = call.context.broker.log.admission(at, batches, facts)
     if admission is None:
         return Ready(at, ack, batches, facts)
-    waiting = Waiting(at, ack, admission)
-    return waiting.ready(admission.value) if admission.ready else waiting
+    if admission.ready:
+        return Ready(at, ack, *admission.value)
+    return Waiting(again, ack, admission)
 
 
 def _admit(call: Call, name: str, who: Identity, at: Partition) -> None:
