@@ -188,8 +188,10 @@ def pong_before_sync(stack: ExitStack) -> None:
 def subscription_confirmed_early(stack: ExitStack) -> None:
     opening = LocalSubscriptions.open
 
-    def confirm(every: LocalSubscriptions, topic: str, *, leased: bool, owner: str) -> Later[int]:
-        opening(every, topic, leased=leased, owner=owner)
+    def confirm(
+        every: LocalSubscriptions, topic: str, *, leased: bool, owner: str, charged: str = ""
+    ) -> Later[int]:
+        opening(every, topic, leased=leased, owner=owner, charged=charged)
         return Later.now(every._next_id - 1)
 
     patch(stack, LocalSubscriptions, "open", confirm)
