@@ -592,11 +592,6 @@ class PartitionLog:
         self.notify()
         self.close()
 
-    def stop(self) -> None:
-        """Close for good: from now on the directory may belong to another process."""
-        self.failed = self.failed or f"{self.name} is closed: the broker has stopped"
-        self.close()
-
     def close(self) -> None:
         for segment in self.segments:
             segment.close()

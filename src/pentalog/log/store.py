@@ -360,7 +360,7 @@ class Store:
             self.files.replace_text(path, checkpoints.clean_stop_text(stops))
         self._publish()
         for partition in partitions:
-            partition.stop()
+            _stop(partition)
         self.journal.close()
         self._lock = None
 
@@ -371,7 +371,7 @@ class Store:
             if timer is not None:
                 timer.cancel()
         for partition in self._partitions.values():
-            partition.stop()
+            _stop(partition)
         self.journal.close()
         self._lock = None
 
@@ -582,3 +582,9 @@ def _checkpointed(partition: PartitionLog, offset: int) -> Checkpointed:
 def _ignore_outcome(_: None, error: BaseException | None) -> None:
     if error is not None:
         log.warning("cannot remove the files of a deleted partition: %s", error)
+
+
+def _stop(partition: PartitionLog) -> None:
+    """Close a partition for good: from now on its directory may belong to another process."""
+    partition.failed = partition.failed or f"{partition.name} is closed: the broker has stopped"
+    partition.close()

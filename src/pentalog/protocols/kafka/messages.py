@@ -291,6 +291,23 @@ class KeptLine:
         return self._line.hold()
 
 
+def hold_line(line: Line, *, answers: bool) -> Callable[[], None]:
+    """Let later requests wait until the returned function is called.
+
+    A request that `answers` keeps a place itself; the others get one, for a clean stop to wait for.
+    """
+    let_go = line.hold()
+    if answers:
+        return let_go
+    place = line.place()
+
+    def release() -> None:
+        place.fill()
+        let_go()
+
+    return release
+
+
 @dataclass(frozen=True, slots=True)
 class CallPlace:
     """A kept place that knows how to write the answer."""

@@ -159,3 +159,23 @@ def test_a_batch_on_a_lane_is_not_written_to_another_topic_of_its_name(
     assert codes == [int(ErrorCode.unknown_topic_id)] * count
     log = broker.broker.log
     assert not any(log.marks(Partition("zipped", index)).end for index in range(count))
+
+
+@pytest.mark.parametrize("count", [1, 2], ids=["run", "several"])
+def test_a_stop_waits_for_a_batch_on_a_lane_that_is_not_answered(
+    broker: DiskBroker, count: int
+) -> None:
+    spec = TopicSpec(name="zipped", partitions=count, settings={"compression.type": "gzip"})
+    broker.topics.create(spec)
+    broker.runtime.run()
+    connection = Connection(broker)
+    broker.runtime.held_lanes.add("open")
+    large = batch.build([Record(bytes(500_000))], timestamp_ms=1_700_000_000_000)
+    connection.feed(produce(9, [("zipped", index, large) for index in range(count)], acks=0))
+    connection.run()
+    assert connection.line.waiting == 1
+    broker.runtime.release()
+    connection.run()
+    assert connection.line.waiting == 0
+    assert connection.line.frames() == []
+    assert broker.broker.log.marks(Partition("zipped", count - 1)).end == 1

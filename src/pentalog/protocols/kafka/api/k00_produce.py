@@ -35,7 +35,7 @@ from pentalog.protocols.kafka.authorization import demand, find
 from pentalog.protocols.kafka.codec import uvarint
 from pentalog.protocols.kafka.entities import exhaust
 from pentalog.protocols.kafka.errors import REFUSALS, Denied, ErrorCode, Refused, code_of
-from pentalog.protocols.kafka.messages import Api, Call, KeptLine, Line, Steps
+from pentalog.protocols.kafka.messages import Api, Call, KeptLine, Line, Steps, hold_line
 from pentalog.protocols.kafka.produce_requests import (
     PARTS_AT_ONCE,
     Many,
@@ -189,7 +189,7 @@ class _Serving:
     def wait(self, admission: Later[Admitted]) -> None:
         """Go on when the batches of the first run are opened; the receive buffer is not kept."""
         if self._let_go is None:
-            self._let_go = self._line.hold()
+            self._let_go = hold_line(self._line, answers=self._runs[0].acks != 0)
             first, last = self._runs[0], self._runs[-1]
             self._data = memoryview(join_buffers(self._data[first.start : last.end]))
             base = first.start
@@ -491,7 +491,7 @@ class _Parts:
         """Go on when a batch is opened; of those behind it the receive buffer is not kept."""
         if self._let_go is None:
             line = self._call.line
-            self._let_go = line.hold()
+            self._let_go = hold_line(line, answers=self._acks != 0)
             if self._acks != 0:
                 self._call.line = KeptLine(line.place(), line)
             self._left = [
