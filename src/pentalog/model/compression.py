@@ -101,7 +101,10 @@ def opened(codec: int, data: Buffer, *, bytes_max: int) -> Iterator[memoryview]:
     elif codec not in _OPEN:
         raise UnsupportedFormat(_unknown(codec))
     else:
-        room = _rooms.pop() if _rooms else bytearray(_ROOM_BYTES)
+        try:
+            room = _rooms.pop()
+        except IndexError:
+            room = bytearray(_ROOM_BYTES)
         try:
             with _open_growing(codec, view, room, bytes_max) as content:
                 yield content
