@@ -139,6 +139,7 @@ class FluvioClients(ProtocolClients):
         now_ms = self.world.clock.now_ms()
         # Imitations are to lie in the files as they are.
         codec = 0 if self.world.settings.hostile else random.choice((0, 0, 0, 1, 3))
+        codec = codec if life.codec is None else life.codec
         sent = self.world.judge.send(life, index, items, acks=-1 if durable else 1, now_ms=now_ms)
         pairs = [(item.key, item.value or b"") for item in items]
         return sent, fluvio_wire.batch(pairs, now_ms, codec)

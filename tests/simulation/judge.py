@@ -138,6 +138,8 @@ class TopicLife:
     """Its deletion was begun."""
     sourced: bool = False
     """It holds event streams: it must not be trimmed."""
+    codec: int | None = None
+    """What it recompresses batches to; Fluvio clients must send them so."""
     partitions_first: int = 0
     """When it was created: its event streams stay in these."""
     models: dict[int, PartitionModel] = field(default_factory=dict)

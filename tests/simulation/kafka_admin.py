@@ -9,6 +9,7 @@ from tests.simulation import kafka_wire
 from tests.simulation.judge import ANYWHERE, Being, TopicLife
 
 from pentalog.clients.kafka.messages import ms
+from pentalog.model.compression import CODECS
 
 if TYPE_CHECKING:
     from tests.simulation.kafka import KafkaClients
@@ -74,6 +75,8 @@ class Administrator:
             configs["retention.ms"] = str(RETENTION_MS)
         elif retention:
             configs["retention.bytes"] = str(2 * self._world.settings.segment_bytes)
+        if self._world.settings.lanes and random.random() < 0.4:
+            configs["compression.type"] = random.choice(CODECS)
         if random.random() < 0.1:
             configs["flush.messages"] = "1"
         if random.random() < 0.1:
@@ -90,6 +93,8 @@ class Administrator:
             retention_ms=RETENTION_MS if by_age else 0,
             tombstones_ms=TOMBSTONES_MS,
         )
+        if "compression.type" in configs:
+            life.codec = CODECS.index(configs["compression.type"])
         topic = {
             "name": name,
             "num_partitions": partitions,

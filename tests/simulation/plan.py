@@ -52,6 +52,8 @@ class Settings:
     """Share of topics whose records are deleted by their age."""
     short_reads: bool
     """The broker reads little at once: its reads end in the middle of segments."""
+    lanes: bool
+    """Batches of any size are opened on lanes, and some topics recompress them."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +206,7 @@ _ENDINGS: Final = ("kill", "kill", "cut", "cut", "cut", "stop", "stop+cut", "evi
 
 def plan(seed: int, *, lives: int | None = None, length: int | None = None) -> Plan:
     random = Random(f"plan {seed}")
-    settings = _settings(random)
+    settings = _settings(random, seed)
     weights = dict(_WEIGHTS)
     for protocol in random.sample(sorted(_PROTOCOLS), random.choice((0, 1, 2, 2, 3))):
         weights |= _PROTOCOLS[protocol]
@@ -256,7 +258,7 @@ def plan(seed: int, *, lives: int | None = None, length: int | None = None) -> P
     return Plan(seed, settings, planned)
 
 
-def _settings(random: Random) -> Settings:
+def _settings(random: Random, seed: int) -> Settings:
     return Settings(
         flush_interval_ms=random.choice((10, 100, 100, 1000, 0)),
         segment_bytes=random.choice((1024, 2048, 4096, 8192, 16384)),
@@ -273,4 +275,6 @@ def _settings(random: Random) -> Settings:
         patience=random.choice((0.1, 0.5, 0.9)),
         aging=0.1,
         short_reads=random.random() < 0.4,
+        # Drawn apart: what a seed meant before is what it means now.
+        lanes=Random(f"lanes {seed}").random() < 0.3,
     )

@@ -13,7 +13,7 @@ import secrets
 import traceback
 import uuid
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -40,6 +40,7 @@ from tests.simulation.wire import Connection, Lost, Reply
 
 from pentalog.app import ENDPOINTS
 from pentalog.broker import aggregates, dead_letters, derived_topics, subscriptions
+from pentalog.broker import log as broker_log
 from pentalog.broker.local import LocalBroker
 from pentalog.broker.security import Access
 from pentalog.config import Config
@@ -48,6 +49,11 @@ from pentalog.log.directories import StoreError
 from pentalog.metrics import Metrics
 from pentalog.model.errors import BrokerError
 from pentalog.model.later import Later
+from pentalog.protocols.blipmq import publishing as blipmq_publishing
+from pentalog.protocols.cursus import publishing as cursus_publishing
+from pentalog.protocols.fluvio import produce as fluvio_produce
+from pentalog.protocols.kafka.api import k00_produce
+from pentalog.protocols.rustlog import records as rustlog_records
 from pentalog.session import Address, Context
 
 _DATA: Final = Path("/data")
@@ -68,6 +74,15 @@ _READS: Final = (
     (windows, "WINDOW_BYTES", 2000),
 )
 """How much the broker reads at once, where it reads little."""
+_LANES: Final = (
+    (broker_log, "ADMITTED_AT_ONCE_BYTES", 300),
+    (k00_produce, "ADMISSION_BYTES_MIN", 100),
+    (rustlog_records, "ADMISSION_BYTES_MIN", 100),
+    (cursus_publishing, "ADMISSION_BYTES_MIN", 100),
+    (blipmq_publishing, "ADMISSION_BYTES_MIN", 100),
+    (fluvio_produce, "_INLINE_BYTES_MAX", 300),
+)
+"""What the broker opens at once, where it opens nearly everything on a lane."""
 _PATIENCE_MS: Final = 120_000
 """A request that has no answer after this long has none."""
 
@@ -173,7 +188,8 @@ class World:
             mock.patch.object(secrets, "token_bytes", ids.randbytes),
             mock.patch.object(journal, "SIZE_MIN", 20 << 10),
             mock.patch.object(flusher, "_JOURNAL_PAYS_AFTER", self.settings.journal_pays_after),
-            _short_reads() if self.settings.short_reads else contextlib.nullcontext(),
+            _sizes(_READS) if self.settings.short_reads else contextlib.nullcontext(),
+            _sizes(_LANES) if self.settings.lanes else contextlib.nullcontext(),
             _logs_of(self),
         ):
             try:
@@ -539,9 +555,10 @@ def _last_lines(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def _short_reads() -> Iterator[None]:
+def _sizes(sizes: Iterable[tuple[Any, str, int]]) -> Iterator[None]:
+    """Give constants of the broker other values."""
     with contextlib.ExitStack() as stack:
-        for owner, name, size in _READS:
+        for owner, name, size in sizes:
             stack.enter_context(mock.patch.object(owner, name, size))
         yield
 
