@@ -102,7 +102,6 @@ class Connection(asyncio.BufferedProtocol):
         self._turns = door.turns
         self._used_s = 0.0
         self.block = ""
-        """What counts as one address: memory and turns are shared by it."""
         self.known = Peer()
         self.number = 0
         self.peer = "?"
@@ -459,9 +458,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._stranger:
             self._make_space_for_login(wanted)
             return
-        frame_bytes_max = self._door.config.frame_bytes_max + _FRAME_HEAD_BYTES
-        size = buffer.size_for(wanted, frame_bytes_max=frame_bytes_max)
-        frame_bytes = min(wanted, frame_bytes_max)
+        frame_bytes = min(wanted, self._door.config.frame_bytes_max + _FRAME_HEAD_BYTES)
+        size = buffer.size_for(frame_bytes, frame_bytes_max=frame_bytes)
         if size <= buffer.size:
             _log.error("%s closed: its session is stuck on %d bytes", self.peer, len(buffer))
             self.abort()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from pentalog.kernels import new_buffer
 from pentalog.model.errors import BrokerError
 from pentalog.protocols.cursus import frames
 from pentalog.protocols.cursus.compression import Algorithm, open_frame, opened_bytes_max
@@ -17,6 +18,23 @@ if TYPE_CHECKING:
     from pentalog.protocols.cursus.workroom import Reservation
 
 LANE: Final = "cursus-open"
+_COPIED_BYTES: Final = 2 << 20
+"""Copied in one turn: to copy 60 MiB at once takes longer than other clients may wait."""
+
+
+class Copying:
+    """A copy of a compressed frame, made in parts; the frame is offered again for each."""
+
+    def __init__(self, algorithm: Algorithm, size: int) -> None:
+        self.algorithm = algorithm
+        self.data = new_buffer(size)
+        self._end = 0
+
+    def step(self, data: memoryview) -> bool:
+        """Copy a part; True if that was the last one."""
+        start, self._end = self._end, min(self._end + _COPIED_BYTES, len(data))
+        memoryview(self.data)[start : self._end] = data[start : self._end]
+        return self._end == len(data)
 
 
 class Aside:

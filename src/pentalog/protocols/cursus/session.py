@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 from pentalog.broker.port import Waiting
 from pentalog.broker.security import ANONYMOUS
 from pentalog.kernels import CursusFrame, read_cursus
-from pentalog.model.buffers import join_buffers
 from pentalog.model.errors import BrokerError, RecordTooLarge
 from pentalog.protocols.cursus import frames, opening, ownership, publishing, records, rights
 from pentalog.protocols.cursus.calls import Call
@@ -79,6 +78,8 @@ class CursusSession:
         """Memory of the command that is to be offered again."""
         self._storing: Storing | None = None
         """The large frame that is being stored."""
+        self._copying: opening.Copying | None = None
+        """The compressed frame that is being copied, to be opened."""
         self._holds = 0
         self._release: Callable[[], None] = _nothing
         self._frame_bytes_max = min(frames.FRAME_BYTES_MAX, context.config.frame_bytes_max)
@@ -138,6 +139,7 @@ class CursusSession:
         if self._storing is not None:
             self._storing.abandon()
             self._storing = None
+        self._copying = None
         if self.stream is not None:
             self.stream.drop()
         for room in (*self.rooms.values(), *filter(None, [self._room])):
@@ -178,6 +180,8 @@ class CursusSession:
         """Serve a frame; False if it is to be offered again: something must be known first."""
         if self._storing is not None:
             return self._store_on(self._storing, data)
+        if self._copying is not None:
+            return self._copy_on(self._copying, data)
         call = Call(self, _BATCH)
         try:
             if not data:
@@ -210,7 +214,8 @@ class CursusSession:
             if stranger:
                 self.refuse_batch(call, refusal)
             else:
-                opening.Aside(self, call).open(algorithm, join_buffers(data))
+                self._copying = opening.Copying(algorithm, len(data))
+                return self._copy_on(self._copying, data)
             return True
         except REFUSALS as refusal:
             # Clients compress nothing but batches.
@@ -255,6 +260,16 @@ class CursusSession:
             # In a later turn: others are served between the parts.
             self.context.runtime.soon(self.hold())
         return False
+
+    def _copy_on(self, copying: opening.Copying, data: memoryview) -> bool:
+        """Copy a part of a compressed frame; once it is whole, open it on another thread."""
+        if not copying.step(data):
+            # In a later turn: others are served between the parts.
+            self.context.runtime.soon(self.hold())
+            return False
+        self._copying = None
+        opening.Aside(self, Call(self, _BATCH)).open(copying.algorithm, copying.data)
+        return True
 
     def take_storing(self) -> Storing | None:
         """Return the large frame that is being stored, for a caller that continues."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import random
 import struct
 import zlib
 from pathlib import Path
@@ -130,6 +131,24 @@ def test_a_snappy_block_that_begins_like_a_batch(client: Client) -> None:
     assert block[:2] == b"\xba\x7c"
     assert client.publish(block)["status"] == "OK"
     assert client.read("CONSUME orders 0 0")[0].payload == b"x" * room
+
+
+@pytest.mark.parametrize("name", ["lz4", "snappy"])
+def test_a_large_compressed_frame_is_copied_in_parts(client: Client, name: str) -> None:
+    noise = random.Random(name).randbytes(7 << 20)
+    body = frame(COMPRESSED[name](batch([Message(noise)])))
+    client.feed(body)
+    parts = 1
+    while client._left:
+        assert client._left == body
+        client.broker.step()
+        client.feed(b"")
+        parts += 1
+    assert parts > 1
+    client.broker.step()
+    (answer,) = client.frames()
+    assert answer.startswith(b'{"status":"OK"')
+    assert client.read("CONSUME orders 0 0")[0].payload == noise
 
 
 @pytest.mark.parametrize("name", COMPRESSED)
