@@ -17,9 +17,12 @@ def test_memory_of_a_large_frame_is_not_copied_in_one_turn(tmp_path: Path) -> No
     with HostileWorld(tmp_path) as world, world.connect() as client:
 
         def attack() -> None:
+            before = world.memory_bytes()
             # Beyond 64 MiB: there the buffer used to be replaced by one for the whole frame.
             client.sendall(head + bytes(66 << 20))
-            time.sleep(0.5)
+            deadline_s = time.monotonic() + 60
+            while world.memory_bytes() < before + (65 << 20) and time.monotonic() < deadline_s:
+                time.sleep(0.01)
 
         cost = world.measure(attack)
         print(cost)

@@ -134,6 +134,7 @@ def test_what_a_lane_reports_after_the_runtime_is_closed_is_dropped(loop: Any) -
     runtime = AsyncioRuntime(loop)
     seen: list[object] = []
     runtime.offload("open", partial(time.sleep, 0.05), lambda *outcome: seen.append(outcome))
-    runtime.close()
-    loop.run_until_complete(asyncio.sleep(0.01))
+    runtime.close()  # waits for the lane, so its report is there
+    for _ in range(3):
+        loop.run_until_complete(asyncio.sleep(0))
     assert seen == []
