@@ -165,8 +165,9 @@ class FluvioClients(ProtocolClients):
                 allowed = () if whole else GONE_CODES
                 if timeout_ms < 30_000:  # a topic may want a sync for every write as well
                     allowed += (fluvio_wire.TIMED_OUT,)
-                if life.unsure:
-                    allowed += (fluvio_wire.OTHER,)  # it may be compacted, and need keys
+                if life.unsure or not whole or self.world.judge.ever_lossy:
+                    # Another of its name may need keys, or another compression.
+                    allowed += (fluvio_wire.OTHER, fluvio_wire.COMPRESSION)
                 self.refused(f"batch {sents[0][0].number}", written.error, *allowed)
                 continue
             offset = written.base_offset

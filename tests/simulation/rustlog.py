@@ -151,9 +151,10 @@ class RustLogClients(ProtocolClients):
         try:
             produced = call.read(memoryview(frame))
         except RustLogError as error:
-            allowed = () if self.is_current(sent.topic) and not sent.loose else _GONE_CODES
-            if sent.topic.unsure:
-                allowed += _INVALID_CODES
+            whole = self.is_current(sent.topic) and not sent.loose
+            allowed = () if whole else _GONE_CODES
+            if sent.topic.unsure or not whole:
+                allowed += _INVALID_CODES  # another of its name may be compacted, and need keys
             self._refused(f"batch {sent.number}", error, *allowed)
             return
         if produced.record_count != len(sent.items):
