@@ -165,8 +165,10 @@ class FluvioClients(ProtocolClients):
                 allowed = () if whole else GONE_CODES
                 if timeout_ms < 30_000:  # a topic may want a sync for every write as well
                     allowed += (fluvio_wire.TIMED_OUT,)
-                if life.unsure or not whole or self.world.judge.ever_lossy:
-                    # Another of its name may need keys, or another compression.
+                judge = self.world.judge
+                returned = judge.ever_lossy and len(judge.topics[life.name]) > 1
+                if life.unsure or not whole or returned:
+                    # Another topic of this name may need keys, or another compression.
                     allowed += (fluvio_wire.OTHER, fluvio_wire.COMPRESSION)
                 self.refused(f"batch {sents[0][0].number}", written.error, *allowed)
                 continue

@@ -40,7 +40,7 @@ A client without a session asks for one with every fetch, and each search looks 
 _DECLINED_MAX: Final = 1_000
 _SESSION_COST: Final = KEPT_MAX // SESSIONS_MAX
 """What a session counts for its owner, in partitions, besides those that it holds."""
-_NOBODY: Final = Access()
+_UNKNOWN_CLIENT: Final = Access()
 _EPOCH_MAX: Final = (1 << 31) - 1
 
 
@@ -119,7 +119,7 @@ class FetchSessions:
         *,
         by_id: bool,
         now_ms: int,
-        access: Access = _NOBODY,
+        access: Access = _UNKNOWN_CLIENT,
     ) -> Plan:
         """Say what a request amounts to; `access` tells who is charged for a new session."""
         if epoch <= 0:

@@ -9,7 +9,7 @@ from pentalog.protocols.kafka import fetch_sessions
 from pentalog.protocols.kafka.errors import ErrorCode
 from pentalog.protocols.kafka.fetch_sessions import Cursor, FetchSessions, Plan
 
-NOBODY = Access()
+UNKNOWN_CLIENT = Access()
 LATER_MS = fetch_sessions.IDLE_MS_MIN
 
 
@@ -21,7 +21,9 @@ def cursors(count: int, *, first: int = 0) -> list[Cursor]:
     return [Cursor(b"t", number, 0, 1, -1) for number in range(first, first + count)]
 
 
-def opened(sessions: FetchSessions, now_ms: int, count: int = 1, access: Access = NOBODY) -> Plan:
+def opened(
+    sessions: FetchSessions, now_ms: int, count: int = 1, access: Access = UNKNOWN_CLIENT
+) -> Plan:
     plan = sessions.plan(0, 0, cursors(count), [], by_id=False, now_ms=now_ms, access=access)
     assert (plan.error, len(plan.cursors)) == (ErrorCode.none, count), "it is served in any case"
     return plan

@@ -82,7 +82,7 @@ def _changes(
             dependent.append(config)
             return
         value = _changed(config, None)
-        # As in Kafka there is nothing to take back of a setting that nobody knows.
+        # As in Kafka, deleting the value of an unknown setting changes nothing.
         if value is not None or resource.resource_type != Resource.TOPIC:
             changes[config.name] = value
 
