@@ -20,6 +20,7 @@ from pentalog.model.errors import BrokerError
 from pentalog.protocols import OBSERVERS, PROTOCOLS, http
 from pentalog.protocols.blipmq.keys import notice as blipmq_notice
 from pentalog.protocols.http import starting
+from pentalog.server import module_process
 from pentalog.server.anteroom import Anteroom
 from pentalog.server.asyncio_runtime import AsyncioRuntime
 from pentalog.server.certificates import Certificates
@@ -79,7 +80,9 @@ class App(Front):
         self._listen = doors(config, ENDPOINTS if endpoints is None else endpoints)
         self.metrics = Metrics()
         self._runtime = AsyncioRuntime(loop)
-        self._local = LocalBroker(config, files or RealFiles(), self._runtime, self.metrics)
+        self._local = LocalBroker(
+            config, files or RealFiles(), self._runtime, self.metrics, build=module_process.build
+        )
         self._certificates = (
             Certificates(config, self._runtime.monotonic)
             if any("tls" in listen.demands for listen, _ in self._listen)

@@ -108,6 +108,9 @@ class Config(SecuritySettings):
         "Replies a connection may have queued in memory before reading from it stops.",
         least=1 << 10,
     )
+    reply_bytes_max: int = _setting(
+        512 << 20, "Unread replies of all connections together.", least=1 << 20
+    )
     receive_bytes_max: int = _setting(
         1 << 30, "Receive buffers of all connections together.", least=1 << 20
     )
@@ -132,6 +135,12 @@ class Config(SecuritySettings):
         24 * 3600 * 1000,
         "A producer silent for this long on a partition is forgotten there.",
         least=1,
+    )
+    producers_max: int = _setting(
+        200_000,
+        "Producers remembered by all partitions together; one partition remembers a twentieth.",
+        least=20,
+        most=_INT32_MAX,
     )
     group_initial_rebalance_delay_ms: int = _setting(
         3_000, "How long a group's first members wait for others to join.", most=_INT32_MAX

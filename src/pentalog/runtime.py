@@ -157,7 +157,7 @@ class Turns:
                 self._schedule()
 
 
-class _Job:
+class Job:
     """One iterator that is run to its end, or None once it is abandoned."""
 
     __slots__ = ("done", "owner", "running", "steps")
@@ -207,8 +207,8 @@ class Slices:
         self._budget_s = budget_s
         self._cut = cut
         self._left_s = budget_s
-        self._fresh: _Alternating[_Job] = _Alternating()
-        self._started: _Alternating[_Job] = _Alternating()
+        self._fresh: _Alternating[Job] = _Alternating()
+        self._started: _Alternating[Job] = _Alternating()
         self._prefer_fresh = True
         self._scheduled = False
 
@@ -217,31 +217,37 @@ class Slices:
         """Jobs that are not done."""
         return len(self._fresh) + len(self._started)
 
-    def of(self, owner: object) -> Slices:
-        """Return the same slices for the jobs of one owner."""
-        return _OwnedSlices(self, owner)
-
     def run(
         self,
         steps: Iterator[None],
         done: Callable[[Exception | None], None],
         owner: object = None,
+        *,
+        unconditional: bool = False,
     ) -> Callable[[], None]:
         """Do as much of `steps` now as fits in this turn's budget and continue in later turns.
 
         Each `next` does a bounded piece (well under a millisecond).  `done` gets None when the
         iterator ends, or the exception it raised; it may be called before `run` returns.  Returns
         a function that abandons the rest (closes the iterator; `done` is then never called).
+
+        `unconditional`: start even while the client's address has too many unread answers.  For
+        work whose answer is small, or has its memory reserved: if it waited for memory, what it
+        holds would never be released.
         """
-        job = _Job(steps, done, owner)
+        job = Job(steps, done, owner)
+        self.start(job)
+        return job.abandon
+
+    def start(self, job: Job) -> None:
+        """Do what `run` does, for a job that was made before."""
         if self._left_s > 0 and not self._fresh:
             self._advance(job)
         else:
-            self._fresh.append(owner, job)
+            self._fresh.append(job.owner, job)
             self._schedule()
-        return job.abandon
 
-    def _advance(self, job: _Job) -> None:
+    def _advance(self, job: Job) -> None:
         """Run one job for its share of this turn."""
         steps = job.steps
         if steps is None:
@@ -294,26 +300,6 @@ class Slices:
         finally:
             if fresh or started or self._left_s <= 0:
                 self._schedule()
-
-
-class _OwnedSlices(Slices):
-    __slots__ = ("_all", "_owner")
-
-    def __init__(self, all_slices: Slices, owner: object) -> None:
-        self._all = all_slices
-        self._owner = owner
-
-    @property
-    def waiting(self) -> int:
-        return self._all.waiting
-
-    def run(
-        self,
-        steps: Iterator[None],
-        done: Callable[[Exception | None], None],
-        owner: object = None,
-    ) -> Callable[[], None]:
-        return self._all.run(steps, done, self._owner if owner is None else owner)
 
 
 def _close(steps: Iterator[None]) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from pentalog.broker.security import Access
 from pentalog.metrics import Metrics, Traffic
 from pentalog.model.errors import BrokerError
+from pentalog.model.later import Later
 from pentalog.model.types import Piece
 from pentalog.observation import Inspector, Observation, Peer
 from pentalog.runtime import Slices
@@ -55,6 +56,14 @@ class Replies(Protocol):
         """Call `run` once, in a later turn, as soon as this is not full: for pushed streams.
 
         Never, if the connection goes first.
+        """
+
+    def reserve(self, size: int) -> Later[Callable[[], None]]:
+        """Reserve memory for an answer of about `size` bytes before it is read or made.
+
+        Ready when the memory is there; until then this is full.  Call the value when the answer
+        has been given, or there is none: the memory is then counted by what is queued.  Never
+        ready if the connection goes first.
         """
 
     def mute(self, delay_ms: int) -> None:

@@ -136,3 +136,33 @@ def test_snapshots_that_are_not_awaited(world: HostileWorld) -> None:
             assert len(answers) == 40
 
     assert_bounded(world, attack, rulers=20, memory_mib=64)
+
+
+def test_heartbeats_of_a_generation_that_is_over(world: HostileWorld) -> None:
+    """In a large group each change makes the heartbeats of all others stale."""
+    with world.connect("cursus") as client:
+        joins = [b"JOIN_GROUP topic=t group=stale member=m%d" % number for number in range(9_000)]
+        first = send_all(client, joins)[0].split(b"member=")[1].split()[0]
+    heartbeat = b"HEARTBEAT topic=t group=stale generation=1 member=" + first
+
+    def attack() -> None:
+        with world.connect("cursus") as client:
+            answers = send_all(client, [heartbeat] * 500)
+            assert {answer.split()[1] for answer in answers} == {b"GEN_MISMATCH"}
+
+    assert_bounded(world, attack, rulers=4, memory_mib=64)
+
+
+def test_snapshots_of_many_connections(world: HostileWorld) -> None:
+    """They are written one at a time, so that those that wait stay where they were received."""
+    with world.connect("cursus") as client:
+        assert ask(client, "CREATE topic=es partitions=1 event_sourcing=true").startswith(b"OK")
+    command = b"SAVE_SNAPSHOT topic=es key=k%d version=0 message=" + b"s" * 60_000
+
+    def send() -> None:
+        with world.connect("cursus") as client:
+            assert len(send_all(client, [command % number for number in range(200)])) == 200
+
+    cost = world.measure(lambda: in_parallel([send] * 10))
+    print(cost)
+    assert cost.memory_bytes <= 60 << 20, cost

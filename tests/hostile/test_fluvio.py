@@ -29,6 +29,8 @@ from tests.hostile.hostile_world import HostileWorld
 
 from pentalog.protocols.fluvio.codec import Writer
 
+TOO_LARGE = 10
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[HostileWorld]:
@@ -99,6 +101,21 @@ def test_fetches_that_wait_together(world: HostileWorld) -> None:
     cost = world.measure(attack)
     print(cost)
     cost.assert_bounded(rulers=20, memory_mib=256)
+
+
+def test_millions_of_records_in_one_batch(world: HostileWorld) -> None:
+    """To translate them takes long, though they are not compressed."""
+    batch = their_batch(*[b""] * 3_000_000)
+
+    def attack() -> None:
+        with reader(world) as client:
+            answer = client.ask(PRODUCE, produce([("demo", 0, batch)]))
+            assert (answer.u32(), answer.text(), answer.u32(), answer.u32()) == (1, "demo", 1, 0)
+            assert answer.i16() == TOO_LARGE
+
+    cost = world.measure(attack)
+    print(cost)
+    cost.assert_bounded(rulers=5, memory_mib=160)
 
 
 def test_one_partition_fetched_many_times_in_one_request(world: HostileWorld) -> None:

@@ -33,7 +33,7 @@ from tests.hostile.fluvio_wire import (
     watch,
     wrapped,
 )
-from tests.hostile.longest_turn import UNSYNCED, TimedBroker
+from tests.hostile.longest_turn import REPETITIONS, UNSYNCED, TimedBroker
 
 from pentalog.protocols.fluvio.codec import ELEMENTS_MAX, Reader, Writer
 from pentalog.protocols.fluvio.sc import ScSession
@@ -167,7 +167,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TimedBroker]:
         with connect(broker, "fluvio-sc") as client:
             client.ask(CREATE, create_topic(WIDE, WIDE_PARTITIONS))
             client.ask(CREATE, create_topic(FULL))
-            for number in range(3):
+            for number in range(REPETITIONS):
                 client.ask(CREATE, create_topic(f"gone-{number}", 200))
             for number in range(TOPICS):
                 client.send(CREATE, create_topic(f"topic-{number}"))
@@ -203,7 +203,7 @@ def code_of(answer: Reader) -> int:
 @pytest.mark.parametrize(("port", "key", "form"), CASES)
 def test_no_turn_is_long(broker: TimedBroker, port: str, key: int, form: int) -> None:
     row = PORTS[port][0][key]
-    bodies = [(row.illegal if form else row.legal)(number) for number in range(3)]
+    bodies = [(row.illegal if form else row.legal)(number) for number in range(REPETITIONS)]
 
     def ask() -> None:
         body = bodies.pop(0)

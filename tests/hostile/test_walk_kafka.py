@@ -7,34 +7,22 @@ what they cost differs by their encoding only.
 from __future__ import annotations
 
 import contextlib
-import os
-import runpy
-import signal
 import socket
 import struct
-from collections.abc import Iterator
-from pathlib import Path
-from types import SimpleNamespace
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import pytest
 from kio.index import load_response_schema
 from kio.serial import entity_reader
 from tests.hostile.kafka_walk import Row, Shape, World, frame, has_arrays, shapes
-from tests.hostile.longest_turn import LIMIT_MS
-from tests.server.broker_process import BrokerProcess, connect
+from tests.hostile.longest_turn import TimedBroker, Turn
 
 from pentalog.model import batch
 from pentalog.model.types import Record
 from pentalog.protocols.kafka.api import APIS
 from pentalog.protocols.kafka.entities import ELEMENTS_MAX
 
-_TURNS: Final = Path(__file__).parents[2] / "benchmarks" / "turns.py"
-turns: Final = SimpleNamespace(**runpy.run_path(str(_TURNS)))
-"""How the benchmarks time the turns of a broker's loop."""
-
-TURN_MS_MAX: Final = LIMIT_MS
-_ATTEMPTS: Final = 3
 TOPICS: Final = 400
 PARTITIONS: Final = 400
 """Of one more topic."""
@@ -113,25 +101,30 @@ ROWS: Final = {
 class Broker:
     """A broker that times the turns of its loop, with topics for requests to name."""
 
-    def __init__(self, process: BrokerProcess, file: Path) -> None:
-        self.process = process
-        self._file = file
+    def __init__(self, timed: TimedBroker) -> None:
+        self.timed = timed
         names = [f"topic-{number}" for number in range(TOPICS)]
         self._create([(name, 1) for name in names] + [("large", PARTITIONS)])
         listed = {topic.name: topic.topic_id for topic in self._metadata().topics}
         names = ["large", *names]
         self.world = World(names, [listed[name] for name in names])
 
-    def walk(self, request: bytes) -> tuple[bytes | None, float]:
-        """Send one request; returns its answer and the longest turn, in ms of a usual machine."""
-        os.kill(self.process.pid, signal.SIGUSR1)
-        answer = self.ask(request)
-        shown = turns.longest(self.process.pid, self._file)
-        return answer, shown["cpu_ms"] / max(1.0, shown["ruler_ms"] / turns.RULER_MS)
+    def walk(
+        self, request: bytes, prepare: Callable[[], object] | None = None
+    ) -> tuple[bytes | None, Turn]:
+        """Send one request; returns its answer and the longest turn."""
+        answer: bytes | None = None
+
+        def act() -> None:
+            nonlocal answer
+            answer = self.ask(request)
+
+        turn = self.timed.measure(act) if prepare is None else self.timed.measure(act, prepare)
+        return answer, turn
 
     def ask(self, request: bytes) -> bytes | None:
         """Send one request; returns its answer, or None if the connection was closed."""
-        with connect(self.process.port) as client, contextlib.suppress(ConnectionError):
+        with self.timed.connect() as client, contextlib.suppress(ConnectionError):
             client.sendall(request)
             size = _read(client, 4)
             if size is not None:
@@ -165,18 +158,13 @@ def _read(client: socket.socket, size: int) -> bytes | None:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    folder = tmp_path_factory.mktemp("walk")
-    file = folder / "turns.json"
-    process = BrokerProcess(
-        folder / "data",
-        "--super-users", "User:ANONYMOUS", "--auto-create-topics", "false",
-        "--log-level", "error",
-        program=turns.PROGRAM,
-        environment={turns.FILE_VARIABLE: str(file)},
+    data = tmp_path_factory.mktemp("walk") / "data"
+    arguments = (
+        "--super-users", "User:ANONYMOUS", "--auto-create-topics", "false", "--log-level", "error"
     )  # fmt: skip
-    with process:
-        yield Broker(process, file)
-        assert process.is_running
+    with TimedBroker(data, arguments=arguments) as timed:
+        yield Broker(timed)
+        assert timed.is_running
 
 
 def test_every_api_has_a_row() -> None:
@@ -186,7 +174,7 @@ def test_every_api_has_a_row() -> None:
 @pytest.mark.parametrize("key", APIS, ids=lambda key: APIS[key].name)
 def test_no_request_takes_a_long_turn(broker: Broker, key: int) -> None:
     api, row = APIS[key], ROWS[key]
-    long: dict[str, float] = {}
+    long: dict[str, str] = {}
     for version in range(api.version_min, api.version_max + 1):
         newest = version == api.version_max
         for shape in shapes(key, version) if newest else [Shape.WIDE]:
@@ -194,16 +182,11 @@ def test_no_request_takes_a_long_turn(broker: Broker, key: int) -> None:
             if not newest:
                 most = min(most, ELEMENTS_MAX // 10)
             request, _ = frame(key, version, most, shape, broker.world, row)
-            turn_ms = TURN_MS_MAX + 1
-            for _ in range(_ATTEMPTS):
-                # What is long by chance, on a busy machine, is not long every time.
-                if turn_ms > TURN_MS_MAX:
-                    answer, turn_ms = broker.walk(request)
-                    assert (answer is not None) == row.answers, f"version {version}, {shape}"
-            if os.environ.get("WALK_SHOW"):
-                print(f"{api.name} {version} {shape.value} {len(request)} {turn_ms:.1f}")
-            if turn_ms > TURN_MS_MAX:
-                long[f"version {version}, {shape.value}"] = turn_ms
+            answer, turn = broker.walk(request)
+            assert (answer is not None) == row.answers, f"version {version}, {shape}"
+            print(f"{api.name} {version} {shape.value} {len(request)} {turn}")
+            if not turn.short:
+                long[f"version {version}, {shape.value}"] = str(turn)
     assert long == {}
 
 
@@ -212,15 +195,15 @@ def test_many_rules_take_no_long_turn(broker: Broker, key: int) -> None:
     made, _ = frame(30, APIS[30].version_max, ELEMENTS_MAX, Shape.WIDE, broker.world, ROWS[30])
     every = Row({**ROWS[29].fields, "resource_name_filter": None})
     request, _ = frame(key, APIS[key].version_max, 1, Shape.WIDE, broker.world, every)
-    turn_ms = TURN_MS_MAX + 1
-    for _ in range(_ATTEMPTS):
-        if turn_ms > TURN_MS_MAX:
-            assert broker.ask(made) is not None
-            answer, turn_ms = broker.walk(request)
-            assert answer is not None
-            assert len(answer) > 20 * ELEMENTS_MAX
-    print(f"{APIS[key].name} {turn_ms:.1f}")
-    assert turn_ms <= TURN_MS_MAX
+
+    def make() -> None:
+        assert broker.ask(made) is not None
+
+    answer, turn = broker.walk(request, make)
+    assert answer is not None
+    assert len(answer) > 20 * ELEMENTS_MAX
+    print(APIS[key].name, turn)
+    assert turn.short, turn
 
 
 @pytest.mark.parametrize("key", APIS, ids=lambda key: APIS[key].name)
@@ -231,11 +214,11 @@ def test_one_element_too_many_is_refused(broker: Broker, key: int) -> None:
     # Elements are shared out among arrays: a few more than one are needed with some of them.
     request, made = frame(key, version, ELEMENTS_MAX + 3, Shape.DEEP, broker.world, Row())
     assert made > ELEMENTS_MAX
-    answer, turn_ms = broker.walk(request)
-    assert turn_ms <= 2 * TURN_MS_MAX
+    answer, turn = broker.walk(request)
+    assert turn.short, turn
     if answer is not None:
         schema = load_response_schema(key, version)
         header = 5 if schema.__header_schema__.__flexible__ else 4
         refused = entity_reader(schema)(answer, header)[0]
         assert int(refused.error_code) == INVALID_REQUEST
-    assert broker.process.is_running
+    assert broker.timed.is_running

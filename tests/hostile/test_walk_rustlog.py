@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import base64
 import struct
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import get_args
 
 import pytest
+from tests.hostile.kafka_topics import create_topic
 from tests.hostile.longest_turn import UNSYNCED, TimedBroker
 from tests.hostile.rustlog_wire import (
     PING,
@@ -191,16 +193,54 @@ def is_refusal(answer: bytes) -> bool:
         framed(b"[" * BIG),
         framed(b'{"type":' * (BIG // 8)),
         framed(b'{"type":"Fetch","topic":"t","partition":' + b"9" * BIG),
+        framed(b'{"type":"Fetch","topic":"t","partition":' + b"9" * BIG + b"}"),
         framed(b'{"type":"Ping","x":"' + b"\xff" * (BIG - 30)),
+        framed(b'{"type":"Ping","x":"' + "é".encode() * (BIG // 2 - 30) + b"\xff"),
+        framed(b'{"' + b"\\n" * (BIG // 2 - 30) + b'":1,"type":"Ping"}'),
+        framed(b'{"type":"DescribeTopic","topic":"' + b"\\u1234" * (BIG // 6 - 30) + b'"}'),
+        framed(b'{"type":"' + b"x" * (BIG - 30) + b'"}'),
         framed(b" " * BIG),
         struct.pack(">I", FRAME_BYTES_MAX + 1),
     ],
-    ids=["depth", "objects", "digits", "not UTF-8", "blanks", "length"],
+    ids=[
+        "depth",
+        "objects",
+        "digits",
+        "number",
+        "not UTF-8",
+        "not UTF-8 at its end",
+        "escapes in a name",
+        "escapes in a value",
+        "type",
+        "blanks",
+        "length",
+    ],
 )
 def test_what_is_no_request_costs_little(broker: TimedBroker, frame: bytes) -> None:
     def ask() -> None:
         with connect(broker) as client:
             assert is_refusal(client.ask(frame))
+
+    turn = broker.measure(ask)
+    print(turn)
+    assert turn.short, turn
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        framed(b"{" + b" " * (BIG - 30) + b'"type":"Ping"}'),
+        framed(b'{"' + b"x" * (BIG - 30) + b'":1,"type":"Ping"}'),
+        framed(b'{"type":"Ping","x":"' + b"\\n" * 500_000 + b'"}'),
+        framed(b'{"type":"Ping","x":"' + "é".encode() * (BIG // 2 - 30) + b'"}'),
+        framed(b'{"type":"Ping",' + b'"a":1,' * 99_000 + b'"b":1}'),
+    ],
+    ids=["blanks", "name", "escapes", "two bytes each", "fields"],
+)
+def test_large_requests_that_say_little_cost_little(broker: TimedBroker, frame: bytes) -> None:
+    def ask() -> None:
+        with connect(broker) as client:
+            assert not is_refusal(client.ask(frame))
 
     turn = broker.measure(ask)
     print(turn)
@@ -230,4 +270,38 @@ def test_requests_that_come_together(broker: TimedBroker, name: str) -> None:
 
     turn = broker.measure(ask)
     print(name, turn)
+    assert turn.short, turn
+
+
+def test_many_records_that_are_too_large_for_their_topic(broker: TimedBroker) -> None:
+    """Each is refused, since a run of requests is refused whole."""
+    create_topic(broker, "narrow", 1, {"max.message.bytes": "10"})
+    requests = 40_000
+
+    def ask() -> None:
+        with connect(broker) as client:
+            sending = threading.Thread(
+                target=client.socket.sendall, args=(produce("narrow", 0, [b"x"]) * requests,)
+            )
+            sending.start()
+            assert {client.receive()[:1] for _ in range(requests)} == {b"\xfe"}
+            sending.join()
+
+    turn = broker.measure(ask)
+    print(turn)
+    assert turn.short, turn
+
+
+def test_metrics_of_many_offsets(broker: TimedBroker) -> None:
+    """A binary commit may name any partition, so one group may have any number of them."""
+    commits = [packed(0x03, "large", "nowhere", tail=numbers(n, n, wide=1)) for n in range(60_000)]
+    commits += [packed(0x03, f"one-{n}", WIDE, tail=numbers(0, n, wide=1)) for n in range(60_000)]
+
+    with connect(broker) as client:
+        sending = threading.Thread(target=client.socket.sendall, args=(b"".join(commits),))
+        sending.start()
+        assert {client.receive() for _ in commits} == {b"\x03\x01"}
+        sending.join()
+        turn = broker.measure(lambda: client.ask(packed(0x09)))
+    print(turn)
     assert turn.short, turn

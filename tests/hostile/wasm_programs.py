@@ -53,6 +53,52 @@ def copying() -> bytes:
     return program(pages=160, filtered=f"(loop $ever {copy} (br $ever)) (i32.const 0)")
 
 
+def telling() -> bytes:
+    """Refuses the records of the past that it is shown, with their bytes as the reason."""
+    hint = "(i32.sub (local.get $p) (i32.const 2))"
+    told = f"""
+      (i32.store8 {hint} (i32.const 0))
+      (i32.store8 offset=1 {hint} (local.get $n))
+      (call $copy {hint} (i32.add (local.get $n) (i32.const 2)))
+      (i32.const -1)"""
+    given = "(param $p i32) (param $n i32) (param i32) (result i32)"
+    return program(declared=f'(func (export "look_back") {given} {told})')
+
+
+def misshapen() -> bytes:
+    """Exports a function where a SmartModule has its memory, and needs no start."""
+    alloc = '(func (export "alloc") (param i32) (result i32) (i32.const 0))'
+    filtering = '(func (export "filter") (param i32 i32 i32) (result i32) (i32.const 0))'
+    return bytes(wasmtime.wat2wasm(f'(module (func (export "memory")) {alloc} {filtering})'))
+
+
+def aggregate() -> bytes:
+    """Keeps what it is started with."""
+    return bytes(wasmtime.wat2wasm(text().replace('"filter"', '"aggregate"')))
+
+
+def multiplying(records: int) -> bytes:
+    """Gives so many empty records back, whatever it is shown."""
+    count = "".join(f"\\{byte:02x}" for byte in records.to_bytes(4, "big"))
+    start, size = 1 << 17, 7 * records
+    have, left = "(local.get $n)", f"(i32.sub (i32.const {size}) (local.get $n))"
+    step = f"(select {have} {left} (i32.lt_u {have} {left}))"
+    return program(
+        pages=(start + size >> 16) + 2,
+        declared=f'(data (i32.const {start}) "{count}\\0c\\00\\00\\00\\00\\00\\00")',
+        filtered=f"""
+        (local.set $n (i32.const 7))
+        (block $done (loop $more
+          (br_if $done (i32.ge_u {have} (i32.const {size})))
+          (memory.copy (i32.add (i32.const {start + 4}) {have}) (i32.const {start + 4}) {step})
+          (local.set $n (i32.shl {have} (i32.const 1)))
+          (br $more)))
+        (i32.store8 (i32.const {start + 4 + size}) (i32.const 0))
+        (call $copy (i32.const {start}) (i32.const {size + 5}))
+        (i32.const {records})""",
+    )
+
+
 def trapping() -> bytes:
     """Fails at whatever more than one record it is shown, and passes each of them alone."""
     many = "(i32.ne (i32.load8_u offset=15 (local.get $p)) (i32.const 1))"
@@ -75,3 +121,23 @@ def _leb(number: int) -> bytes:
         number >>= 7
     out.append(number)
     return bytes(out)
+
+
+def entangled(loops: int, variables: int) -> bytes:
+    """A function of nested loops that use the same variables: its bytes say little of its cost."""
+    numbers = [_leb(number) for number in range(variables)]
+    steps = b"".join(b"\x20" + each + b"\x20\0\x6a\x21" + each for each in numbers)
+    body = b"\1" + _leb(variables) + b"\x7f" + b"\x03\x40" * loops + steps
+    body += b"\x20\0\x0d\0\x0b" * loops + b"\x0b"
+    sections = ((1, b"\1\x60\1\x7f\0"), (3, b"\1\0"), (10, b"\1" + _leb(len(body)) + body))
+    encoded = b"".join(bytes([kind]) + _leb(len(data)) + data for kind, data in sections)
+    return b"\0asm\1\0\0\0" + encoded
+
+
+def declaring(functions: int) -> bytes:
+    """Functions that do nothing with 50,000 variables each."""
+    body = b"\1" + _leb(49_999) + b"\x7f\x0b"
+    code = _leb(functions) + (_leb(len(body)) + body) * functions
+    sections = ((1, b"\1\x60\0\0"), (3, _leb(functions) + bytes(functions)), (10, code))
+    encoded = b"".join(bytes([kind]) + _leb(len(data)) + data for kind, data in sections)
+    return b"\0asm\1\0\0\0" + encoded

@@ -22,6 +22,7 @@ from pentalog.log.files import Files, RealFiles
 from pentalog.log.store import Store
 from pentalog.metrics import Metrics
 from pentalog.model import batch
+from pentalog.model.later import Later
 from pentalog.model.types import Ack, FilePiece, Horizon, Partition, Piece, Record
 from pentalog.protocols.blipmq.session import BlipmqSession
 from pentalog.session import Address, Context
@@ -193,6 +194,9 @@ class Connection:
         place = _Place(self)
         self._line.append(place)
         return place
+
+    def reserve(self, size: int) -> Later[Callable[[], None]]:
+        return Later.now(lambda: None)
 
     def hang_up(self) -> None:
         self.ended = True

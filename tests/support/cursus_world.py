@@ -31,6 +31,7 @@ from pentalog.config import Config
 from pentalog.log.files import RealFiles
 from pentalog.log.store import Store
 from pentalog.metrics import Metrics
+from pentalog.model.later import Later
 from pentalog.model.types import FilePiece, Piece
 from pentalog.protocols.cursus.gaps import PATIENCE_MS
 from pentalog.protocols.cursus.session import CursusSession
@@ -145,6 +146,14 @@ class Line:
         if not self.hung_up:
             self._entries.append(place)
         return place
+
+    def reserve(self, size: int) -> Later[Callable[[], None]]:
+        later: Later[Callable[[], None]] = Later()
+        if self.full:
+            self._patient.append(lambda: later.fill(lambda: None))
+        else:
+            later.fill(lambda: None)
+        return later
 
     def hang_up(self) -> None:
         self.hung_up = True

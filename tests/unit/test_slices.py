@@ -110,13 +110,12 @@ def test_a_short_job_does_not_wait_for_every_long_one(loop: Loop, slices: Slices
 
 def test_owners_of_jobs_alternate(loop: Loop, slices: Slices) -> None:
     done: list[str] = []
-    many = slices.of("many")
     for _ in range(50):
-        many.run(loop.work(0.0005, 400, []), lambda _: done.append("many"))
+        slices.run(loop.work(0.0005, 400, []), lambda _: done.append("many"), "many")
     for _ in range(60):
         loop.turn()
-    slices.of("few").run(loop.work(0.0005, 40, []), lambda _: done.append("few"))
-    assert slices.waiting == many.waiting == 51
+    slices.run(loop.work(0.0005, 40, []), lambda _: done.append("few"), "few")
+    assert slices.waiting == 51
     # 20 ms of work, at half of every turn.
     assert loop.turns_until(lambda: bool(done)) < 20
     assert done == ["few"]

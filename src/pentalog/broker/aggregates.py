@@ -60,6 +60,8 @@ class _Index:
         """Everything before it is in the index."""
         self.extents: dict[bytes, Extent] = {}
         self.unsaved: dict[bytes, None] = {}
+        self.saved_to: Offset = 0
+        """Appended events before it are saved."""
         self.charged: Counter[str] = Counter()
         """Bytes that the extents take, by the client that made them."""
         self.waiting: list[Callable[[BrokerError | None], None]] = []
@@ -166,7 +168,7 @@ class AggregateIndex:
         """Save what is durable; the rest comes with what follows it."""
         if self._indexes.get(index.at) is not index:
             return
-        durable = self._log.marks(index.at).durable
+        durable = index.saved_to = self._log.marks(index.at).durable
         saved = [key for key in index.unsaved if index.extents[key].next_offset <= durable]
         for key in saved:
             del index.unsaved[key]
@@ -210,10 +212,14 @@ class AggregateIndex:
         self._release(index)
         index.extents.clear()
         index.unsaved.clear()
+        index.saved_to = 0
         index.next_offset = 0
         self._state.write("DELETE FROM aggregates WHERE topic = ? AND partition = ?", *index.at)
 
     def _read(self, index: _Index) -> None:
+        if self._indexes.get(index.at) is not index:
+            self._finish(index, None)
+            return
         try:
             opened = self._log.open(
                 index.at, index.next_offset, bytes_max=_CHUNK_BYTES, horizon=Horizon.END
@@ -224,6 +230,9 @@ class AggregateIndex:
         opened.then(partial(self._opened, index))
 
     def _opened(self, index: _Index, opened: Later[Opened]) -> None:
+        if self._indexes.get(index.at) is not index:
+            self._finish(index, None)  # deleted: what it finds now would be charged for good
+            return
         try:
             found = opened.value
             self._note_all(index, found)
@@ -363,7 +372,9 @@ class LocalAggregates(AggregateIndex):
         except BrokerError as refusal:
             later.refuse(refusal)
             return
-        self._save(index)
+        if appended.next_offset > index.saved_to:
+            # The first of those that became durable together saves all of them.
+            self._save(index)
         later.fill(appended)
 
 

@@ -7,7 +7,7 @@ never lost between the two topics.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from pentalog.broker.needs import Appendable, NamedTopics
@@ -24,10 +24,10 @@ from pentalog.model import batch
 from pentalog.model.errors import BatchCorrupt, BrokerError, OffsetOutOfRange, TopicNotFound
 from pentalog.model.later import Later
 from pentalog.model.types import Ack, Appended, Horizon, Offset, Partition, Record
-from pentalog.runtime import Runtime
+from pentalog.runtime import Runtime, Slices
 
 if TYPE_CHECKING:
-    from pentalog.broker.subscriptions import LocalSubscription
+    from pentalog.broker.local_subscription import LocalSubscription
     from pentalog.broker.windows import Window
 
 _log: Final = logging.getLogger(__name__)
@@ -53,12 +53,14 @@ class DeadLetters:
         log: Appendable,
         topics: NamedTopics,
         runtime: Runtime,
+        slices: Slices,
         metrics: Metrics,
         changed: Callable[[LocalSubscription], None],
     ) -> None:
         self._log = log
         self._topics = topics
         self._runtime = runtime
+        self._slices = slices
         self._metrics = metrics
         self._changed = changed
         self._busy: set[Window] = set()
@@ -68,7 +70,7 @@ class DeadLetters:
         """See to it that everything dead in this window is set aside."""
         if window not in self._busy and not self._stopped:
             self._busy.add(window)
-            self._runtime.soon(lambda: self._step(subscription, window))
+            self._again(subscription, window, 0)
 
     def stop(self) -> None:
         self._stopped = True
@@ -194,12 +196,21 @@ class DeadLetters:
         window.trim()
 
     def _again(self, subscription: LocalSubscription, window: Window, delay_ms: int) -> None:
+        """Do the next step of a window, in slices with those of all other windows."""
         if self._stopped:
             return
+
+        def step() -> Iterator[None]:
+            self._step(subscription, window)
+            yield
+
+        def run() -> None:
+            self._slices.run(step(), _raise, subscription.charged)
+
         if delay_ms:
-            self._runtime.after(delay_ms, lambda: self._step(subscription, window))
+            self._runtime.after(delay_ms, run)
         else:
-            self._runtime.soon(lambda: self._step(subscription, window))
+            self._runtime.soon(run)
 
     def _refused(
         self, subscription: LocalSubscription, window: Window, refusal: BrokerError
@@ -214,6 +225,11 @@ class DeadLetters:
             refusal,
         )
         self._again(subscription, window, RETRY_MS)
+
+
+def _raise(error: Exception | None) -> None:
+    if error is not None:
+        raise error
 
 
 def _first_dead(window: Window, start: Offset, end: Offset) -> Offset:

@@ -45,6 +45,31 @@ class Stretch(NamedTuple):
     """Records of quality 0 from here on must not be delivered yet: end before the first."""
 
 
+class Search(NamedTuple):
+    """How far one look for something to deliver has come, of a topic with many partitions."""
+
+    again: Sequence[int]
+    """Partitions with something that may have to be delivered again."""
+    turn: int
+    """The partition that new records are looked for in first."""
+    partitions: int
+    step: int = 0
+    reserving: Later[None] | None = None
+    """The first of the reservations that deliveries must wait for."""
+    underway: Mapping[Partition, Offset] = {}
+    """See `Subscription.underway`; of the partitions looked at so far."""
+
+
+class Searching(Later[None]):
+    """Filled when a search may continue: other clients are served between its steps."""
+
+    __slots__ = ("search",)
+
+    def __init__(self, search: Search) -> None:
+        super().__init__()
+        self.search = search
+
+
 class Subscription(Protocol):
     @property
     def subscription_id(self) -> int: ...
@@ -61,10 +86,11 @@ class Subscription(Protocol):
     def leased(self) -> bool:
         """Are deliveries acknowledged?  If not, each is made once."""
 
-    def stretch(self) -> Stretch | Later[None] | None:
+    def stretch(self, search: Search | None = None) -> Stretch | Later[None] | None:
         """What the next deliveries are made of; None if there is nothing.
 
-        Later: it must come from a slow disk; ask again when that is ready.
+        Later: it must come from a slow disk; ask again when that is ready.  With the `search` of a
+        `Searching`, continue where that stopped.
         """
 
     def took(self, stretch: Stretch, delivered: Delivered) -> None:
@@ -74,7 +100,10 @@ class Subscription(Protocol):
         """Settle these deliveries (tags of 8 bytes, big-endian); returns those not on lease."""
 
     def underway(self) -> Mapping[Partition, Offset]:
-        """Ends of partitions whose newest records cannot be delivered until they are durable."""
+        """Ends of partitions whose newest records cannot be delivered until they are durable.
+
+        As they were found by the last `stretch` that returned None.
+        """
 
     def unread(self) -> Mapping[Partition, Offset]:
         """Where it would go on, if nothing is known to be there; empty if something is."""

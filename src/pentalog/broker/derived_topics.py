@@ -2,7 +2,9 @@
 
 For every partition of the source one transaction after the other holds the output and the place
 in the source: after a crash both are there or neither.  A record the module fails at is
-left out, and the log says so.
+left out, and the log says so; so is one of which comes what the derived topic refuses.  Such a
+record is found by showing the module fewer at once: a client that writes to the source must not be
+able to stop what is derived from it.
 """
 
 from __future__ import annotations
@@ -24,8 +26,13 @@ from pentalog.model.errors import (
     BatchCorrupt,
     BrokerError,
     InvalidConfig,
+    InvalidRecord,
+    InvalidTimestamp,
+    RecordTooLarge,
+    SmartModuleInvalid,
     SmartModuleNotFound,
     TopicNotFound,
+    UnsupportedFormat,
 )
 from pentalog.model.later import Later
 from pentalog.model.types import Ack, Appended, Horizon, Identity, Offset, Partition
@@ -39,11 +46,68 @@ READ_BYTES_MAX: Final = 1 << 20
 TIMEOUT_MS: Final = 60_000
 RETRY_MS: Final = 1_000
 _WAIT_MS: Final = 3_600_000
+_RECORDS_MAX: Final = 1 << 20
+"""Shown to the module at once."""
+_RECORDS_AFTER_FAILURE: Final = 64
+"""The same behind a record that it fails at: what follows is shown once more."""
+_REPORT_MS: Final = 1_000
+"""How often records that are left out are reported."""
+_HINT_CHARACTERS_MAX: Final = 300
 _SEQUENCE_MASK: Final = (1 << 31) - 1
 _VERSION: Final = 25
 _HEADER: Final = struct.Struct(">qiibIhiqqqhi")
 _PRODUCER: Final = struct.Struct(">qhi")
 _CRC: Final = struct.Struct(">I")
+
+
+class _Part(NamedTuple):
+    """Records whose offsets follow one another."""
+
+    first: Offset
+    size: int
+    """How many they are."""
+    section: Section
+
+    def cut(self, passed: int, count: int) -> _Part:
+        """Some of the records; the positions that they have in the section stay the same."""
+        records = self.section.records
+        start = kernels.fluvio_end(records, 4, len(records), passed) if passed else 4
+        end = kernels.fluvio_end(records, start, len(records), count)
+        chosen = count.to_bytes(4, "big") + bytes(records[start:end])
+        return _Part(self.first + passed, count, self.section._replace(records=chosen))
+
+
+class _Read(NamedTuple):
+    """Records of the source, as they are shown to the module."""
+
+    parts: Sequence[_Part]
+    next_offset: Offset
+
+    def behind(self, offset: Offset) -> _Read:
+        """The same from `offset` on; nothing if nothing is known of that."""
+        if offset >= self.next_offset:
+            return _NOTHING
+        left: list[_Part] = []
+        for part in self.parts:
+            passed = max(0, offset - part.first)
+            if passed < part.size:
+                left.append(part.cut(passed, part.size - passed) if passed else part)
+        return self._replace(parts=left)
+
+    def up_to(self, count: int) -> _Read:
+        """The first records."""
+        chosen: list[_Part] = []
+        for part in self.parts:
+            if count < part.size:
+                if count:
+                    chosen.append(part.cut(0, count))
+                return _Read(chosen, part.first + count)
+            chosen.append(part)
+            count -= part.size
+        return self._replace(parts=chosen)
+
+
+_NOTHING: Final = _Read((), -1)
 
 
 class _Wanted(NamedTuple):
@@ -177,6 +241,15 @@ class Derivation:
         self._closed = False
         self._writing = False
         """Its transaction is open."""
+        self._ahead = _NOTHING
+        """The last part that was read: some of it may have to be shown once more."""
+        self._records_max = _RECORDS_MAX
+        """Shown to the module at once: fewer where something among them is refused."""
+        self._shown = 0
+        self._refused: Offset = -1
+        """A record that is left out: nothing that comes of it is accepted."""
+        self._left_out = 0
+        self._reported_s = -_REPORT_MS / 1000
 
     def start(self) -> None:
         """From the place the last transaction has left, as a new life of the producer."""
@@ -264,6 +337,11 @@ class Derivation:
             self._try(step)
 
     def _read(self) -> None:
+        ahead = self._ahead.behind(self._offset)
+        if ahead.parts:
+            self._show(ahead)
+            return
+        self._ahead = _NOTHING
         self._broker.log.open(
             self._source, self._offset, bytes_max=READ_BYTES_MAX, horizon=Horizon.STABLE
         ).then(self._opened)
@@ -274,15 +352,57 @@ class Derivation:
             if opened.next_offset <= self._offset:
                 self._wait()
                 return
-            sections = _sections(opened, self._offset)
-            if sections and self._chain is not None:
-                self._chain.run(sections).then(partial(self._transformed, opened.next_offset))
+            read = _Read(_parts(opened, self._offset), opened.next_offset)
+            if read.parts:
+                self._show(read)
             else:
                 self._offset = opened.next_offset
                 # In a later turn: much may have to be stepped over.
                 self._runtime.soon(lambda: self._try(self._read))
 
         self._try(step)
+
+    def _show(self, read: _Read) -> None:
+        """Show the module what was read, or the first records of it."""
+        self._ahead = read
+        first = read.parts[0].first
+        if first == self._refused:
+            self._write((), first + 1)
+            return
+        assert self._chain is not None
+        shown = read.up_to(self._records_max)
+        self._shown = sum(part.size for part in shown.parts)
+        self._chain.run([part.section for part in shown.parts]).then(
+            partial(self._transformed, first, shown.next_offset)
+        )
+
+    def _narrow(self, first: Offset, refusal: BrokerError) -> None:
+        """Something of what was shown cannot be derived: find it, and leave it out."""
+        if self._shown > 1:
+            self._records_max = self._shown // 2
+        else:
+            self._refused = first
+            self._report(first, str(refusal))
+        # From the last place on, with a new life of the producer: that ends the transaction.
+        self.start()
+
+    def _report(self, offset: Offset, hint: str) -> None:
+        """Say that a record is left out; of many in a row, how many."""
+        self._left_out += 1
+        now_s = self._runtime.monotonic()
+        if now_s - self._reported_s < _REPORT_MS / 1000:
+            return
+        self._reported_s = now_s
+        _log.warning(
+            "%s: record %d of %s is left out, the SmartModule %s fails at it: %s "
+            "(%d left out so far)",
+            self._target,
+            offset,
+            self._source,
+            self._link.module,
+            hint[:_HINT_CHARACTERS_MAX],
+            self._left_out,
+        )
 
     def _wait(self) -> None:
         asked_s = self._runtime.monotonic()
@@ -298,21 +418,24 @@ class Derivation:
 
         self._waiting.then(waited)
 
-    def _transformed(self, next_offset: Offset, later: Later[Transformed]) -> None:
+    def _transformed(self, first: Offset, next_offset: Offset, later: Later[Transformed]) -> None:
         def step() -> None:
-            done = later.value
+            try:
+                done = later.value
+            except SmartModuleInvalid as refusal:
+                self._narrow(first, refusal)
+                return
             reached = next_offset
             if done.failure is not None:
                 reached = min(max(done.failure.offset, self._offset) + 1, next_offset)
-                _log.warning(
-                    "%s: record %d of %s is left out, the SmartModule %s fails at it: %s",
-                    self._target,
-                    reached - 1,
-                    self._source,
-                    self._link.module,
-                    done.failure.hint,
-                )
-            self._write(done.sections, reached)
+                self._records_max = _RECORDS_AFTER_FAILURE
+                self._report(reached - 1, done.failure.hint)
+            else:
+                self._records_max = min(2 * self._records_max, _RECORDS_MAX)
+            try:
+                self._write(done.sections, reached)
+            except _UNACCEPTABLE as refusal:
+                self._narrow(first, refusal)
 
         self._try(step)
 
@@ -386,7 +509,17 @@ class Derivation:
         self._try(step)
 
 
-def _sections(opened: Opened, offset: Offset) -> list[Section]:
+_UNACCEPTABLE: Final = (
+    BatchCorrupt,
+    InvalidRecord,
+    InvalidTimestamp,
+    RecordTooLarge,
+    UnsupportedFormat,
+)
+"""How a log refuses records for what they are: they are refused again however often they come."""
+
+
+def _parts(opened: Opened, offset: Offset) -> list[_Part]:
     """The records from `offset` on as modules are shown them."""
     if not opened.batches:
         return []
@@ -394,13 +527,14 @@ def _sections(opened: Opened, offset: Offset) -> list[Section]:
         record_set, _ = kernels.log_to_fluvio(opened.batches, 0, len(opened.batches), offset)
     except Malformed as flaw:
         raise BatchCorrupt(f"a batch of the log: {flaw}; check the disk") from flaw
-    found: list[Section] = []
+    found: list[_Part] = []
     position = 0
     view = memoryview(record_set)
     while position < len(view):
         fields = _HEADER.unpack_from(view, position)
         end = position + fields[1] + 12
         start = position + _HEADER.size + (_CRC.size if fields[5] & 0x10 else 0)
-        found.append(Section(fields[0], fields[7], view[start:end]))
+        count = int.from_bytes(view[start : start + 4], "big")
+        found.append(_Part(fields[0], count, Section(fields[0], fields[7], view[start:end])))
         position = end
     return found

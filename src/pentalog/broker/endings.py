@@ -40,14 +40,19 @@ class Endings:
         offsets: Offsets,
         runtime: Runtime,
         rename: Callable[[Transaction, int], None],
+        dismiss: Callable[[Transaction], None],
     ) -> None:
-        """`rename` is called when a transaction goes on with another producer id."""
+        """`rename` is called when a transaction goes on with another producer id.
+
+        `dismiss` takes its participants away when it has ended.
+        """
         self._store = store
         self._local_log = log
         self._state = state
         self._offsets = offsets
         self._runtime = runtime
         self._rename = rename
+        self._dismiss = dismiss
         self._stuck: dict[str, Transaction] = {}
         """Prepared, but a marker or the decision could not be written: tried again."""
         self._timer: Timer | None = None
@@ -129,11 +134,19 @@ class Endings:
         if self._closed:
             return
         self._stuck.pop(entry.name, None)
-        if entry.staged:
-            self._offsets.finish(entry.producer_id, commit=entry.commits)
+        finishes = entry.staged and not entry.finishing
+        entry.finishing = entry.finishing or finishes
         for at in list(entry.unmarked):
             marker = self.write_marker(at, entry.identity, commit=entry.commits)
             marker.then(partial(self._marked, entry, at))
+        if finishes:
+            finished = self._offsets.finish(entry.producer_id, commit=entry.commits)
+            finished.then(partial(self._finished, entry))
+        else:
+            self._complete_if_marked(entry)
+
+    def _finished(self, entry: Transaction, _: Later[None]) -> None:
+        entry.finishing = False
         self._complete_if_marked(entry)
 
     def write_marker(self, at: Partition, who: Identity, *, commit: bool) -> Later[Appended]:
@@ -176,7 +189,9 @@ class Endings:
             self._mark(entry)
 
     def _complete_if_marked(self, entry: Transaction) -> None:
-        if entry.unmarked or entry.undecided or entry.phase not in PREPARED or self._closed:
+        if entry.unmarked or entry.finishing or entry.undecided:
+            return
+        if entry.phase not in PREPARED or self._closed:
             return
         entry.phase = Phase.COMPLETE_COMMIT if entry.commits else Phase.COMPLETE_ABORT
         entry.started_ms = -1
@@ -186,7 +201,8 @@ class Endings:
         if entry.next_id >= 0:
             self._rename(entry, entry.next_id)
             entry.epoch, entry.next_id = 0, -1
-        entry.partitions, entry.groups, entry.extents, entry.staged = {}, set(), {}, False
+        self._dismiss(entry)
+        entry.extents, entry.staged = {}, False
         if lasting:
             self.write(entry)
         self.release(entry, entry.identity)

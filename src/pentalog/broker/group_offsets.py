@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -45,6 +45,13 @@ class Offsets(Protocol):
         An answer that contains one of them, or says that there is none, waits for `settled`.
         """
 
+    def walk(self, group: str) -> Iterator[tuple[Partition, Committed]]:
+        """Yield all offsets of a group, for callers that use a few of them per turn.
+
+        What is committed between two turns may be missing.  `settled` must be asked for after the
+        last one.
+        """
+
     def settled(self, group: str) -> Later[None]:
         """Ready once everything `committed` says of the group now is durable.
 
@@ -61,10 +68,21 @@ class Offsets(Protocol):
     def groups(self) -> Collection[str]:
         """Every group with an offset, also one in an open transaction."""
 
+    def names(self) -> Iterator[str]:
+        """Yield the same in no order, without those that are removed between two of them."""
+
     def stage(
-        self, producer_id: int, group: str, offsets: Mapping[Partition, Committed]
+        self,
+        producer_id: int,
+        group: str,
+        offsets: Mapping[Partition, Committed],
+        *,
+        owner: str = "",
     ) -> Later[None]:
-        """Keep offsets until the producer's transaction ends: durable, but not visible."""
+        """Keep offsets until the producer's transaction ends: durable, but not visible.
+
+        They count as `owner`'s.
+        """
 
     def staged(self) -> Collection[int]:
         """The producers whose open transactions hold offsets."""
@@ -75,7 +93,7 @@ class Offsets(Protocol):
     def finish(self, producer_id: int, *, commit: bool) -> Later[None]:
         """The transaction has ended: its offsets become real, or are dropped.
 
-        Doing it twice is doing it once.
+        Ready when that is so; many of them take more than a turn.  Doing it twice is doing it once.
         """
 
     def publish(self) -> None:

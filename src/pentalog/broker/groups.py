@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from typing import Final
 
 from pentalog.broker import group_memory, roster_rows
@@ -216,10 +216,14 @@ class LocalGroups:
             return _offsets_only(group)
         raise _not_found(group)
 
-    def all(self) -> Sequence[GroupView]:
-        found = [group.view(members=False) for group in self._groups.values()]
-        found += [_offsets_only(name) for name in self.offsets.groups() - self._groups.keys()]
-        return found
+    def all(self) -> Iterator[GroupView]:
+        for name in tuple(self._groups):
+            group = self._groups.get(name)
+            if group is not None:
+                yield group.view(members=False)
+        for name in self.offsets.names():
+            if name not in self._groups:
+                yield _offsets_only(name)
 
     def delete(self, group: str) -> Later[None]:
         known = self._groups.get(group)
@@ -264,7 +268,8 @@ class LocalGroups:
 
     def _sweep(self) -> None:
         self._sweep_timer = self._runtime.after(SWEEP_INTERVAL_MS, self._sweep)
-        names = iter([*self._groups, *(self.offsets.groups() - self._groups.keys())])
+        without = (name for name in self.offsets.names() if name not in self._groups)
+        names = chain(tuple(self._groups), without)
 
         def look_at_some() -> None:
             if self._sweep_timer is None:

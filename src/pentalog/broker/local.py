@@ -19,6 +19,7 @@ from pentalog.broker.derived_topics import DerivedTopics
 from pentalog.broker.groups import LocalGroups
 from pentalog.broker.live_settings import LocalSettings
 from pentalog.broker.log import LocalLog
+from pentalog.broker.module_engine import Build
 from pentalog.broker.named_producers import LocalNamedProducers
 from pentalog.broker.offsets_topic import OffsetsTopic
 from pentalog.broker.port import Broker
@@ -63,8 +64,11 @@ class LocalBroker:
         metrics: Metrics,
         *,
         connect: Connect = connect_file,
+        build: Build | None = None,
     ) -> None:
+        """`build` compiles SmartModules outside of this process."""
         self._config = config
+        self._build = build
         self._runtime = runtime
         self._metrics = metrics
         self.store = Store(config.data, files, runtime, metrics, config)
@@ -219,7 +223,7 @@ class LocalBroker:
         return tokens
 
     def _open_smart_modules(self) -> LocalSmartModules:
-        smart_modules = LocalSmartModules(self._state, self._runtime, self._config)
+        smart_modules = LocalSmartModules(self._state, self._runtime, self._config, self._build)
         smart_modules.open()
         return smart_modules
 

@@ -372,10 +372,16 @@ class LocalLog:
 
 
 class LocalWait(Waiting):
-    """Looks again whenever a mark of a watched partition moves."""
+    """Looks at a watched partition again whenever a mark of it moves, and at that one only.
+
+    A reader may watch thousands: were all of them looked at for every batch that one of them gets,
+    readers would make its writers pay for that.
+    """
 
     __slots__ = (
         "_all",
+        "_behind",
+        "_bytes",
         "_bytes_min",
         "_horizon",
         "_late",
@@ -399,6 +405,9 @@ class LocalWait(Waiting):
         self._watched = watched
         self._bytes_min = bytes_min
         self._horizon = horizon
+        self._behind: dict[PartitionLog, int] = {}
+        """Bytes that were found in each partition, where there were any; if their sum matters."""
+        self._bytes = 0
         self._timer: Timer | None = None
         self._uncommitted = 0
         """Partitions whose end, as it was when this began, is not durable."""
@@ -407,9 +416,9 @@ class LocalWait(Waiting):
 
     def start(self, timeout_ms: int) -> None:
         self._all.add(self)
-        look = self.look
+        moved = self._moved
         for partition, offset in self._watched.items():
-            partition.watchers[look] = None
+            partition.watchers[moved] = None
             if self._horizon is not Horizon.END and partition.end_offset > max(
                 offset, partition.durable.offset
             ):
@@ -438,21 +447,27 @@ class LocalWait(Waiting):
                 self.give_up()
 
     def look(self) -> None:
+        """Look at all partitions, until there is enough."""
+        for partition in self._watched:
+            if self.ready:
+                return
+            self._moved(partition)
+
+    def _moved(self, partition: PartitionLog) -> None:
         if self.ready:
             return
-        if self._bytes_min <= 1:
-            enough = any(
-                partition.deleted or _ahead(partition, offset, self._horizon)
-                for partition, offset in self._watched.items()
-            )
-        else:
-            behind = 0
-            for partition, offset in self._watched.items():
-                if partition.deleted:
-                    behind = self._bytes_min
-                    break
-                behind += partition.reading.bytes_behind(offset, self._horizon)
-            enough = behind >= self._bytes_min
+        offset = self._watched[partition]
+        enough = partition.deleted
+        if not enough and self._bytes_min <= 1:
+            enough = _ahead(partition, offset, self._horizon)
+        elif not enough:
+            found = partition.reading.bytes_behind(offset, self._horizon)
+            self._bytes += found - self._behind.get(partition, 0)
+            if found:
+                self._behind[partition] = found
+            else:
+                self._behind.pop(partition, None)
+            enough = self._bytes >= self._bytes_min
         if enough:
             self.cancel()
             self.fill(True)
@@ -468,7 +483,7 @@ class LocalWait(Waiting):
         self._late = False
         self._all.discard(self)
         for partition in self._watched:
-            partition.watchers.pop(self.look, None)
+            partition.watchers.pop(self._moved, None)
 
 
 def _durable_ends(found: Mapping[PartitionLog, Offset]) -> Mapping[Partition, Offset]:

@@ -32,9 +32,19 @@ RUN_CALLS_MAX: Final = 30
 BROKEN_GROUPS_MAX: Final = 16
 """Groups of records of one batch that may break a module though none of the records does."""
 _NO_RECORDS: Final = b"\0\0\0\0"
+_ENDED: Final = "the SmartModules were ended"
 
 Parts = Generator[None, None, T]
 """Work of a chain that may be interrupted between its parts."""
+
+
+def given_bytes(links: Sequence[Link]) -> int:
+    """Return the size of accumulators and parameters, which are kept as long as the chain."""
+    return sum(
+        len(link.accumulator)
+        + sum(len(name) + len(value) for name, value in link.parameters.items())
+        for link in links
+    )
 
 
 class LocalChain:
@@ -49,7 +59,9 @@ class LocalChain:
         self._version = version
         self._programs: list[Any] = []
         self._instances: list[Instance] = []
-        self._memory_bytes = 0
+        self._given_bytes = given_bytes(links)
+        self._memory_bytes = self._given_bytes
+        modules.shares.resize(owner, 0, self._memory_bytes)
         self._busy = False
         self._closed = False
 
@@ -101,6 +113,9 @@ class LocalChain:
 
     def look_back(self, sections: Sequence[Section]) -> Later[None]:
         later: Later[None] = Later()
+        if self._closed:
+            later.refuse(SmartModuleInvalid(_ENDED))
+            return later
         self._busy = True
         self._run_parts(self._looking_back(sections), later)
         return later
@@ -114,6 +129,9 @@ class LocalChain:
 
     def run(self, sections: Sequence[Section]) -> Later[Transformed]:
         later: Later[Transformed] = Later()
+        if self._closed:
+            later.refuse(SmartModuleInvalid(_ENDED))
+            return later
         self._busy = True
         self._run_parts(self._transforming(sections), later)
         return later
@@ -128,12 +146,14 @@ class LocalChain:
         if not self._closed or self._busy:
             return
         instances, self._instances = self._instances, []
+        # What they were given may be much, and those who have had the chain may still hold it.
+        links, self._links = self._links, []
         self._programs = []
 
         def freed(_: None, error: BaseException | None) -> None:
             shares = self._modules.shares
             shares.resize(self._owner, self._memory_bytes, 0)
-            shares.give_back(self._owner, len(self._links))
+            shares.give_back(self._owner, len(links))
 
         # On a lane: to unmap their memory takes a while.
         self._modules.offload(self._owner, instances.clear, freed)
@@ -163,7 +183,7 @@ class LocalChain:
                 self._refuse(later, error)
             elif self._closed:
                 parts.close()
-                self._refuse(later, SmartModuleInvalid("the SmartModules were ended"))
+                self._refuse(later, SmartModuleInvalid(_ENDED))
             elif outcome[0]:
                 self._busy = False
                 later.fill(outcome[1])  # type: ignore[arg-type]  # None may be a T
@@ -188,6 +208,7 @@ class LocalChain:
 
     def _measure(self) -> None:
         size_bytes = sum(instance.memory_bytes for instance in self._instances)
+        size_bytes += self._given_bytes
         self._modules.shares.resize(self._owner, self._memory_bytes, size_bytes)
         self._memory_bytes = size_bytes
 
@@ -241,7 +262,7 @@ class LocalChain:
         self._instances[number] = self._fresh(number)
         output = _Joined()
         broken = 0
-        for first, group in groups(section):
+        for group in groups(section):
             try:
                 failure = output.add(*self._instances[number].transform(group))
             except Broken as error:
@@ -252,16 +273,16 @@ class LocalChain:
                     ) from error
                 yield
                 self._instances[number] = self._fresh(number)
-                failure = yield from self._transform_singly(number, first, group, output)
+                failure = yield from self._transform_singly(number, group, output)
             yield
             if failure is not None:
                 return output.taken(), failure
         return output.taken(), None
 
     def _transform_singly(
-        self, number: int, first: int, section: Section, output: _Joined
+        self, number: int, section: Section, output: _Joined
     ) -> Parts[Failure | None]:
-        for alone in singles(section, first):
+        for alone in singles(section):
             try:
                 failure = output.add(*self._instances[number].transform(alone.section))
             except Broken as error:

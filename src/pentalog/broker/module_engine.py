@@ -19,27 +19,21 @@ this is not the thread that serves clients.
 
 from __future__ import annotations
 
-import gzip
-import io
 import struct
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pentalog import kernels
+from pentalog.broker.module_checks import TRANSFORMS, check_shapes, check_sizes, unpacked
 from pentalog.broker.transformation import Failure, Link, Section
 from pentalog.model.errors import SmartModuleInvalid
 
 if TYPE_CHECKING:
     import wasmtime
 
-WASM_BYTES_MAX: Final = 32 << 20
-CODE_BYTES_MAX: Final = 4 << 20
-"""Functions of one module, all together: to compile them takes seconds."""
-FUNCTION_SQUARES_MAX: Final = 10**10
-"""The compiler may take time by the square of a function's bytes: one of 100 kB, some seconds."""
-FUNCTIONS_MAX: Final = 20_000
-PARTS_MAX: Final = 1_000
-"""Sections, imports and exports, each."""
+COMPILE_S: Final = 4
+COMPILE_S_PER_MIB: Final = 10
+"""CPU time that a module may take to be compiled; about three times of what one takes."""
 TABLES_MAX: Final = 4
 TABLE_ELEMENTS_MAX: Final = 100_000
 OUTPUT_BYTES_MAX: Final = 16 << 20
@@ -47,10 +41,6 @@ OUTPUT_BYTES_MAX: Final = 16 << 20
 TICK_MS: Final = 50
 """How often the clock of the engine is moved while something runs."""
 
-_GZIP_MAGIC: Final = b"\x1f\x8b"
-_WASM_MAGIC: Final = b"\0asm\1\0\0\0"
-"""How a binary module begins; the text form and components are refused."""
-_IMPORTS, _EXPORTS, _CODE = 2, 7, 10
 _COPIES_MAX: Final = 16
 """How often a module may hand its output over in one call."""
 _GROUP_RECORDS: Final = 64
@@ -67,10 +57,7 @@ _UNUSED_FEATURES: Final = (
     "shared_memory",
 )
 """No SmartModule needs these, and some of them take memory that no limit counts."""
-_TRANSFORMS: Final = {"filter": 0, "map": 1, "filter_map": 4, "array_map": 2, "aggregate": 3}
-"""In the order in which they are looked for, with the numbers their failures carry."""
 _AGGREGATE: Final = 3
-_HOST_MODULES: Final = ("wasi_snapshot_preview1", "wasi_unstable")
 _I32: Final = struct.Struct(">i")
 _U32: Final = struct.Struct(">I")
 _I64: Final = struct.Struct(">q")
@@ -94,11 +81,20 @@ class Broken(Exception):
     """A call did not come back as it should: the instance cannot be used any more."""
 
 
+Build = Callable[[bytes, int], bytes]
+"""Compiles a module elsewhere within so many seconds of CPU, and returns what `deserialize` takes.
+
+Raises `SmartModuleInvalid`.
+"""
+
+
 class Engine:
     """Compiles modules and counts their time."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, build: Build | None = None) -> None:
+        """Without `build`, modules are compiled here, and nothing ends one that takes long."""
         self.limits = limits
+        self._build = build
         self.ticks = 0
         """How often the clock has been moved."""
         self._engine: wasmtime.Engine | None = None
@@ -119,15 +115,18 @@ class Engine:
         except ImportError as error:
             raise SmartModuleInvalid(_MISSING) from error
         if self._engine is None:
-            self._engine = wasmtime.Engine(_configuration())
-        binary = _unpacked(wasm)
-        _check_sizes(binary)
+            self._engine = wasmtime.Engine(configuration())
+        binary = unpacked(wasm)
+        is_small = check_sizes(binary)
         try:
-            module = wasmtime.Module(self._engine, binary)
+            if self._build is None or is_small:
+                module = wasmtime.Module(self._engine, binary)
+            else:
+                cpu_s = COMPILE_S + COMPILE_S_PER_MIB * (len(binary) >> 20)
+                module = wasmtime.Module.deserialize(self._engine, self._build(binary, cpu_s))
         except wasmtime.WasmtimeError as error:
-            first = str(error).splitlines()[0]
-            raise SmartModuleInvalid(f"not a WebAssembly module: {first}") from error
-        _check(module)
+            raise SmartModuleInvalid(_no_module(error)) from error
+        check_shapes(module)
         return module
 
     def start(self, module: Any, link: Link, version: int) -> Instance:
@@ -136,20 +135,22 @@ class Engine:
         return Instance(self._engine, module, link, version, self.limits)
 
 
-def _unpacked(wasm: bytes) -> bytes:
-    """Uploads come as they are or compressed."""
-    if wasm[:2] == _GZIP_MAGIC:
-        try:
-            with gzip.GzipFile(fileobj=io.BytesIO(wasm)) as packed:
-                wasm = packed.read(WASM_BYTES_MAX + 1)
-        except (OSError, EOFError) as error:
-            raise SmartModuleInvalid(f"the module cannot be decompressed: {error}") from error
-    if len(wasm) > WASM_BYTES_MAX:
-        raise SmartModuleInvalid(f"the module has more than {WASM_BYTES_MAX} bytes")
-    return wasm
+def serialized(binary: bytes) -> bytes:
+    """Compile a module for the engine of another process; raises `SmartModuleInvalid`."""
+    import wasmtime
+
+    try:
+        return bytes(wasmtime.Module(wasmtime.Engine(configuration()), binary).serialize())
+    except wasmtime.WasmtimeError as error:
+        raise SmartModuleInvalid(_no_module(error)) from error
 
 
-def _configuration() -> wasmtime.Config:
+def _no_module(error: Exception) -> str:
+    return f"not a WebAssembly module: {str(error).splitlines()[0]}"
+
+
+def configuration() -> wasmtime.Config:
+    """Return how all engines are set: what one has compiled, another can run."""
     import wasmtime
 
     config = wasmtime.Config()
@@ -160,79 +161,6 @@ def _configuration() -> wasmtime.Config:
         if hasattr(wasmtime.Config, feature):
             setattr(config, feature, False)
     return config
-
-
-def _check_sizes(wasm: bytes) -> None:
-    """Refuse what is not a binary module or would take long to compile."""
-    if wasm[: len(_WASM_MAGIC)] != _WASM_MAGIC:
-        raise SmartModuleInvalid(
-            f"not a WebAssembly module: it begins with {wasm[:8]!r}; accepted are binary modules, "
-            "not their text form"
-        )
-    position, sections = len(_WASM_MAGIC), 0
-    while position < len(wasm):
-        sections += 1
-        kind = wasm[position]
-        size, start = _number(wasm, position + 1)
-        position = start + size
-        if sections > PARTS_MAX:
-            raise SmartModuleInvalid(f"the module has more than {PARTS_MAX} sections")
-        if kind in (_IMPORTS, _EXPORTS) and _number(wasm, start)[0] > PARTS_MAX:
-            raise SmartModuleInvalid(f"the module has more than {PARTS_MAX} imports or exports")
-        if kind == _CODE:
-            _check_code(wasm, start, position)
-
-
-def _check_code(wasm: bytes, start: int, end: int) -> None:
-    if end - start > CODE_BYTES_MAX:
-        raise SmartModuleInvalid(
-            f"the module has {end - start} bytes of code; accepted are {CODE_BYTES_MAX}"
-        )
-    count, position = _number(wasm, start)
-    if count > FUNCTIONS_MAX:
-        raise SmartModuleInvalid(f"the module has {count} functions; accepted are {FUNCTIONS_MAX}")
-    squares = 0
-    for _ in range(count):
-        size, position = _number(wasm, position)
-        position += size
-        squares += size * size
-        if squares > FUNCTION_SQUARES_MAX:
-            raise SmartModuleInvalid(
-                f"the functions of the module are too large to be compiled, one has {size} bytes; "
-                f"accepted are {FUNCTION_SQUARES_MAX} for the sum of the squares of their sizes: "
-                "split them, or build for size"
-            )
-
-
-def _number(wasm: bytes, position: int) -> tuple[int, int]:
-    """(the u32 at this position, the position after it)."""
-    value = shift = 0
-    while True:
-        if position >= len(wasm) or shift > 28:
-            raise SmartModuleInvalid("not a WebAssembly module: it ends too early")
-        byte = wasm[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return value, position
-
-
-def _check(module: Any) -> None:
-    exports = {export.name for export in module.exports}
-    missing = {"memory", "alloc"} - exports
-    if missing or not exports & _TRANSFORMS.keys():
-        wanted = ", ".join(_TRANSFORMS)
-        raise SmartModuleInvalid(
-            f"the module exports {', '.join(sorted(exports)[:20]) or 'nothing'}; a SmartModule "
-            f"exports memory, alloc and one of {wanted}"
-        )
-    for wish in module.imports:
-        if wish.name != "copy_records" and wish.module not in _HOST_MODULES:
-            raise SmartModuleInvalid(
-                f"the module imports {wish.module}.{wish.name}, which no SmartModule gets; "
-                "accepted are copy_records and WASI"
-            )
 
 
 class _Output:
@@ -282,9 +210,9 @@ class Instance:
         self._refuel()
         linker = wasmtime.Linker(engine)
         two = wasmtime.FuncType([wasmtime.ValType.i32(), wasmtime.ValType.i32()], [])
-        for wish in module.imports:
-            if wish.name == "copy_records":
-                linker.define_func(wish.module, wish.name, two, output.copy, access_caller=True)
+        copies = {wish.module for wish in module.imports if wish.name == "copy_records"}
+        for namespace in sorted(copies):
+            linker.define_func(namespace, "copy_records", two, output.copy, access_caller=True)
         # Nothing of the world outside is there; whoever asks gets zeros.
         linker.define_unknown_imports_as_default_values(store, module)
         try:
@@ -293,15 +221,17 @@ class Instance:
             raise SmartModuleInvalid(f"the module does not start: {_line(error)}") from error
         self._memory: Any = exports["memory"]
         self._alloc: Any = exports["alloc"]
-        name = next(name for name in _TRANSFORMS if name in exports)
-        self.kind = _TRANSFORMS[name]
+        name = next(name for name in TRANSFORMS if name in exports)
+        self.kind = TRANSFORMS[name]
         self._transform: Any = exports[name]
         self._look_back: Any = exports.get("look_back")
         self._start(exports.get("init"))
 
     @property
     def memory_bytes(self) -> int:
-        return int(self._memory.data_len(self._store))
+        """Its memory and what it has handed back to be kept; not what it was given."""
+        kept = b"" if self._accumulator is self._link.accumulator else self._accumulator
+        return int(self._memory.data_len(self._store)) + len(kept)
 
     @property
     def looks_back(self) -> bool:
@@ -318,7 +248,8 @@ class Instance:
         count = self._call(self._transform, given)
         if count < 0:
             raise Broken(f"the module answers with code {count}")
-        out = self._output.copied
+        # Not kept: it may be much, and the next call may come late.
+        out, self._output.copied = self._output.copied, b""
         if len(out) < 5 or _U32.unpack_from(out)[0] > len(out):
             raise Broken("the module hands back no records")
         end = kernels.fluvio_end(out, 4, len(out), _U32.unpack_from(out)[0])
@@ -360,7 +291,7 @@ class Instance:
 
     def _hint(self, code: int) -> str:
         """What the module says of its failure, or the code if it says nothing."""
-        out = self._output.copied
+        out, self._output.copied = self._output.copied, b""
         if len(out) >= 2:
             size = _U16.unpack_from(out)[0]
             if 0 < size <= len(out) - 2:
@@ -452,25 +383,26 @@ class Single(NamedTuple):
     value: bytes
 
 
-def singles(section: Section, first: int = 0) -> Iterator[Single]:
-    """Each record alone, to find the one that breaks a module; `first` is the number of the first.
+def singles(section: Section) -> Iterator[Single]:
+    """Each record alone, to find the one that breaks a module.
 
-    In turn, not all at once: there may be millions.
+    In turn, not all at once: there may be millions.  Its offset is the one it says itself: others
+    may have been filtered out before it.
     """
     data = bytes(section.records)
     start = 4
-    for index in range(_I32.unpack_from(data)[0]):
+    for _ in range(_I32.unpack_from(data)[0]):
         end = kernels.fluvio_end(data, start, len(data), 1)
         if end < 0:
             break
-        key, value = _parts(data, start)
+        position, key, value = _parts(data, start)
         alone = section._replace(records=_I32.pack(1) + data[start:end])
-        yield Single(alone, section.base_offset + first + index, key, value)
+        yield Single(alone, section.base_offset + position, key, value)
         start = end
 
 
-def groups(section: Section) -> Iterator[tuple[int, Section]]:
-    """A few records at a time, each with the number of its first record."""
+def groups(section: Section) -> Iterator[Section]:
+    """A few records at a time."""
     data = bytes(section.records)
     start = 4
     count = int(_I32.unpack_from(data)[0])
@@ -479,18 +411,23 @@ def groups(section: Section) -> Iterator[tuple[int, Section]]:
         end = kernels.fluvio_end(data, start, len(data), size)
         if end < 0:
             break
-        yield first, section._replace(records=_I32.pack(size) + data[start:end])
+        yield section._replace(records=_I32.pack(size) + data[start:end])
         start = end
 
 
-def _parts(data: bytes, position: int) -> tuple[bytes | None, bytes]:
-    position = _behind_number(data, position) + 1
-    position = _behind_number(data, _behind_number(data, position))
+def _parts(data: bytes, position: int) -> tuple[int, bytes | None, bytes]:
+    """(offset delta, key, value) of the record at a position."""
+    position = _behind_number(data, _behind_number(data, position) + 1)
+    behind = _behind_number(data, position)
+    delta = 0
+    for byte in reversed(data[position:behind]):
+        delta = delta << 7 | byte & 0x7F
+    delta = (delta >> 1) ^ -(delta & 1)
     key = None
-    position += 1
-    if data[position - 1]:
+    position = behind + 1
+    if data[behind]:
         key, position = _chunk(data, position)
-    return key, _chunk(data, position)[0]
+    return delta, key, _chunk(data, position)[0]
 
 
 def _behind_number(data: bytes, position: int) -> int:

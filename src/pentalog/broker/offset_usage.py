@@ -1,7 +1,7 @@
 """What committed offsets take in memory, and which of them hold retention leases, by principal.
 
-The offsets of a group are charged to the client that committed first for it, those of open
-transactions to nobody: they count for the total only.
+The offsets of a group are charged to the client that committed first for it, those of an open
+transaction to the owner of its transactional id.
 """
 
 from __future__ import annotations
@@ -94,9 +94,35 @@ class OffsetUsage:
         if self._bytes[group] <= _group_size(group):
             self.forget(group)
 
-    def stage(self, before: Committed | None, after: Committed | None) -> None:
+    def check_staging(
+        self,
+        owner: str,
+        group: str,
+        held: Mapping[Partition, Committed] | None,
+        offsets: Mapping[Partition, Committed],
+    ) -> None:
+        """Raise `OffsetsFull` if these do not fit into an open transaction that holds others."""
+        size = _group_size(group) if held is None else 0
+        leases = 0
+        for at, committed in offsets.items():
+            before = None if held is None else held.get(at)
+            size += _size(committed) - _size(before)
+            leases += _is_lease(committed) - _is_lease(before)
+        self._memory.check(owner, size)
+        self._leases.check(owner, leases)
+
+    def stage(self, owner: str, before: Committed | None, after: Committed | None) -> None:
         """Count an offset of an open transaction in the place of another, or of none."""
-        self._memory.add("", _size(after) - _size(before))
+        self._memory.add(owner, _size(after) - _size(before))
+
+    def stage_group(self, owner: str, group: str, number: int) -> None:
+        """Count one more, or one less, group of an open transaction."""
+        self._memory.add(owner, number * _group_size(group))
+
+    def claim(self, group: str, owner: str) -> None:
+        """Make `owner` the owner of a new group."""
+        if owner and group not in self._owners:
+            self._owners[group] = owner
 
     def forget(self, group: str) -> None:
         """Free everything that a group is charged for."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final, TypeAlias
 
@@ -15,7 +15,7 @@ from pentalog.config import Config
 from pentalog.model.errors import BrokerError, StorageFailed
 from pentalog.model.later import Later
 from pentalog.model.types import Partition
-from pentalog.runtime import Runtime
+from pentalog.runtime import Runtime, Slices
 
 _UPSERT: Final = "INSERT OR REPLACE INTO offsets VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _UPSERT_STAGED: Final = (
@@ -37,6 +37,18 @@ class LocalOffsets:
         self._runtime = runtime
         self._committed: dict[str, _ByTopic] = {}
         self._staged: dict[int, dict[str, dict[Partition, Committed]]] = {}
+        self._stagers: dict[int, str] = {}
+        """Who is charged for what a producer has staged; not for what an earlier life left."""
+        self._slices = Slices(runtime)
+        self._closed = False
+        self._topics: Counter[str] = Counter()
+        """How many groups have committed offsets of a topic."""
+        self._staged_topics: Counter[str] = Counter()
+        """How many offsets of a topic open transactions hold."""
+        self._forgotten: dict[str, int] = {}
+        """The newest sequence of a deleted topic, whose offsets count no more and are removed."""
+        self._forgotten_position = 0
+        """Up to where the state file has to be durable before all of these are removed for good."""
         self._staging: dict[str, Counter[Partition]] = {}
         """How many open transactions hold an offset, by group and partition."""
         self._sequence = 0
@@ -87,6 +99,7 @@ class LocalOffsets:
             self.topic.make()
 
     def close(self) -> None:
+        self._closed = True
         if self.topic is not None:
             self.topic.close()
 
@@ -105,20 +118,31 @@ class LocalOffsets:
         if topics is None:
             return {}
         if at is None:
-            return {
+            found = {
                 Partition(topic, index): committed
                 for topic, indexes in topics.items()
                 for index, committed in indexes.items()
             }
-        found: dict[Partition, Committed] = {}
-        for where in at:
-            committed = topics.get(where[0], _NONE).get(where[1])
-            if committed is not None:
-                found[where] = committed
+        else:
+            found = {}
+            for where in at:
+                committed = topics.get(where[0], _NONE).get(where[1])
+                if committed is not None:
+                    found[where] = committed
+        if self._forgotten:
+            return {at: known for at, known in found.items() if not self._is_forgotten(at, known)}
         return found
 
+    def walk(self, group: str) -> Iterator[tuple[Partition, Committed]]:
+        for topic in tuple(self._committed.get(group, ())):
+            for index in tuple(self._committed.get(group, {}).get(topic, _NONE)):
+                yield from self.committed(group, (Partition(topic, index),)).items()
+
+    def _is_forgotten(self, at: Partition, committed: Committed) -> bool:
+        return committed.sequence <= self._forgotten.get(at.topic, _NO_SEQUENCE)
+
     def settled(self, group: str) -> Later[None]:
-        position = self._changed.get(group, 0)
+        position = max(self._changed.get(group, 0), self._forgotten_position)
         if position <= self._state.durable:
             return Later.now(None)
         written = self._state.settle(position)
@@ -167,11 +191,13 @@ class LocalOffsets:
                 self.topic.flush()
             if at is None:
                 del self._committed[group]
+                for topic in topics:
+                    self._lose(topic)
                 self._usage.forget(group)
                 self._state.write("DELETE FROM offsets WHERE grp = ?", group)
             else:
                 for where in at:
-                    self._drop(group, topics, where)
+                    self._drop(group, where)
             self._note_change(group)
         return self._state.settle()
 
@@ -185,42 +211,81 @@ class LocalOffsets:
             self._state.write(_DELETE_STAGED, group, *where)
 
     def forget_topic(self, topic: str) -> None:
-        """The topic is deleted: one made anew under its name starts without offsets."""
-        touched = [group for group, topics in self._committed.items() if topic in topics]
-        for group in touched:
-            topics = self._committed[group]
-            if self.topic is not None:
-                for index in topics[topic]:
-                    self.topic.note(group, Partition(topic, index), None)
-            for committed in topics.pop(topic).values():
-                self._usage.replace(group, committed, None)
-            if not topics:
-                del self._committed[group]
-        if touched:
-            if self.topic is not None:
-                self.topic.flush()
+        """Forget the offsets of a deleted topic: the next one of its name starts without.
+
+        They are gone at once for everybody; what they take in memory is freed in slices.
+        """
+        committed, staged = topic in self._topics, topic in self._staged_topics
+        if committed:
             self._state.write("DELETE FROM offsets WHERE topic = ?", topic)
-            for group in touched:
-                self._note_change(group)
-        if any(at.topic == topic for count in self._staging.values() for at in count):
+        if staged:
             self._state.write("DELETE FROM staged_offsets WHERE topic = ?", topic)
-            for producer_id, groups in list(self._staged.items()):
-                for group, held in list(groups.items()):
-                    for at in [at for at in held if at.topic == topic]:
+        if committed or staged:
+            self._forgotten_position = self._state.position
+            self._forgotten[topic] = self._sequence
+            self._slices.run(self._remove_topic(topic, self._sequence), _removed)
+
+    def _remove_topic(self, topic: str, newest: int) -> Iterator[None]:
+        """Remove offsets of a topic up to a sequence: later ones belong to the next topic."""
+        for group in tuple(self._committed):
+            indexes = self._committed.get(group, {}).get(topic, {})
+            for index in tuple(indexes):
+                committed = indexes.get(index)
+                if committed is not None and committed.sequence <= newest and not self._closed:
+                    self._discard(group, Partition(topic, index))
+                    if self.topic is not None:
+                        self.topic.note(group, Partition(topic, index), None)
+                    yield
+            yield
+        if self.topic is not None and not self._closed:
+            self.topic.flush()
+        for producer_id in tuple(self._staged):
+            for group in tuple(self._staged.get(producer_id, {})):
+                held = self._staged.get(producer_id, {}).get(group, {})
+                for at in tuple(held):
+                    if at.topic == topic and at in held and held[at].sequence <= newest:
                         self._unstage(producer_id, group, at)
+                yield
+        if self._forgotten.get(topic) == newest:
+            del self._forgotten[topic]
+
+    def _lose(self, topic: str) -> None:
+        """Count one group less with offsets of a topic."""
+        self._topics[topic] -= 1
+        if not self._topics[topic]:
+            del self._topics[topic]
 
     def groups(self) -> Collection[str]:
         return self._committed.keys() | self._staging.keys()
+
+    def names(self) -> Iterator[str]:
+        """Yield the same one by one, without those that are forgotten meanwhile."""
+        for group in tuple(self._committed):
+            if group in self._committed:
+                yield group
+        for group in tuple(self._staging):
+            if group in self._staging and group not in self._committed:
+                yield group
 
     def holds(self, group: str) -> bool:
         """Has the group any offset, committed or in an open transaction?"""
         return group in self._committed or group in self._staging
 
     def stage(
-        self, producer_id: int, group: str, offsets: Mapping[Partition, Committed]
+        self,
+        producer_id: int,
+        group: str,
+        offsets: Mapping[Partition, Committed],
+        *,
+        owner: str = "",
     ) -> Later[None]:
         self._state.check()
-        self._usage.check(group, "", self._committed.get(group), offsets)
+        staged = self._staged.get(producer_id)
+        charged = owner if staged is None else self._stagers.get(producer_id, "")
+        held = None if staged is None else staged.get(group)
+        self._usage.check_staging(charged, group, held, offsets)
+        if charged and offsets:
+            self._stagers[producer_id] = charged
         now_ms = self._runtime.now_ms()
         for at, given in offsets.items():
             committed = self._numbered(given, now_ms)
@@ -236,20 +301,37 @@ class LocalOffsets:
         return staging is not None and at in staging
 
     def finish(self, producer_id: int, *, commit: bool) -> Later[None]:
-        groups = self._staged.get(producer_id)
-        if groups is not None:
-            for group, held in list(groups.items()):
-                for at, committed in list(held.items()):
-                    self._unstage(producer_id, group, at)
-                    # As in Kafka, what was committed or staged last wins, whichever ends last.
-                    now = self._committed.get(group, {}).get(at.topic, _NONE).get(at.index)
-                    newest = now is None or committed.sequence > now.sequence
-                    if commit and newest:
-                        self._write(group, at, committed)
-                        if self.topic is not None:
-                            self.topic.note(group, at, committed)
-            self._state.write("DELETE FROM staged_offsets WHERE producer_id = ?", producer_id)
-        return self._state.settle()
+        later: Later[None] = Later()
+
+        def done(error: Exception | None) -> None:
+            if error is not None:
+                raise error
+            later.fill(None)
+
+        self._slices.run(self._finish(producer_id, commit=commit), done)
+        return later
+
+    def _finish(self, producer_id: int, *, commit: bool) -> Iterator[None]:
+        """Take one offset after another: a transaction may have staged any number of them."""
+        groups = self._staged.get(producer_id, {})
+        owner = self._stagers.get(producer_id, "")
+        for group in tuple(groups):
+            for at in tuple(groups.get(group, ())):
+                committed = groups.get(group, {}).get(at)
+                if committed is None:
+                    continue  # forgotten meanwhile
+                self._unstage(producer_id, group, at)
+                # As in Kafka, what was committed or staged last wins, whichever ends last.
+                now = self._committed.get(group, {}).get(at.topic, _NONE).get(at.index)
+                newest = now is None or committed.sequence > now.sequence
+                if commit and newest and not self._is_forgotten(at, committed):
+                    if group not in self._committed:
+                        self._usage.claim(group, owner)
+                    self._write(group, at, committed)
+                    if self.topic is not None:
+                        self.topic.note(group, at, committed)
+                yield
+        self._state.write("DELETE FROM staged_offsets WHERE producer_id = ?", producer_id)
 
     def _numbered(self, given: Committed, now_ms: int) -> Committed:
         """The offset with its place in the order of commits, and with a time if it has none."""
@@ -279,39 +361,58 @@ class LocalOffsets:
         indexes = topics.get(at[0])
         if indexes is None:
             indexes = topics[at[0]] = {}
+            self._topics[at[0]] += 1
         before = indexes.get(at[1])
         indexes[at[1]] = committed
         if before is None or before.metadata != committed.metadata:
             self._usage.replace(group, before, committed)
 
-    def _drop(self, group: str, topics: _ByTopic, at: Partition) -> None:
+    def _drop(self, group: str, at: Partition) -> None:
+        if self._discard(group, at):
+            self._state.write(_DELETE, group, *at)
+
+    def _discard(self, group: str, at: Partition) -> bool:
+        """Take an offset out of memory; False if there is none."""
+        topics = self._committed.get(group, {})
         indexes = topics.get(at.topic)
         dropped = None if indexes is None else indexes.pop(at.index, None)
         if indexes is None or dropped is None:
-            return
+            return False
         self._usage.replace(group, dropped, None)
         if not indexes:
             del topics[at.topic]
+            self._lose(at.topic)
             if not topics:
                 del self._committed[group]
-        self._state.write(_DELETE, group, *at)
+        return True
 
     def _set_staged(
         self, producer_id: int, group: str, at: Partition, committed: Committed
     ) -> None:
-        held = self._staged.setdefault(producer_id, defaultdict(dict))[group]
+        owner = self._stagers.get(producer_id, "")
+        groups = self._staged.setdefault(producer_id, {})
+        held = groups.get(group)
+        if held is None:
+            held = groups[group] = {}
+            self._usage.stage_group(owner, group, 1)
         if at not in held:
             self._staging.setdefault(group, Counter())[at] += 1
-        self._usage.stage(held.get(at), committed)
+            self._staged_topics[at.topic] += 1
+        self._usage.stage(owner, held.get(at), committed)
         held[at] = committed
 
     def _unstage(self, producer_id: int, group: str, at: Partition) -> None:
-        groups = self._staged[producer_id]
-        self._usage.stage(groups[group].pop(at), None)
+        groups, owner = self._staged[producer_id], self._stagers.get(producer_id, "")
+        self._usage.stage(owner, groups[group].pop(at), None)
         if not groups[group]:
             del groups[group]
+            self._usage.stage_group(owner, group, -1)
             if not groups:
                 del self._staged[producer_id]
+                self._stagers.pop(producer_id, None)
+        self._staged_topics[at.topic] -= 1
+        if not self._staged_topics[at.topic]:
+            del self._staged_topics[at.topic]
         staging = self._staging[group]
         staging[at] -= 1
         if not staging[at]:
@@ -321,6 +422,12 @@ class LocalOffsets:
 
 
 _NONE: Final[Mapping[int, Committed]] = {}
+_NO_SEQUENCE: Final = -1 << 63
+
+
+def _removed(error: Exception | None) -> None:
+    if error is not None:
+        raise error
 
 
 def _values(committed: Committed) -> tuple[int, int, str, int, int, int]:

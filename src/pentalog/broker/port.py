@@ -7,7 +7,7 @@ nothing else ever comes out of a correct call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from uuid import UUID
@@ -453,8 +453,8 @@ class Groups(Protocol):
     def view(self, group: str) -> GroupView:
         """Raises `GroupNotFound`."""
 
-    def all(self) -> Sequence[GroupView]:
-        """Every group, without its members."""
+    def all(self) -> Iterable[GroupView]:
+        """Every group, without its members; there may be many, and a caller pauses between them."""
 
     def delete(self, group: str) -> Later[None]:
         """Delete an empty group and its offsets."""
@@ -554,6 +554,9 @@ class Transactions(Protocol):
         """Raises `TransactionUnknown`."""
 
     def writers(self, at: Partition) -> Sequence[WriterView]: ...
+
+    def unended(self, at: Partition) -> Offset | None:
+        """Return where the oldest transaction begins that has not ended in a partition."""
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)

@@ -87,7 +87,10 @@ class _Roster:
 
     def share(self, member_id: str) -> range:
         """Return the partitions of a member; the first members may have one more than others."""
-        place = bisect_left(self.order, member_id)
+        return self.share_at(bisect_left(self.order, member_id))
+
+    def share_at(self, place: int) -> range:
+        """Return the partitions of the member at a place of the order."""
         least, more = divmod(self.partitions, len(self.order))
         start = place * least + min(place, more)
         return range(start, start + least + (place < more))
@@ -220,8 +223,8 @@ class LocalSharedRosters:
     def view(self, group: str, topic: str) -> RosterView:
         roster = self._found(group, topic)
         members = [
-            MemberShare(member_id, roster.members[member_id].seen_ms, roster.share(member_id))
-            for member_id in roster.order
+            MemberShare(member_id, roster.members[member_id].seen_ms, roster.share_at(place))
+            for place, member_id in enumerate(roster.order)
         ]
         partitions = self._topics.get(topic).partitions
         return RosterView(group, topic, roster.generation, partitions, members, roster.changed_ms)
@@ -387,5 +390,6 @@ def _unknown(roster: _Roster, member_id: str) -> UnknownMember:
 def _stale(roster: _Roster, generation: int) -> StaleGeneration:
     return StaleGeneration(
         f"generation {generation} of group {roster.group!r} is over, "
-        f"it is at {roster.generation}: join it again"
+        f"it is at {roster.generation}: join it again",
+        roster.generation,
     )

@@ -46,11 +46,17 @@ class Sites:
         self._turns = Turns(runtime, 1)
         self._building: dict[str, _Site] = {}
         self._doomed: dict[str, deque[Partition]] = {}
+        self._deletions: dict[str, Later[None]] = {}
+        """Of topics whose deletion is not on the disk yet."""
 
     def building(self, name: str) -> Later[None] | None:
         """Ready when what is being made for this topic is there."""
         site = self._building.get(name)
         return None if site is None else site.ready
+
+    def deleting(self, name: str) -> Later[None] | None:
+        """Ready when the deletion of the last topic of this name is on the disk, or has failed."""
+        return self._deletions.get(name)
 
     def build(self, topic: Topic, indexes: Sequence[int]) -> Later[None]:
         """Make partitions nobody shall see yet; `finish` makes them the topic's."""
@@ -120,7 +126,13 @@ class Sites:
             self._store.hide(at)
         doomed = deque(places)
         self._doomed[topic.name] = doomed
+        deletion = self._deletions[topic.name] = self._settle()
+        deletion.then(lambda later: self._deletion_settled(topic.name, later))
         self._remove_settled(topic.name, doomed)
+
+    def _deletion_settled(self, name: str, deletion: Later[None]) -> None:
+        if self._deletions.get(name) is deletion:
+            del self._deletions[name]
 
     def _remove_settled(self, name: str, doomed: deque[Partition]) -> None:
         def settled(later: Later[None]) -> None:

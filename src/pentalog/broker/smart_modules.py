@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from pentalog.broker.module_chain import LocalChain
-from pentalog.broker.module_engine import TICK_MS, WASM_BYTES_MAX, Engine, Limits
+from pentalog.broker.module_chain import LocalChain, given_bytes
+from pentalog.broker.module_checks import WASM_BYTES_MAX
+from pentalog.broker.module_engine import TICK_MS, Build, Engine, Limits
 from pentalog.broker.module_lanes import Done, Lanes, Shares, Work
 from pentalog.broker.needs import Rows
 from pentalog.broker.principal_limits import PrincipalLimits
@@ -44,7 +45,10 @@ _COMPILED_BYTES_MAX: Final = 64 << 20
 class LocalSmartModules:
     """Implements `transformation.SmartModules`."""
 
-    def __init__(self, state: Rows, runtime: Runtime, config: Config) -> None:
+    def __init__(
+        self, state: Rows, runtime: Runtime, config: Config, build: Build | None = None
+    ) -> None:
+        """`build` compiles modules outside of this process, see `Engine`."""
         self.version = 1
         self._state = state
         self._runtime = runtime
@@ -53,7 +57,8 @@ class LocalSmartModules:
                 config.smart_module_fuel,
                 config.smart_module_memory_bytes_max,
                 config.smart_module_timeout_ms,
-            )
+            ),
+            build,
         )
         share_percent = config.principal_share_percent
         self.shares = Shares(config.smart_module_memory_bytes_max, share_percent)
@@ -231,10 +236,7 @@ def _check_upload(module: SmartModule) -> None:
 
 
 def _check_links(links: Sequence[Link]) -> None:
-    size_bytes = 0
-    for link in links:
-        size_bytes += len(link.accumulator)
-        size_bytes += sum(len(name) + len(value) for name, value in link.parameters.items())
+    size_bytes = given_bytes(links)
     if size_bytes > ACCUMULATORS_BYTES_MAX:
         raise SmartModuleInvalid(
             f"{size_bytes} bytes of accumulators and parameters; accepted are "

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import logging
 import sqlite3
 import uuid
 from collections.abc import Sequence
@@ -22,6 +23,8 @@ from pentalog.log.files import RealFiles
 from pentalog.model.errors import BrokerError, Overloaded, StorageFailed, StorageFull
 from pentalog.model.later import Later
 from pentalog.runtime import Runtime, Turns
+
+_log: Final = logging.getLogger(__name__)
 
 FILE_NAME: Final = "pentalog.sqlite"
 CHANGES_MAX: Final = 100_000
@@ -289,7 +292,7 @@ class State:
         if self._near is not None and self._near_left >= 0 and len(changes) <= NEAR_CHANGES_MAX:
             try:
                 _apply(self._near, changes)
-            except sqlite3.Error as error:
+            except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
                 if not _busy(error):
                     self._committed(changes, error)
                     return
@@ -327,7 +330,8 @@ class State:
                 self._close_if_asked()
             return
         if not isinstance(error, sqlite3.Error | OSError):
-            raise error
+            self._set_aside(changes, waiting, error)
+            return
         # Memory already says what these changes say, so they are kept and tried again; meanwhile
         # nobody may change anything more.
         self._refusal = _refusal(self.path, error)
@@ -337,6 +341,28 @@ class State:
         for later in waiting:
             later.refuse(self._refusal)
         if self._closed is None:
+            self._runtime.after(RETRY_MS, self._commit)
+        else:
+            self._close_if_asked()
+
+    def _set_aside(
+        self, changes: list[_Change], waiting: list[Later[None]], error: BaseException
+    ) -> None:
+        """Drop the changes that SQLite cannot hold, a mistake of ours; the others are written.
+
+        Changes of many clients are committed together: one that cannot be written must not take
+        the others along, which memory says have been made.
+        """
+        kept = [change for change in changes if _is_storable(change.values)]
+        self.durable += len(changes) - len(kept)
+        self._queued = kept + self._queued
+        refusal = StorageFailed(f"{self.path} cannot hold what is to be written: {error}")
+        for later in waiting:
+            self._turns.do(partial(later.refuse, refusal))
+        _log.error("a mistake of ours, please report it: %s", refusal, exc_info=error)
+        if len(kept) < len(changes):
+            self._schedule()
+        elif self._closed is None:
             self._runtime.after(RETRY_MS, self._commit)
         else:
             self._close_if_asked()
@@ -362,7 +388,7 @@ class State:
         self._runtime.offload("state", database.close, done)
 
 
-def _busy(error: sqlite3.Error) -> bool:
+def _busy(error: Exception) -> bool:
     """Is another process in the way, which the lane can wait for?"""
     code = getattr(error, "sqlite_errorcode", None)
     return code is not None and code & 0xFF == sqlite3.SQLITE_BUSY
@@ -390,6 +416,19 @@ def _apply(database: sqlite3.Connection, changes: list[_Change]) -> None:
         if database.in_transaction:
             database.execute("ROLLBACK")
         raise
+
+
+def _is_storable(values: tuple[Value, ...]) -> bool:
+    """Can SQLite hold these?  Its integers have 64 bits, its texts are UTF-8."""
+    try:
+        for value in values:
+            if isinstance(value, int):
+                value.to_bytes(8, signed=True)
+            elif isinstance(value, str):
+                value.encode()
+    except (OverflowError, UnicodeEncodeError):
+        return False
+    return True
 
 
 def _refusal(path: Path, error: Exception) -> StorageFailed:

@@ -7,24 +7,29 @@ clients waiting.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from pentalog.broker import subscription_rows as rows
 from pentalog.broker.needs import Rows
 from pentalog.broker.reservations import Reservations
+from pentalog.broker.windows import Window
 from pentalog.config import Config
 from pentalog.model.errors import BrokerError
 from pentalog.runtime import Runtime, Slices, Timer
 
 if TYPE_CHECKING:
-    from pentalog.broker.subscriptions import LocalSubscription
+    from pentalog.broker.local_subscription import LocalSubscription
 
 EXPIRE_MS: Final = 200
 """How often leases are looked at, as in the original."""
 SAVE_MS: Final = 100
 """How long a change may wait to be written."""
 IDLE_LOOK_MS: Final = 60_000
+
+
+_PORTION_BYTES: Final = 64 << 10
+_PORTION_WINDOWS: Final = 16
 
 
 class Upkeep:
@@ -38,14 +43,19 @@ class Upkeep:
         reservations: Reservations,
         every: Mapping[int, LocalSubscription],
         abandoned: Callable[[LocalSubscription, int], None],
+        weigh: Callable[[LocalSubscription, Window], None],
         config: Config,
     ) -> None:
-        """`abandoned` is called with a subscription and for how many ms nobody has used it."""
+        """`abandoned` is called with a subscription and the ms since its last use.
+
+        `weigh` counts the states of a window.
+        """
         self._state = state
         self._runtime = runtime
         self._reservations = reservations
         self._every = every
         self._abandoned = abandoned
+        self._weigh = weigh
         self._idle_ms_max = config.subscription_idle_ms_max
         self._slices = slices
         self._dirty: dict[LocalSubscription, None] = {}
@@ -129,8 +139,7 @@ class Upkeep:
                 return
             subscription, _ = dirty.popitem()
             if not subscription.closed:
-                self._write(subscription)
-                yield
+                yield from self._write_in_steps(subscription)
 
     def _saved(self, error: Exception | None) -> None:
         self._saving = False
@@ -145,16 +154,29 @@ class Upkeep:
             raise error
 
     def _write(self, subscription: LocalSubscription) -> None:
+        """Write all at once: nothing is delivered from here on."""
         subscription.row = subscription.row._replace(used_ms=subscription.used_ms)
         rows.write(self._state, subscription.row)
-        number, windows = subscription.subscription_id, subscription.windows
-        if self._closed:
-            # Nothing is delivered from here on: what was reserved and not used is given back.
-            left = [each for each in windows if each.changed or each.reserved_end > each.cursor]
-            self._reservations.write(number, left, ahead=False)
-            return
-        unwritten = [window for window in windows if window.unwritten]
-        self._reservations.write(number, unwritten)
+        windows = subscription.windows
+        # What was reserved and not used is given back.
+        left = [each for each in windows if each.changed or each.reserved_end > each.cursor]
+        self._reservations.write(subscription.subscription_id, left, ahead=False)
+
+    def _write_in_steps(self, subscription: LocalSubscription) -> Iterator[None]:
+        subscription.row = subscription.row._replace(used_ms=subscription.used_ms)
+        rows.write(self._state, subscription.row)
+        unwritten = [window for window in subscription.windows if window.unwritten]
+        for some in _portions(unwritten):
+            self._reservations.write(subscription.subscription_id, some)
+            for window in some:
+                self._weigh(subscription, window)
+            yield
+            if subscription.closed or self._closed:
+                return
+            try:
+                self._state.check()
+            except BrokerError:
+                break
         if any(window.unwritten for window in unwritten):
             self.changed(subscription)
 
@@ -182,3 +204,17 @@ class Upkeep:
             self._idle_timer = self._runtime.after(self._idle_look_ms, self._look_for_idle)
         if error is not None:
             raise error
+
+
+def _portions(windows: Sequence[Window]) -> Iterator[list[Window]]:
+    """Yield windows in portions that are quickly written: their states are compressed."""
+    some: list[Window] = []
+    size = 0
+    for window in windows:
+        some.append(window)
+        size += len(window.states)
+        if size >= _PORTION_BYTES or len(some) >= _PORTION_WINDOWS:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some

@@ -55,6 +55,29 @@ DELETED_KEPT_MS: Final = 7 * 24 * 3600 * 1000
 """How long deleted ids are remembered, should a power cut bring their directories back."""
 
 
+def _after(first: Later[None], then: Callable[[], Later[None]]) -> Later[None]:
+    """Return what is ready, or refused, after both."""
+    both: Later[None] = Later()
+
+    def second(later: Later[None]) -> None:
+        try:
+            _ = later.value
+            next_one = then()
+        except BrokerError as refusal:
+            both.refuse(refusal)
+        else:
+            next_one.then(last)
+
+    def last(later: Later[None]) -> None:
+        try:
+            both.fill(later.value)
+        except BrokerError as refusal:
+            both.refuse(refusal)
+
+    first.then(second)
+    return both
+
+
 def name_flaw(name: str) -> str | None:
     """Why this cannot be the name of a topic, or None.
 
@@ -160,6 +183,11 @@ class LocalTopics:
         self._set(topic)
 
     def prepare(self, spec: TopicSpec) -> Later[None]:
+        deletion = self._sites.deleting(spec.name)
+        if deletion is not None and not deletion.ready:
+            # To make the new directories moves the old ones away; a topic that a crash brings
+            # back has its records, so this is not done before the deletion is on the disk.
+            return _after(deletion, lambda: self.prepare(spec))
         known = self._topics.get(spec.name)
         if known is None:
             topic, start = self.create(spec, dry_run=True), 0

@@ -21,6 +21,8 @@ EPOCH_MAX: Final = (1 << 15) - 1
 EPOCH_LAST: Final = EPOCH_MAX - 1
 """The last epoch a producer is given; the one behind it only ever fences."""
 
+_PARTICIPANT_BYTES: Final = 200
+
 COLUMNS: Final = (
     "name, producer_id, epoch, previous_id, last_epoch, next_id, timeout_ms, phase, bumps,"
     " participants, updated_ms"
@@ -59,6 +61,11 @@ class Participants(NamedTuple):
     partitions: Collection[Partition] = ()
     groups: Collection[str] = ()
 
+    def size(self) -> int:
+        """Return how much memory they take, roughly."""
+        names = sum(map(len, self.groups)) if self.groups else 0
+        return _PARTICIPANT_BYTES * (len(self.partitions) + len(self.groups)) + names
+
     def text(self) -> str:
         """As it is kept in the state."""
         return json.dumps([[list(at) for at in self.partitions], list(self.groups)])
@@ -73,9 +80,11 @@ class Transaction:
     __slots__ = (
         "added",
         "bumps",
+        "charged",
         "enlisted",
         "epoch",
         "extents",
+        "finishing",
         "groups",
         "last_epoch",
         "name",
@@ -114,6 +123,8 @@ class Transaction:
         """The last end gave the producer a new epoch."""
         self.partitions: dict[Partition, None] = {}
         self.groups: set[str] = set()
+        self.charged = 0
+        """Bytes that its participants count for."""
         self.added: list[Participants] = []
         """Participants that are not in the state file yet."""
         self.enlisted = 0
@@ -127,6 +138,8 @@ class Transaction:
         """Partitions of a prepared transaction whose marker is not on the disk yet."""
         self.staged = False
         """Offsets take part in the prepared end."""
+        self.finishing = False
+        """These become real, or are dropped, a few at a time."""
         self.undecided = False
         """A change of the identity or the decision is on its way to the disk."""
         self.uncertain = False

@@ -30,18 +30,20 @@ from pentalog.broker.transaction import (
     Phase,
     Transaction,
 )
+from pentalog.broker.transaction_views import Writers, view_of
 from pentalog.config import Config
 from pentalog.log.store import Store
 from pentalog.model.errors import (
     BrokerError,
     InvalidTransactionTimeout,
+    OffsetsFull,
     ProducerFenced,
     TransactionState,
     TransactionUnknown,
 )
 from pentalog.model.later import Later
-from pentalog.model.types import Appended, Identity, Partition
-from pentalog.runtime import Runtime, Timer
+from pentalog.model.types import Appended, Identity, Offset, Partition
+from pentalog.runtime import Runtime, Slices, Timer
 
 _log: Final = logging.getLogger(__name__)
 
@@ -49,6 +51,9 @@ SWEEP_MS: Final = 1_000
 ADDED_MS: Final = 20
 """Delay before added participants are written; most transactions end sooner and need no row."""
 EXPIRY_SWEEP_MS: Final = 600_000
+PARTICIPANTS_BYTES_MAX: Final = 128 << 20
+"""Of partitions and groups that take part in open transactions."""
+_LOOKED_AT_ONCE: Final = 64
 WAITING_MAX: Final = 100
 """Requests that may wait for one transaction's end."""
 
@@ -76,7 +81,8 @@ class LocalTransactions:
         runtime: Runtime,
         config: Config,
     ) -> None:
-        self._endings = Endings(store, log, state, offsets, runtime, self._rename)
+        self._endings = Endings(store, log, state, offsets, runtime, self._rename, self._dismiss)
+        self._slices = Slices(runtime)
         self._store = store
         self._state = state
         self._producers = producers
@@ -90,6 +96,12 @@ class LocalTransactions:
             config.transactional_ids_max,
             share_percent=config.principal_share_percent,
             setting="transactional_ids_max",
+        )
+        self._participants = PrincipalLimits(
+            "bytes of participants of transactions",
+            PARTICIPANTS_BYTES_MAX,
+            share_percent=config.principal_share_percent,
+            refusal=OffsetsFull,
         )
         self._by_producer: dict[int, Transaction] = {}
         self._ongoing: dict[str, Transaction] = {}
@@ -143,8 +155,7 @@ class LocalTransactions:
                         partition.at, Identity(producer_id, epoch), commit=False
                     )
                 else:
-                    self._begin(entry)
-                    entry.partitions[partition.at] = None
+                    self._take_part(entry, Participants(partitions=[partition.at]))
         for producer_id in list(self._offsets.staged()):
             entry = self._by_producer.get(producer_id)
             if entry is None or entry.phase in PREPARED:
@@ -301,6 +312,7 @@ class LocalTransactions:
             return
         # Losing the row in a crash only makes the producer abort, so the answer does not wait.
         self._state.check()
+        self._participants.check(entry.owner, new.size())
         self._take_part(entry, new)
         entry.added.append(new)
         self._adding[entry.name] = entry
@@ -318,8 +330,22 @@ class LocalTransactions:
 
     def _take_part(self, entry: Transaction, found: Participants) -> None:
         self._begin(entry)
+        size = found.size()
+        self._participants.add(entry.owner, size)
+        entry.charged += size
         entry.partitions.update(dict.fromkeys(found.partitions))
         entry.groups.update(found.groups)
+
+    def _let_in(self, entry: Transaction, new: Participants) -> None:
+        """Let take part what was written to without having been added."""
+        self._participants.check(entry.owner, new.size())
+        self._take_part(entry, new)
+
+    def _dismiss(self, entry: Transaction) -> None:
+        """Take all participants out of a transaction."""
+        self._participants.release(entry.owner, entry.charged)
+        entry.charged = 0
+        entry.partitions, entry.groups = {}, set()
 
     def enlisted(self, name: str, who: Identity, at: Partition) -> bool:
         entry = self._owned(name, who)
@@ -333,8 +359,7 @@ class LocalTransactions:
             raise TransactionState(
                 f"{at} is not part of the transaction of {entry.name!r}: add it first"
             )
-        self._begin(entry)
-        entry.partitions[at] = None
+        self._let_in(entry, Participants(partitions=[at]))
 
     def stage(
         self,
@@ -350,9 +375,9 @@ class LocalTransactions:
             raise TransactionState(
                 f"group {group!r} is not part of the transaction of {name!r}: add its offsets first"
             )
-        self._begin(entry)
-        entry.groups.add(group)
-        return self._offsets.stage(who.producer_id, group, offsets)
+        if entry.phase is not Phase.ONGOING or group not in entry.groups:
+            self._let_in(entry, Participants(groups=[group]))
+        return self._offsets.stage(who.producer_id, group, offsets, owner=entry.owner)
 
     def _owned(self, name: str, who: Identity) -> Transaction:
         entry = self._named(name)
@@ -367,9 +392,8 @@ class LocalTransactions:
 
     def _begin(self, entry: Transaction) -> None:
         if entry.phase is not Phase.ONGOING:
+            self._dismiss(entry)
             entry.phase = Phase.ONGOING
-            entry.partitions = {}
-            entry.groups = set()
             entry.started_ms = self._runtime.now_ms()
             entry.started_s = self._runtime.monotonic()
             self._ongoing[entry.name] = entry
@@ -409,7 +433,7 @@ class LocalTransactions:
     def _end(self, entry: Transaction, *, commit: bool, bump: bool) -> Later[Identity]:
         self._state.check()
         if entry.phase is not Phase.ONGOING:
-            entry.partitions, entry.groups = {}, set()
+            self._dismiss(entry)
         if not bump or entry.epoch < EPOCH_LAST:
             self._prepare(entry, commit=commit, epoch=entry.epoch + int(bump), bumps=bump)
             return self._after_end(entry)
@@ -481,21 +505,16 @@ class LocalTransactions:
         for name in tuple(self._by_name):
             entry = self._by_name.get(name)
             known = entry is not None and (wanted is None or wanted.matches(name))
-            yield _view(entry) if entry is not None and known else None
+            yield view_of(entry) if entry is not None and known else None
 
     def view(self, name: str) -> TransactionView:
-        return _view(self._named(name))
+        return view_of(self._named(name))
 
     def writers(self, at: Partition) -> Sequence[WriterView]:
-        return [
-            WriterView(
-                Identity(producer_id, producer.epoch),
-                producer.batches[-1].sequence_last if producer.batches else -1,
-                producer.timestamp_ms,
-                producer.transaction_start,
-            )
-            for producer_id, producer in self._store.get(at).producers.all().items()
-        ]
+        return Writers(self._store.get(at).producers.all())
+
+    def unended(self, at: Partition) -> Offset | None:
+        return self._store.get(at).producers.open_transaction_start
 
     # Waiting, writing, sweeping
 
@@ -509,13 +528,26 @@ class LocalTransactions:
             self._sweep_timer = self._runtime.after(SWEEP_MS, self._sweep)
 
     def _sweep(self) -> None:
-        self._sweep_timer = None
+        self._slices.run(self._time_out_some(), self._swept)
+
+    def _time_out_some(self) -> Iterator[None]:
+        """Abort what is overdue, one at a time: clients may have begun thousands at once."""
         now_s = self._runtime.monotonic()
-        for entry in list(self._ongoing.values()):
-            if (now_s - entry.started_s) * 1000 >= entry.timeout_ms and not entry.busy:
+        for number, name in enumerate(tuple(self._ongoing)):
+            entry = self._ongoing.get(name)
+            overdue = entry is not None and (now_s - entry.started_s) * 1000 >= entry.timeout_ms
+            if entry is not None and overdue and not entry.busy and not self._closed:
                 self._time_out(entry)
+                yield
+            elif not number % _LOOKED_AT_ONCE:
+                yield
+
+    def _swept(self, error: Exception | None) -> None:
+        self._sweep_timer = None
         if self._ongoing:
             self._arm()
+        if error is not None:
+            raise error
 
     def _time_out(self, entry: Transaction) -> None:
         try:
@@ -543,14 +575,3 @@ def _may_open(entry: Transaction, known: Identity | None) -> bool:
     own = known.producer_id == entry.producer_id
     rotated = known.producer_id == entry.previous_id and known.epoch >= EPOCH_LAST
     return (own or rotated) and entry.last_epoch >= 0 and known.epoch == entry.last_epoch
-
-
-def _view(entry: Transaction) -> TransactionView:
-    return TransactionView(
-        entry.name,
-        entry.identity,
-        entry.phase.value,
-        entry.timeout_ms,
-        entry.started_ms,
-        tuple(entry.partitions),
-    )

@@ -18,6 +18,8 @@ from pentalog.model.types import Offset, Partition
 
 WINDOW_OFFSETS_MAX: Final = 65_536
 """Offsets a subscription keeps states of in one partition; beyond that it waits for answers."""
+WINDOW_OFFSETS_MIN: Final = 256
+"""The same for a client whose subscriptions have too many states together."""
 TAG_PARTITION_SHIFT: Final = 48
 RESERVED_MIN: Final = 16
 RESERVED_MAX: Final = 65_536
@@ -82,6 +84,7 @@ class Window:
         "reserved_end",
         "reserving",
         "states",
+        "weight",
     )
 
     def __init__(self, at: Partition, first: Offset, floor: Offset, states: bytearray) -> None:
@@ -90,6 +93,8 @@ class Window:
         """Tags count from here."""
         self.floor = floor
         self.states = states
+        self.weight = 0
+        """States that are counted for the client."""
         self.inherited: Offset = 0
         """Up to here an earlier life has delivered; who has it from there still acknowledges it."""
         self.leases: dict[int, deque[Lease]] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final, NoReturn, Protocol
 
 from pentalog.broker.port import Committed, Fence
@@ -99,6 +99,9 @@ class ClusterOffsets:
                 found[where] = committed
         return found
 
+    def walk(self, group: str) -> Iterator[tuple[Partition, Committed]]:
+        yield from self.committed(group).items()
+
     def settled(self, group: str) -> Later[None]:
         """Ready at once: a cluster shows an offset only once it is replicated."""
         return Later.now(None)
@@ -109,6 +112,9 @@ class ClusterOffsets:
     def groups(self) -> Collection[str]:
         """Every group of the cluster when it was last asked, and those that came through here."""
         return {*self._groups, *(group for group, _ in self._remembered)}
+
+    def names(self) -> Iterator[str]:
+        yield from self.groups()
 
     def _entries(self) -> list[tuple[tuple[str, Partition], Committed]]:
         return list(self._remembered.items())
@@ -258,7 +264,12 @@ class ClusterOffsets:
     # What needs more than commits
 
     def stage(
-        self, producer_id: int, group: str, offsets: Mapping[Partition, Committed]
+        self,
+        producer_id: int,
+        group: str,
+        offsets: Mapping[Partition, Committed],
+        *,
+        owner: str = "",
     ) -> Later[None]:
         raise UnsupportedVersion(_NOT_OFFERED)
 

@@ -28,7 +28,7 @@ from pentalog.model.errors import (
 )
 from pentalog.model.kio_schemas import ErrorCode
 from pentalog.model.later import Later
-from pentalog.model.types import Identity, Partition
+from pentalog.model.types import Identity, Offset, Partition
 
 REMEMBERED_MAX: Final = 10_000
 
@@ -128,6 +128,9 @@ class ClusterTransactions:
 
     def writers(self, at: Partition) -> Sequence[WriterView]:
         raise UnsupportedVersion("who writes to a cluster is told by the cluster: ask it")
+
+    def unended(self, at: Partition) -> Offset | None:
+        raise UnsupportedVersion("transactions of a cluster are told of by the cluster: ask it")
 
     def mark(self, who: Identity, at: Partition, *, commit: bool) -> Later[None]:
         raise UnsupportedVersion("markers of a cluster are not written by its gateways")

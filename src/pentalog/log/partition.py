@@ -21,7 +21,7 @@ from pentalog.log.admission import admit
 from pentalog.log.files import Files, Handle, sync_file
 from pentalog.log.flusher import Flusher
 from pentalog.log.inspection import Damage
-from pentalog.log.producers import Producers, Written
+from pentalog.log.producers import ProducerRoom, Producers, Written
 from pentalog.log.reading import Reading
 from pentalog.log.residents import Residents
 from pentalog.log.segment import Point, Segment
@@ -72,6 +72,7 @@ class PartitionLog:
         metrics: Metrics,
         flusher: Flusher,
         residents: Residents,
+        room: ProducerRoom,
         troubles: Troubles,
         settings: LogSettings,
     ) -> None:
@@ -90,15 +91,16 @@ class PartitionLog:
         self.start_offset = 0
         self.pending_start = 0
         """A start requested by DeleteRecords that may not be durable yet."""
-        self.producers = Producers()
+        self.room = room
+        self.producers = Producers(room)
         self.aborted = AbortedTransactions()
         self.failed = ""
         """Why no more writes are taken; empty as long as they are."""
         self.deleted = False
         self.gaps = False
         """Offsets may be missing between batches: the partition has been compacted."""
-        self.watchers: dict[Callable[[], None], None] = {}
-        """Called whenever a mark has moved."""
+        self.watchers: dict[Callable[[PartitionLog], None], None] = {}
+        """Called with this partition whenever a mark of it has moved."""
         self.waiters: list[tuple[int, Callable[[BrokerError | None], None]]] = []
         """(offset, call when everything before it is durable), by offset."""
         self.durable = Point(0, 0, 0)
@@ -463,7 +465,7 @@ class PartitionLog:
 
     def notify(self) -> None:
         for watcher in list(self.watchers):
-            self._call(watcher)
+            self._call(partial(watcher, self))
 
     def _call(self, run: Callable[[], object]) -> None:
         """Report to one waiter; its mistake must not keep the news from all the others."""

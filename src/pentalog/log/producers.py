@@ -15,7 +15,7 @@ Snapshot file `<offset>.producers`, big-endian: the state before the batch at th
 from __future__ import annotations
 
 import struct
-from collections import deque
+from collections import OrderedDict, deque
 from typing import Final, NamedTuple
 
 from pentalog import kernels
@@ -31,6 +31,10 @@ REMEMBERED_BATCHES: Final = 5
 """As many as an idempotent producer may have in flight."""
 
 SEQUENCE_MAX: Final = (1 << 31) - 1
+_PARTITION_SHARE: Final = 20
+"""One partition remembers at most this part of all producers."""
+_DROPPED_AT_ONCE: Final = 64
+"""By the partition that remembers most, when there are too many of all partitions together."""
 _TRANSACTIONAL: Final = 0x10
 
 
@@ -50,14 +54,48 @@ class Producer:
         self.epoch = epoch
         self.timestamp_ms = 0
         self.transaction_start = -1
-        self.batches: deque[Written] = deque(maxlen=REMEMBERED_BATCHES)
+        self.batches: list[Written] = []
+        """The last ones, oldest first."""
+
+
+class ProducerRoom:
+    """How many producers all partitions together remember.
+
+    A client chooses the ids that it writes with, so their number must not be up to it.  Where there
+    are too many, those that have been silent for longest are forgotten, in the partition that has
+    most: what others write elsewhere is not affected.  A producer that is forgotten can go on; only
+    a repetition of what it wrote before is not recognized any more.
+    """
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self.partition_max = max(1, total // _PARTITION_SHARE)
+        self._count = 0
+        self._partitions: dict[Producers, None] = {}
+
+    def add(self, partition: Producers, count: int) -> None:
+        """Count more producers of a partition, and make room for them."""
+        self._count += count
+        self._partitions[partition] = None
+        if len(partition) > self.partition_max:
+            partition.drop(len(partition) - self.partition_max)
+        if self._count > self._total:
+            max(self._partitions, key=len).drop(_DROPPED_AT_ONCE)
+
+    def release(self, partition: Producers, count: int) -> None:
+        """Count fewer producers of a partition."""
+        self._count -= count
+        if not len(partition):
+            self._partitions.pop(partition, None)
 
 
 class Producers:
     """All producers of one partition."""
 
-    def __init__(self) -> None:
-        self._by_id: dict[int, Producer] = {}
+    def __init__(self, room: ProducerRoom | None = None) -> None:
+        self._room = room
+        self._by_id: OrderedDict[int, Producer] = OrderedDict()
+        """The one that wrote last is last."""
         self._open: dict[int, int] = {}
         """Where open transactions began, by producer, in the order they began."""
         self._ended: deque[tuple[int, int]] = deque()
@@ -130,32 +168,67 @@ class Producers:
         timestamp_ms: int,
         transactional: bool,
     ) -> None:
-        producer = self._by_id.get(producer_id)
-        if producer is None:
-            producer = self._by_id[producer_id] = Producer(epoch)
-        elif epoch > producer.epoch:
-            producer.epoch = epoch
-            producer.batches.clear()
+        producer = self._known(producer_id, epoch)
         producer.timestamp_ms = timestamp_ms
         producer.batches.append(written)
+        if len(producer.batches) > REMEMBERED_BATCHES:
+            del producer.batches[0]
         if transactional and producer.transaction_start < 0:
             producer.transaction_start = written.base_offset
             self._open[producer_id] = written.base_offset
 
     def ended(self, producer_id: int, epoch: int, marker: int, *, timestamp_ms: int) -> int:
         """A commit or abort marker was written; returns where the transaction began, or -1."""
-        producer = self._by_id.get(producer_id)
-        if producer is None:
-            producer = self._by_id[producer_id] = Producer(epoch)
-        elif epoch > producer.epoch:
-            producer.epoch = epoch
-            producer.batches.clear()
+        producer = self._known(producer_id, epoch)
         producer.timestamp_ms = timestamp_ms
         start, producer.transaction_start = producer.transaction_start, -1
         self._open.pop(producer_id, None)
         if start >= 0:
             self._ended.append((marker, start))
         return start
+
+    def _known(self, producer_id: int, epoch: int) -> Producer:
+        """Return a producer that has just written, as of this epoch."""
+        producer = self._by_id.get(producer_id)
+        if producer is None:
+            producer = self._by_id[producer_id] = Producer(epoch)
+            if self._room is not None:
+                self._room.add(self, 1)
+            return producer
+        self._by_id.move_to_end(producer_id)
+        if epoch > producer.epoch:
+            producer.epoch = epoch
+            producer.batches.clear()
+        return producer
+
+    def drop(self, count: int) -> None:
+        """Forget the producers that have been silent for longest, unless they have something open.
+
+        It looks at a few more than that, so that thousands of open transactions cost little.
+        """
+        dropped = 0
+        # The newest is about to write.
+        for _ in range(min(count + _DROPPED_AT_ONCE, len(self._by_id) - 1)):
+            producer_id = next(iter(self._by_id))
+            if self._by_id[producer_id].transaction_start >= 0:
+                self._by_id.move_to_end(producer_id)
+                continue
+            del self._by_id[producer_id]
+            dropped += 1
+            if dropped == count:
+                break
+        self._release(dropped)
+
+    def clear(self) -> None:
+        """Forget all: the partition is deleted."""
+        count = len(self._by_id)
+        self._by_id.clear()
+        self._open.clear()
+        self._release(count)
+
+    def _release(self, count: int) -> None:
+        if self._room is not None and count:
+            self._room.release(self, count)
 
     def expire(self, before_ms: int) -> None:
         """Forget producers that have been silent since `before_ms` and have nothing open."""
@@ -166,6 +239,7 @@ class Producers:
         ]
         for producer_id in silent:
             del self._by_id[producer_id]
+        self._release(len(silent))
 
     def all(self) -> dict[int, Producer]:
         return self._by_id
@@ -185,14 +259,14 @@ class Producers:
         return _MAGIC + struct.pack(">I", kernels.crc32c(body)) + bytes(body)
 
     @classmethod
-    def unpack(cls, data: bytes) -> Producers | None:
+    def unpack(cls, data: bytes, room: ProducerRoom | None = None) -> Producers | None:
         """The snapshot, or None if it is damaged."""
         if len(data) < _HEAD.size:
             return None
         magic, crc, count = _HEAD.unpack_from(data)
         if magic != _MAGIC or kernels.crc32c(memoryview(data)[8:]) != crc:
             return None
-        states = cls()
+        states = cls(room)
         position = _HEAD.size
         for _ in range(count):
             producer_id, epoch, timestamp, start, batches = _PRODUCER.unpack_from(data, position)
@@ -206,4 +280,6 @@ class Producers:
                 producer.batches.append(Written(*_BATCH.unpack_from(data, position)))
                 position += _BATCH.size
         states._open = dict(sorted(states._open.items(), key=lambda entry: entry[1]))
+        if room is not None:
+            room.add(states, len(states))
         return states

@@ -158,7 +158,10 @@ def _open_segments(
             boundaries = replayed.boundaries.get(segment.base_offset, [])
             at_rest = stop is not None
             whole = _recover(partition, segment, recovery_point, boundaries, at_rest=at_rest)
-            if not whole and not partition.flusher.syncs and not at_rest:
+            # What ends at the recovery point was on the disk: it was damaged, and what follows it
+            # may have been written since then.
+            torn = not whole and segment.next_offset > recovery_point
+            if torn and not partition.flusher.syncs and not at_rest:
                 _end_with(partition, segment)
                 break
     _close_end(partition, known_end)
@@ -325,8 +328,9 @@ def open_producers(partition: PartitionLog) -> None:
         file = files.open(path, writable=False)
         data = files.read(file, files.size(file), 0)
         file.close()
-        states = Producers.unpack(data) if candidate <= end else None
-        if states is not None and partition.snapshots.offset < 0:
+        newest = candidate <= end and partition.snapshots.offset < 0
+        states = Producers.unpack(data, partition.room) if newest else None
+        if states is not None:
             partition.producers = states
             partition.snapshots.offset = offset = candidate
         else:

@@ -42,6 +42,7 @@ from pentalog.log.format import FORMAT, FORMAT_FILE, FORMATS_READ, read_format, 
 from pentalog.log.journal import Entry, Journal
 from pentalog.log.marks import MarksFile, PublishedMarks, read_marks
 from pentalog.log.partition import PartitionLog
+from pentalog.log.producers import ProducerRoom
 from pentalog.log.recovery import CleanStop, clean_stop_of, open_partition, open_producers
 from pentalog.log.residents import Residents
 from pentalog.log.troubles import Troubles
@@ -57,6 +58,8 @@ _SET_ASIDE_BYTES_MAX: Final = 64 << 20
 
 _CHECKPOINT_INTERVAL_MS: Final = 5_000
 _CHECKPOINTS_PER_TURN: Final = 8
+_PRODUCERS_AT_ONCE: Final = 500
+"""A snapshot of more producers counts as several."""
 _MARKS_AT_ONCE: Final = 1000
 
 
@@ -97,6 +100,7 @@ class Store:
         self.files_max = sys.maxsize
         """Files that may be open at once, of which each partition has one."""
         self._residents = Residents()
+        self._producer_room = ProducerRoom(config.producers_max)
         self._partitions: dict[Partition, PartitionLog] = {}
         self._visible: dict[Partition, PartitionLog] = {}
         """Without those whose topic is being deleted."""
@@ -313,6 +317,7 @@ class Store:
             metrics=self.metrics,
             flusher=self.flusher,
             residents=self._residents,
+            room=self._producer_room,
             troubles=self.troubles,
             settings=settings,
         )
@@ -386,8 +391,9 @@ class Store:
             return
         written = 0
         for partition in ahead:
-            written += self._checkpoint(partition)
-            if written == _CHECKPOINTS_PER_TURN:
+            if self._checkpoint(partition):
+                written += 1 + len(partition.producers) // _PRODUCERS_AT_ONCE
+            if written >= _CHECKPOINTS_PER_TURN:
                 self.runtime.soon(partial(self._checkpoint_some, ahead))
                 return
         self.runtime.offload(
@@ -566,6 +572,7 @@ class Store:
         partition = self._partitions.pop(at)
         self._visible.pop(at, None)
         partition.deleted = True
+        partition.producers.clear()
         self.metrics.retention_held_bytes -= partition.leased_bytes
         self.flusher.forget(partition)
         partition.abandon()

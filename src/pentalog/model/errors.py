@@ -149,7 +149,11 @@ class MemberIdRequired(BrokerError):
 class UnknownMember(BrokerError): ...
 
 
-class StaleGeneration(BrokerError): ...
+class StaleGeneration(BrokerError):
+    def __init__(self, text: str, current: int | None = None) -> None:
+        """`current` is the generation that the group is at, where that is known."""
+        super().__init__(text)
+        self.current = current
 
 
 class Rebalancing(BrokerError):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import socket
 from math import inf
 from typing import Final, cast
@@ -21,6 +20,7 @@ from pentalog.observation import Peer
 from pentalog.runtime import Turns
 from pentalog.server.addresses import block_of
 from pentalog.server.buffer import BUSY_BYTES, IDLE_BYTES, KEPT_BYTES, ReceiveBuffer
+from pentalog.server.descriptors import duplicate
 from pentalog.server.door import Door, Pause, Rank
 from pentalog.server.outbox import Outbox, OutboxLimits
 from pentalog.server.tap import Tap
@@ -173,7 +173,7 @@ class Connection(asyncio.BufferedProtocol):
             self._turn_away(name[0], delay_ms)
             return
         try:
-            way_out = _duplicate(self._transport)
+            way_out = duplicate(self._transport)
         except OSError as error:
             door.limits.dismiss(self, IDLE_BYTES)
             # The next one gets in, if another address has taken more than its share.
@@ -205,6 +205,8 @@ class Connection(asyncio.BufferedProtocol):
     def _outbox_limits(self) -> OutboxLimits:
         door = self._door
         return {
+            "memory": door.limits.replies,
+            "block": self.block,
             "in_order": door.endpoint.in_order,
             "memory_bytes_max": door.config.connection_reply_bytes_max,
             "places_max": door.endpoint.in_flight_max,
@@ -251,7 +253,7 @@ class Connection(asyncio.BufferedProtocol):
             totals=door.metrics,
             known=self.known,
             observation=door.observation,
-            slices=door.slices.of(self.block),
+            slices=door.limits.slices(self.block),
         )
         try:
             self._session = door.endpoint.open(context, self._outbox)
@@ -292,7 +294,7 @@ class Connection(asyncio.BufferedProtocol):
             if self._turn_bytes >= _TURN_BYTES and not self._paused & Pause.TURN_OVER:
                 # Otherwise a busy producer is read from for tens of milliseconds on end.
                 self._turn_bytes = 0
-                self._pause(Pause.TURN_OVER)
+                self._pause(Pause.MUCH_READ)
                 self._door.loop.call_soon(self._next_turn)
 
     def eof_received(self) -> bool:
@@ -369,14 +371,16 @@ class Connection(asyncio.BufferedProtocol):
             return
         chosen = self.known.closes_idle
         closes_idle = self._door.endpoint.closes_idle if chosen is None else chosen
-        moved_bytes = self.traffic.received_bytes + self.traffic.sent_bytes
+        moved_bytes = self.traffic.received_bytes + self._outbox.taken_bytes
         now_s = self._door.runtime.monotonic()
+        unread = self._outbox.unread
         waits = self._paused or not self._outbox.idle or self.known.pushed_to
-        if moved_bytes != self._rested_bytes or waits:
+        if moved_bytes != self._rested_bytes or (waits and not unread):
             self._rested_bytes = moved_bytes
             self._used_s = now_s
-        elif now_s - self._used_s > idle_s and closes_idle:
-            _log.info("%s closed: it was idle for %d s", self.peer, now_s - self._used_s)
+        elif now_s - self._used_s > idle_s and (closes_idle or unread):
+            what = "did not read its answers" if unread else "was idle"
+            _log.info("%s closed: it %s for %d s", self.peer, what, now_s - self._used_s)
             self.finish()
 
     def _take_turn(self) -> bool:
@@ -522,7 +526,7 @@ class Connection(asyncio.BufferedProtocol):
         self._resume(Pause(0))
 
     def _next_turn(self) -> None:
-        self._resume(Pause.TURN_OVER)
+        self._resume(Pause.MUCH_READ)
 
     def _serve_late(self) -> None:
         """The turn this connection had to wait for."""
@@ -589,12 +593,3 @@ class Connection(asyncio.BufferedProtocol):
             session.close()
         except Exception:
             self._blame_ourselves()
-
-
-def _duplicate(transport: asyncio.Transport) -> socket.socket:
-    own = transport.get_extra_info("socket")
-    own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    copy = socket.socket(own.family, own.type, own.proto, fileno=os.dup(own.fileno()))
-    copy.setblocking(False)
-    return copy

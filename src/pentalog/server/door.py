@@ -33,8 +33,11 @@ class Pause(IntFlag):
 
     FULL = 1
     TURN_OVER = 2
+    """What was received waits to be served."""
     MEMORY = 4
     STOPPING = 8
+    MUCH_READ = 16
+    """Until the next turn; apart from `TURN_OVER`, because a connection can wait for both."""
 
 
 class Rank(IntEnum):

@@ -19,23 +19,34 @@ class FairMemory:
     def held(self, block: str) -> int:
         return self._held.get(block, 0)
 
-    def take_fairly(self, block: str, size: int, total: int, largest: int) -> bool:
-        """Take `size` bytes of `total`, if the address holds no more than is left free then.
+    def fits(self, block: str, size: int, total: int, largest: int) -> bool:
+        """Would the address hold no more than is left free, if it took `size` of `total` bytes?
 
         One request may need `largest` bytes.  Where that is over half of all, an address may
         hold so much: otherwise that request could never be served.
         """
         left = total - self.used_bytes - size
         share = max(left, largest) if 2 * largest > total else left
-        return self.held(block) + size <= share and self.take(block, size, total)
+        return left >= 0 and self.held(block) + size <= share
+
+    def take_fairly(self, block: str, size: int, total: int, largest: int) -> bool:
+        """Take `size` bytes of `total`, if they fit the share of the address."""
+        fits = self.fits(block, size, total, largest)
+        if fits:
+            self.charge(block, size)
+        return fits
 
     def take(self, block: str, size: int, total: int) -> bool:
         """Take `size` bytes of `total` if they are free, whatever the address holds."""
         if self.used_bytes + size > total:
             return False
+        self.charge(block, size)
+        return True
+
+    def charge(self, block: str, size: int) -> None:
+        """Count `size` bytes that are in use already, even if there should be none left."""
         self.used_bytes += size
         self._held[block] = self.held(block) + size
-        return True
 
     def give_back(self, block: str, size: int) -> None:
         self.used_bytes -= size

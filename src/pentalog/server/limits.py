@@ -10,12 +10,14 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final, Protocol
+from weakref import WeakValueDictionary
 
 from pentalog.config import Config
 from pentalog.metrics import Metrics
 from pentalog.runtime import Slices
 from pentalog.server.addresses import Addresses, block_of
 from pentalog.server.fair_memory import FairMemory
+from pentalog.server.reply_memory import AddressSlices, ReplyMemory
 
 _log = logging.getLogger("pentalog.server")
 
@@ -86,6 +88,8 @@ class Limits:
         self._freed = False
         self._warned: dict[str, tuple[float, int]] = {}
         self._sweep_timer: asyncio.TimerHandle | None = None
+        self.replies = ReplyMemory(loop, config.reply_bytes_max, self.warn)
+        self._address_slices: WeakValueDictionary[str, AddressSlices] = WeakValueDictionary()
 
     @property
     def receive_bytes(self) -> int:
@@ -95,6 +99,14 @@ class Limits:
     def reconfigure(self, config: Config) -> None:
         """The broker's settings have changed; those who are connected stay."""
         self._config = config
+        self.replies.resize(config.reply_bytes_max)
+
+    def slices(self, block: str) -> Slices:
+        """Return what runs the long requests of an address, for all of its connections."""
+        slices = self._address_slices.get(block)
+        if slices is None:
+            slices = self._address_slices[block] = AddressSlices(self._slices, self.replies, block)
+        return slices
 
     def admit(self, host: str, guest: Guest, receive_bytes: int) -> bool:
         config = self._config
@@ -231,10 +243,15 @@ class Limits:
     def _sweep_due(self) -> None:
         self.start_sweeping()
         self.sweep()
-        idle_ms = self._config.connections_max_idle_ms
-        if idle_ms > 0 and not self._looking:
+        if not self._looking:
             self._looking = True
-            self._stop_looking = self._slices.run(self._close_idle(idle_ms / 1000), self._looked)
+            self._stop_looking = self._slices.run(self._look_at_all(), self._looked)
+
+    def _look_at_all(self) -> Iterator[None]:
+        yield from self.replies.sweep()
+        idle_ms = self._config.connections_max_idle_ms
+        if idle_ms > 0:
+            yield from self._close_idle(idle_ms / 1000)
 
     def _close_idle(self, idle_s: float) -> Iterator[None]:
         for number, guest in enumerate(tuple(self._guests)):

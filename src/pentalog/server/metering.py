@@ -155,7 +155,7 @@ class MeteredSession:
 class CountedReplies:
     """The way out, with what leaves counted."""
 
-    __slots__ = ("_allowance", "_replies", "hang_up", "hold", "mute", "when_room")
+    __slots__ = ("_allowance", "_replies", "hang_up", "hold", "mute", "reserve", "when_room")
 
     def __init__(self, replies: Replies, allowance: Allowance) -> None:
         self._replies = replies
@@ -163,6 +163,7 @@ class CountedReplies:
         self.hang_up = replies.hang_up
         self.hold: Callable[[], Callable[[], None]] = replies.hold
         self.mute = replies.mute
+        self.reserve = replies.reserve
         self.when_room = replies.when_room
 
     @property

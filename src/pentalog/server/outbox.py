@@ -17,8 +17,12 @@ from time import monotonic
 from typing import Final, TypeAlias, TypedDict
 
 from pentalog.metrics import Traffic
+from pentalog.model.later import Later
 from pentalog.model.types import FilePiece, Piece
 from pentalog.runtime import Turns
+from pentalog.server.descriptors import file_too_short, unsent_bytes
+from pentalog.server.places import LaterPlace, NoPlace
+from pentalog.server.reply_memory import UNCOUNTED_BYTES, ReplyAccount, ReplyMemory
 from pentalog.server.tap import Tap
 from pentalog.session import Place
 
@@ -38,36 +42,15 @@ class _End(Enum):
     HANG_UP = auto()
 
 
-class _LaterPlace:
-    """A place in line; knows its pieces once it is filled."""
-
-    __slots__ = ("_outbox", "pieces")
-
-    def __init__(self, outbox: Outbox) -> None:
-        self._outbox: Outbox | None = outbox
-        self.pieces: Sequence[Piece] | None = None
-
-    def fill(self, *pieces: Piece) -> None:
-        outbox, self._outbox = self._outbox, None
-        assert outbox is not None, "a place is filled once"
-        outbox.filled(self, pieces)
-
-
-class _NoPlace:
-    """A place behind a hang-up: nobody will see what it is filled with."""
-
-    __slots__ = ()
-
-    def fill(self, *pieces: Piece) -> None: ...
-
-
 _Ready: TypeAlias = Piece | _End
-_Entry: TypeAlias = _Ready | _LaterPlace
+_Entry: TypeAlias = _Ready | LaterPlace
 
 
 class OutboxLimits(TypedDict):
     """What one connection may queue; see `Outbox`."""
 
+    memory: ReplyMemory
+    block: str
     in_order: bool
     memory_bytes_max: int
     places_max: int
@@ -82,6 +65,7 @@ class Outbox:
     """
 
     __slots__ = (
+        "_account",
         "_armed",
         "_awaiting_room",
         "_closed",
@@ -104,6 +88,7 @@ class Outbox:
         "_places_max",
         "_pushing",
         "_ready",
+        "_reserving",
         "_scheduled",
         "_socket",
         "_turns",
@@ -123,12 +108,17 @@ class Outbox:
         metrics: Traffic,
         turns: Turns,
         *,
+        memory: ReplyMemory,
+        block: str,
         in_order: bool,
         memory_bytes_max: int,
         places_max: int,
         farewell_s: float,
     ) -> None:
-        """`turns`: for pushes; `farewell_s`: time the peer has to read what precedes a hang-up."""
+        """`turns`: for pushes; `block`: the address whose clients share `memory` with others.
+
+        `farewell_s`: time the peer has to read what precedes a hang-up.
+        """
         self.holding = False
         """While a session serves what was read: its answers leave together at the end."""
         self.until_s = inf
@@ -149,7 +139,9 @@ class Outbox:
         self._ready: deque[_Ready] = deque()
         # Everything from the first unfilled place on; what stands before it is in `_ready`.
         self._line: deque[_Entry] = deque()
+        self._account = ReplyAccount(memory, block, self)
         self._memory_bytes = 0
+        self._reserving: deque[tuple[int, Later[Callable[[], None]]]] = deque()
         self._file_bytes = 0
         self._places = 0
         self._armed = False
@@ -175,6 +167,8 @@ class Outbox:
             or self._memory_bytes > self._memory_bytes_max
             or self._places >= self._places_max
             or self._file_bytes > _FILE_BYTES_MAX
+            or (self._account.charged_bytes and self._account.over)
+            or self._reserving
         ):
             return True
         if self.until_s != inf and monotonic() >= self.until_s:
@@ -198,6 +192,17 @@ class Outbox:
         return self._memory_bytes
 
     @property
+    def taken_bytes(self) -> int:
+        """What the peer's system has received since the connection was made."""
+        sent_bytes = self._metrics.sent_bytes
+        return sent_bytes if self._closed else sent_bytes - unsent_bytes(self._socket)
+
+    @property
+    def unread(self) -> bool:
+        """Something is ready that the peer has not taken yet."""
+        return bool(self._ready)
+
+    @property
     def between_answers(self) -> bool:
         """What leaves next is the beginning of an answer."""
         return not self._ready
@@ -212,14 +217,14 @@ class Outbox:
 
     def place(self) -> Place:
         if self._ending or self._closed:
-            return _NoPlace()
-        place = _LaterPlace(self)
+            return NoPlace()
+        place = LaterPlace(self)
         self._places += 1
         if self._in_order:
             self._line.append(place)
         return place
 
-    def filled(self, place: _LaterPlace, pieces: Sequence[Piece]) -> None:
+    def filled(self, place: LaterPlace, pieces: Sequence[Piece]) -> None:
         """A place has got its answer; it leaves as soon as what stands before it has."""
         if self._closed or self._gave_up:
             return
@@ -244,12 +249,12 @@ class Outbox:
             self._schedule()
 
     def _await_farewell(self) -> None:
-        self._farewell_from = self._metrics.sent_bytes
+        self._farewell_from = self.taken_bytes
         self._farewell = self._loop.call_later(self._farewell_s, self._end_farewell)
 
     def _end_farewell(self) -> None:
         """Close, unless the peer reads what was queued before the hang-up at a decent speed."""
-        if self._metrics.sent_bytes - self._farewell_from >= _FAREWELL_BYTES:
+        if self.taken_bytes - self._farewell_from >= _FAREWELL_BYTES:
             self._await_farewell()
         else:
             self.failed(f"it did not read its last answers within {self._farewell_s:g} s")
@@ -289,15 +294,36 @@ class Outbox:
         self._patient.append(run)
         if self._has_room():
             self._schedule()
+        else:
+            self._await_memory()
+
+    def reserve(self, size: int) -> Later[Callable[[], None]]:
+        reservation: Later[Callable[[], None]] = Later()
+        if self._closed:
+            return reservation
+        if not self._reserving and self._is_ready_to_reserve and self._account.grants(size):
+            reservation.fill(self._account.reserve(size))
+        else:
+            self._reserving.append((size, reservation))
+            self._await_memory()
+        return reservation
 
     def await_room(self) -> None:
         """Call `room` as soon as half of what made this connection full has left."""
         self._awaiting_room = True
         if self._has_room():
             self._schedule()
+        else:
+            self._await_memory()
 
     def flush(self) -> None:
         """Send what can be sent now; the rest follows by itself."""
+        self._flush()
+        if self._reserving or self._patient:
+            # What has left now may be what they waited for.
+            self._schedule()
+
+    def _flush(self) -> None:
         if self._ready and not self._armed and not self._drain():
             self._arm()
 
@@ -312,7 +338,9 @@ class Outbox:
         self._ready.clear()
         self._line.clear()
         self._patient.clear()
+        self._reserving.clear()
         self._memory_bytes = self._file_bytes = 0
+        self._account.close()
         if self._muted is not None:
             self._muted.cancel()
         if self._farewell is not None:
@@ -326,12 +354,36 @@ class Outbox:
                 self._file_bytes += piece.length
             else:
                 self._memory_bytes += len(piece)
+        if self._memory_bytes > UNCOUNTED_BYTES:
+            self._account.queued(self._held_bytes())
+
+    @property
+    def _is_ready_to_reserve(self) -> bool:
+        """May more be read for this connection, if there is memory for it?
+
+        Not `_has_room`: what holds a place until it is reserved must not wait for that place, nor
+        for answers that stand behind it.
+        """
+        lean = self._memory_bytes * 2 <= self._memory_bytes_max or not self._ready
+        return lean and self._muted is None
+
+    def _await_memory(self) -> None:
+        """See to it that this is woken when its address may be given more answers."""
+        if self._reserving:
+            size = self._reserving[0][0]
+            if self._is_ready_to_reserve and not self._account.grants(size):
+                self._account.await_grant(size, self._tell_room)
+        elif self._account.over:
+            self._account.wait(self._tell_room)
+
+    def give_up(self) -> None:
+        self.failed("it does not read its answers, and others wait for their memory")
 
     def _move_up(self) -> None:
         line = self._line
         while line:
             head = line[0]
-            if isinstance(head, _LaterPlace):
+            if isinstance(head, LaterPlace):
                 if head.pieces is None:
                     return
                 self._ready.extend(head.pieces)
@@ -346,6 +398,8 @@ class Outbox:
             and self._memory_bytes * 2 <= self._memory_bytes_max
             and self._places * 2 <= self._places_max
             and self._file_bytes * 2 <= _FILE_BYTES_MAX
+            and not self._reserving
+            and not self._account.over
         )
 
     def _unmute(self) -> None:
@@ -366,7 +420,7 @@ class Outbox:
     def _scheduled_flush(self) -> None:
         self._scheduled = False
         if not self._closed:
-            self.flush()
+            self._flush()
             self._tell_room()
 
     def _arm(self) -> None:
@@ -385,31 +439,59 @@ class Outbox:
             self._loop.remove_writer(self._socket.fileno())
 
     def _tell_room(self) -> None:
-        if self._awaiting_room and not self._closed and self._has_room():
+        if self._closed:
+            return
+        if self._awaiting_room and self._has_room():
             self._awaiting_room = False
             self.room()
-        if self._patient and not self._pushing and not self._closed and self._has_room():
+        if not self._pushing and not self._closed and self._may_push():
             self._pushing = True
             self._turns.do(self._push)
+        if self._reserving or self._awaiting_room or self._patient:
+            self._await_memory()
+
+    def _may_push(self) -> bool:
+        if self._reserving:
+            return self._is_ready_to_reserve and self._account.grants(self._reserving[0][0])
+        return bool(self._patient) and self._has_room()
 
     def _push(self) -> None:
-        """Call those who wait for room, until this turn's time is used up."""
+        """Call those who wait for memory or room, until this turn's time is used up."""
         self._pushing = False
         start_s = monotonic()
         self.until_s = start_s + self._turns.left_s
         try:
-            for _ in range(len(self._patient)):
-                if self._closed or not self._has_room() or monotonic() >= self.until_s:
+            for _ in range(len(self._reserving) + len(self._patient)):
+                if self._closed or not self._may_push() or monotonic() >= self.until_s:
                     break
-                self._patient.popleft()()
+                if self._reserving:
+                    size, reservation = self._reserving.popleft()
+                    reservation.fill(self._account.reserve(size))
+                else:
+                    self._patient.popleft()()
         finally:
             self.until_s = inf
             self._turns.spend(monotonic() - start_s)
-        if self._patient and not self._closed and self._has_room():
+        if not self._closed and self._may_push():
             self._schedule()
+        elif self._reserving or self._patient:
+            self._await_memory()
 
     def _drain(self) -> bool:
         """Send what is ready, up to this turn's share; False if the socket is full."""
+        drained = self._send_ready()
+        if self._account.charged_bytes:
+            self._account.queued(self._held_bytes())
+        return drained
+
+    def _held_bytes(self) -> int:
+        """What is queued in memory: of a piece that has left in part, all is still there."""
+        head = self._ready[0] if self._ready else None
+        if isinstance(head, memoryview):
+            return self._memory_bytes + memoryview(head.obj).nbytes - head.nbytes
+        return self._memory_bytes
+
+    def _send_ready(self) -> bool:
         budget = _TURN_BYTES
         ready = self._ready
         try:
@@ -509,11 +591,6 @@ class Outbox:
         self._file_bytes -= piece.length
         self._memory_bytes += piece.length
         return data
-
-
-def file_too_short(piece: FilePiece) -> OSError:
-    # What was promised to the peer cannot be sent any more: the answer would be torn.
-    return OSError(0, f"the file is shorter than {piece.position + piece.length} bytes")
 
 
 def _nothing() -> None: ...

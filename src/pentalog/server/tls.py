@@ -18,8 +18,9 @@ from pentalog.broker.security import ANONYMOUS
 from pentalog.model.types import FilePiece
 from pentalog.server.certificates import Certificates, NoName
 from pentalog.server.connection import Connection
+from pentalog.server.descriptors import file_too_short
 from pentalog.server.door import Door, Pause
-from pentalog.server.outbox import Outbox, file_too_short
+from pentalog.server.outbox import Outbox
 
 _PIECE_BYTES: Final = 256 << 10
 """Enciphered at a time: what may be held besides the answers that wait."""

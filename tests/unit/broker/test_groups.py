@@ -169,10 +169,10 @@ def test_a_group_nobody_joined_is_not_there(world: GroupWorld) -> None:
     with pytest.raises(MemberIdRequired):
         world.ask()
     world.runtime.advance(SESSION_MS)
-    assert world.groups.all() == []
+    assert list(world.groups.all()) == []
     with pytest.raises(GroupInconsistent):
         world.ask(proposals=())
-    assert world.groups.all() == []
+    assert list(world.groups.all()) == []
 
 
 def test_the_first_members_wait_for_others(open_state: OpenState, runtime: StepRuntime) -> None:

@@ -399,6 +399,17 @@ def topic(name: str) -> Topic:
     return Topic(name=name, topic_id=uuid4(), partitions=2, overrides={}, settings=LogSettings())
 
 
+def test_groups_are_listed_one_by_one(world: GroupWorld) -> None:
+    """There may be hundreds of thousands: a listing pauses, and some are deleted meanwhile."""
+    for name in ("a", "b", "c"):
+        commit(world, T0, 3, group=name)
+    listed = iter(world.groups.all())
+    first = next(listed).name
+    gone = next(name for name in ("a", "b", "c") if name != first)
+    world.groups.delete(gone)
+    assert {first, *(view.name for view in listed)} == {"a", "b", "c"} - {gone}
+
+
 def test_a_group_of_offsets_alone_is_a_group(world: GroupWorld) -> None:
     commit(world, T0, 3)
     view = world.groups.view("g")

@@ -44,11 +44,11 @@ def world(tmp_path: Path) -> Iterator[CursusBroker]:
         yield world
 
 
-def event(key: bytes, version: int) -> bytearray:
+def event(key: bytes, version: int, value: bytes = b"v") -> bytearray:
     """A batch with one event, as the Cursus door builds it."""
     headers = (("cursus.aggregate_version", b"%d" % version),)
-    built = batch.build([Record(b"v", key, headers)], timestamp_ms=1)
-    payload, header = batch.payload_of(built, 0, bytes_max=1000)
+    built = batch.build([Record(value, key, headers)], timestamp_ms=1)
+    payload, header = batch.payload_of(built, 0, bytes_max=200_000)
     marked = header._replace(attributes=batch.DOORS.index("cursus") << batch.DOOR_SHIFT)
     return batch.rebuild(marked, payload, count=1, codec=0)
 
@@ -212,6 +212,25 @@ def test_the_index_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         world.topics.delete("events")
         world.topics.create(TopicSpec(name="events", partitions=1))
         add(world, b"c", 1)
+
+
+def test_a_deleted_topic_is_not_charged_for_what_is_read_of_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aggregates, "INDEX_BYTES_MAX", 1_300)
+    with opened(tmp_path) as world:
+        for _ in range(2):
+            world.log.append(AT, memoryview(event(b"a", 1, bytes(100_000))))
+        world.aggregates.extent(AT, b"a")  # read in several turns, of which one is over
+        world.topics.delete("events")
+        world.topics.create(TopicSpec(name="events", partitions=3))
+        for key in (b"b", b"c"):
+            world.log.append(AT, memoryview(event(key, 1)))
+        world.step()
+        add(world, b"d", 1)
+        add(world, b"e", 1)
+        with pytest.raises(Overloaded, match="1204 of 1300"):
+            add(world, b"f", 1)
 
 
 def test_aggregates_of_one_client_leave_room_for_others(

@@ -385,3 +385,34 @@ def test_with_syncs_changes_that_stand_alone_wait_for_the_lane(
     runtime.run()
     assert later.ready
     assert read(state.path, "a") == "1"
+
+
+@pytest.mark.parametrize("value", [1 << 63, "\ud800"])
+def test_what_cannot_be_stored_does_not_take_others_along(
+    open_state: Open, runtime: StepRuntime, value: int | str
+) -> None:
+    state = open_state()
+    state.write(PUT, "before", "1")
+    state.write(PUT, "bad", value)
+    state.write(PUT, "after", "2")
+    told = state.settle()
+    runtime.run()
+    with pytest.raises(StorageFailed):
+        told.check()
+    assert (read(state.path, "before"), read(state.path, "after")) == ("1", "2")
+    assert read(state.path, "bad") is None
+    state.write(PUT, "later", "3")
+    settled = state.settle()
+    runtime.run()
+    assert settled.ready
+    assert state.position == state.durable
+    assert read(state.path, "later") == "3"
+
+
+def test_a_state_that_cannot_store_a_change_closes(open_state: Open, runtime: StepRuntime) -> None:
+    state = open_state()
+    state.write(PUT, "bad", 1 << 63)
+    closed = state.close()
+    runtime.run()
+    assert closed.ready
+    closed.check()

@@ -544,10 +544,12 @@ def test_what_is_underway_is_told(broker: BlipBroker) -> None:
     subscription = subscribe(broker)
     data = batch.build([Record(b"a")], timestamp_ms=broker.runtime.now_ms())
     broker.log.append(AT, memoryview(data))
+    assert subscription.stretch() is None
     assert subscription.underway() == {AT: 1}
     assert take(broker, subscription, 1) == {}
     waiting = broker.log.wait({AT: 0}, bytes_min=1, horizon=Horizon.DURABLE, timeout_ms=1_000)
     broker.runtime.step()
     assert waiting.value
-    assert subscription.underway() == {}
     assert take(broker, subscription, 1) == {1: b"a"}
+    assert take(broker, subscription, 1) == {}
+    assert subscription.underway() == {}

@@ -283,3 +283,18 @@ def test_a_topic_does_not_take_the_id_of_another(live: OpenLife, tmp_path: Path)
     again = live()
     assert {topic.name: topic.topic_id for topic in again.topics.all()} == ids
     assert (tmp_path / f"{ids['b'].hex}-0.stray").is_dir()
+
+
+def test_a_topic_is_created_again_after_the_deletion_of_the_last_one_is_on_the_disk(
+    live: OpenLife, runtime: StepRuntime, tmp_path: Path
+) -> None:
+    life = live()
+    life.topics.create(TopicSpec(name="a"))
+    runtime.run()
+    life.topics.delete("a")
+    prepared = life.topics.prepare(TopicSpec(name="a"))
+    assert not prepared.ready
+    assert directories(tmp_path) == {"a-0"}, "a crash now brings the topic back"
+    runtime.run()
+    assert prepared.ready
+    prepared.check()

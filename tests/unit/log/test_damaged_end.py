@@ -39,3 +39,21 @@ def test_a_wait_at_the_damage_lasts_until_something_is_written(
     bench.settled(b"next")
     assert waiting.value
     assert list(bench.values(1)) == [3]
+
+
+@pytest.mark.parametrize("flush_interval_ms", [0, 100], ids=["page cache", "synced"])
+def test_what_is_written_behind_the_damage_outlives_a_killed_process(
+    tmp_path: Path, flush_interval_ms: int
+) -> None:
+    bench = LogBench(tmp_path, flush_interval_ms=flush_interval_ms)
+    path = bench.partition().active.path(".log")
+    for value in (b"sound", b"broken", b"broken"):
+        bench.settled(value)
+    bench.store.close()  # the recovery point is behind them
+    LogBench(tmp_path, flush_interval_ms=flush_interval_ms).crash()
+    path.write_bytes(path.read_bytes().replace(b"broken", b"BROKEN"))
+    for lives in range(3):
+        bench = LogBench(tmp_path, flush_interval_ms=flush_interval_ms)
+        assert list(bench.values()) == [0, *range(3, 3 + lives)]
+        bench.append(b"next")
+        bench.crash()

@@ -9,6 +9,7 @@ A frame is a length of four bytes and a command:
 | `F` position, length | that range of the test's file, between a head and a tail |
 | `P` name | whatever the test fills the place `name` with |
 | `W` microseconds | the command, after work that takes so long |
+| `R` count | `reserved`, once memory for so many bytes is reserved |
 | `L` name | `hello`, after that name has logged in |
 | `H` | `bye`, then a hang-up |
 | `X` | none: the session raises |
@@ -28,8 +29,10 @@ from pentalog.broker.security import Principal
 from pentalog.config import Config
 from pentalog.log.files import Handle
 from pentalog.metrics import Metrics, Traffic
+from pentalog.model.later import Later
 from pentalog.model.types import FilePiece
 from pentalog.server.listener import Listeners
+from pentalog.server.reply_memory import ReplyMemory
 from pentalog.session import Context, Place, Replies, Session
 
 LENGTH = struct.Struct(">I")
@@ -86,6 +89,14 @@ class EchoSession:
             while time.monotonic() < end_s:
                 pass
             self.replies.send(frame(payload))
+        elif command == b"R":
+            place, reserved = self.replies.place(), self.replies.reserve(int(rest))
+
+            def answer(_: Later[Callable[[], None]]) -> None:
+                place.fill(frame(b"reserved"))
+                reserved.value()
+
+            reserved.then(answer)
         elif command == b"L":
             self.context.access.become(Principal("User", rest.decode()), "echo")
             self.replies.send(frame(b"hello"))
@@ -124,6 +135,10 @@ class Bench:
     def traffic(self) -> Traffic:
         (door,) = self.listeners.observation.doors()
         return door.traffic
+
+    @property
+    def reply_memory(self) -> ReplyMemory:
+        return self.listeners._limits.replies
 
     async def connect(
         self, source: str = "127.0.0.1"

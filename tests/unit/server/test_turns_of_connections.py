@@ -14,6 +14,7 @@ from pentalog.broker.operation import Unlimited
 from pentalog.server.door import COSTLY_PER_TURN, SERVED_PER_TURN
 
 MANY = 4 * SERVED_PER_TURN
+ANSWER_BYTES = 32 << 10
 
 
 class TurnCounter:
@@ -271,3 +272,45 @@ def test_a_connection_over_the_quota_waits_and_is_closed(serve: Run) -> None:
         await until(lambda: bench.metrics.connections_closed == 2)
 
     serve(test, quotas=quotas)
+
+
+def test_a_busy_connection_is_not_read_into_a_full_buffer(serve: Run) -> None:
+    """A connection may wait for its turn and, because it sent much, for the next one as well."""
+    size, frames = 4 << 20, 25
+
+    async def test(bench: Bench) -> None:
+        reader, writer = await bench.connect()
+        await until(lambda: bool(bench.sessions))
+        (session,) = bench.sessions
+        session.receive = _in_three_steps(session, size)  # type: ignore[method-assign]
+        writer.write(bytes(size * frames))
+        got = 0
+        while got < frames * ANSWER_BYTES:
+            piece = await reader.read(1 << 20)
+            assert piece, f"closed after {got} bytes"
+            got += len(piece)
+        writer.close()
+
+    serve(test, connection_reply_bytes_max=ANSWER_BYTES // 2)
+
+
+def _in_three_steps(session: EchoSession, size: int) -> Callable[[memoryview], int]:
+    """A frame that fills the buffer: too many answers first, then no time left, then served."""
+    step = 0
+
+    def run(data: memoryview) -> int:
+        nonlocal step
+        session.wanted = size
+        if len(data) < size:
+            return 0
+        step = (step + 1) % 3
+        if step == 1:
+            session.replies.send(bytes(ANSWER_BYTES))
+            return 0
+        if step == 2:
+            while not session.replies.full:
+                pass
+            return 0
+        return size
+
+    return run

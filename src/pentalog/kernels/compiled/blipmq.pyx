@@ -16,7 +16,6 @@ from pentalog.kernels.compiled.checks cimport Run, facts_of
 from pentalog.kernels.compiled.wire cimport (
     crc32c_of,
     crc32c_prepare,
-    expect_large,
     i64_at,
     put_i16,
     put_i64,
@@ -230,7 +229,6 @@ cdef class _Split:
         self.pending.used = BATCH_BYTES
         self.batch = PyByteArray_FromStringAndSize(
             NULL, BATCH_BYTES + ROOM_BYTES_MIN + (end - topic))
-        expect_large(PyByteArray_AS_STRING(self.batch), PyByteArray_GET_SIZE(self.batch))
         return 0
 
     cdef inline unsigned char* room(self, Py_ssize_t size) except NULL:

@@ -12,7 +12,6 @@ from libc.string cimport memcmp, memcpy, memset
 
 from pentalog.kernels.compiled.wire cimport (
     add_i64,
-    expect_large,
     i32_at,
     i64_at,
     put_i16,
@@ -178,7 +177,6 @@ cdef class _Answers:
         self.leased += qos
         if self.used + 4 + length > PyByteArray_GET_SIZE(self.out):
             PyByteArray_Resize(self.out, 2 * (self.used + 4 + length))
-            expect_large(PyByteArray_AS_STRING(self.out) + self.used, 2 * (4 + length))
         to = <unsigned char*>PyByteArray_AS_STRING(self.out) + self.used
         to = put_u32(to, <uint32_t>length)
         to[0] = PUBLISH_TYPE

@@ -19,7 +19,6 @@ from pentalog.kernels.compiled.checks cimport (
 from pentalog.kernels.compiled.wire cimport (
     crc32c_of,
     crc32c_prepare,
-    expect_large,
     i32_at,
     i64_at,
     put_i16,
@@ -483,7 +482,6 @@ def cursus_batches(
     _lend(data, &view, start, end)
     try:
         PyByteArray_Resize(out, ROOM_BYTES_MIN + (end - start) + (end - start) // 2)
-        expect_large(PyByteArray_AS_STRING(out), len(out))
         at = <Bytes>view.buf + start
         stop = <Bytes>view.buf + end
         _start_run(&run)

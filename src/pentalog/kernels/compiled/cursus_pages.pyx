@@ -9,7 +9,6 @@ from libc.string cimport memcmp, memcpy
 from pentalog.kernels.compiled.checks cimport FRAMING_BYTES, HEADER_BYTES, frame_flaw
 from pentalog.kernels.compiled.wire cimport (
     add_i64,
-    expect_large,
     i32_at,
     i64_at,
     put_i64,
@@ -63,7 +62,6 @@ cdef inline unsigned char* _room(bytearray out, Py_ssize_t used, Py_ssize_t size
     """Make room for `size` more bytes; returns where they go."""
     if size > len(out) - used:
         PyByteArray_Resize(out, 2 * (used + size))
-        expect_large(PyByteArray_AS_STRING(out) + used, len(out) - used)
     return <unsigned char*>PyByteArray_AS_STRING(out) + used
 
 
@@ -520,7 +518,6 @@ def cursus_page(
     _lend(batches, &view, start, end)
     try:
         PyByteArray_Resize(page.out, page.used + min(bytes_max, end - start) + ROOM_BYTES_MIN)
-        expect_large(PyByteArray_AS_STRING(page.out), len(page.out))
         page.walk(<Bytes>view.buf + start, <Bytes>view.buf + end)
     finally:
         PyBuffer_Release(&view)

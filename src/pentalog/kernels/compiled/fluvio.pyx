@@ -2,14 +2,13 @@
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t, int64_t, uint32_t
 from libc.string cimport memcmp, memcpy
 
 from pentalog.kernels.compiled.wire cimport (
     add_i64,
     crc32c_of,
     crc32c_prepare,
-    expect_large,
     i32_at,
     i64_at,
     put_i16,
@@ -27,6 +26,7 @@ crc32c_prepare()
 ctypedef const unsigned char* Bytes
 
 cdef enum:
+    UNLOCK_BYTES = 262144
     LOG_HEADER_BYTES = 61
     HEADER_BYTES = 57
     FRAMING_BYTES = 12
@@ -156,6 +156,9 @@ def fluvio_to_log(
     cdef int64_t records, delta_max, size, base_timestamp
     cdef bytearray batch
     cdef unsigned char* out
+    cdef Bytes given_headers
+    cdef Py_ssize_t headers_size
+    cdef uint32_t crc
     PyObject_GetBuffer(header, &head, PyBUF_SIMPLE)
     try:
         PyObject_GetBuffer(section, &body, PyBUF_SIMPLE)
@@ -172,13 +175,19 @@ def fluvio_to_log(
                 at += 4
                 if count < 1 or count > (stop - at) // RECORD_BYTES_MIN:
                     raise Malformed("the number of records cannot be that of this batch")
-            size = _measure(at, stop, count, len(headers), &records, &delta_max)
+            given_headers = <Bytes><char*>headers
+            headers_size = len(headers)
+            # Of much, others may run meanwhile: this is called on lanes.
+            if stop - at > UNLOCK_BYTES:
+                with nogil:
+                    size = _measure(at, stop, count, headers_size, &records, &delta_max)
+            else:
+                size = _measure(at, stop, count, headers_size, &records, &delta_max)
             if size < 0 or size > 0x7FFFFFFF - LOG_HEADER_BYTES or records > 0x7FFFFFFF:
                 raise Malformed("the records of the batch are malformed")
             batch = bytearray()
             PyByteArray_Resize(batch, LOG_HEADER_BYTES + size)
             out = <unsigned char*>PyByteArray_AS_STRING(batch)
-            expect_large(out, LOG_HEADER_BYTES + size)
             base_timestamp = i64_at(given + 27)
             put_i64(out, 0)
             put_u32(out + 8, <int32_t>(size + LOG_HEADER_BYTES - FRAMING_BYTES))
@@ -192,8 +201,14 @@ def fluvio_to_log(
             put_i16(out + 51, -1)
             put_u32(out + 53, <int32_t>-1)
             put_u32(out + 57, <int32_t>records)
-            _translate(out + LOG_HEADER_BYTES, at, stop, <Bytes><char*>headers, len(headers))
-            put_u32(out + 17, crc32c_of(out + 21, LOG_HEADER_BYTES + size - 21, 0))
+            if stop - at > UNLOCK_BYTES:
+                with nogil:
+                    _translate(out + LOG_HEADER_BYTES, at, stop, given_headers, headers_size)
+                    crc = crc32c_of(out + 21, LOG_HEADER_BYTES + size - 21, 0)
+            else:
+                _translate(out + LOG_HEADER_BYTES, at, stop, given_headers, headers_size)
+                crc = crc32c_of(out + 21, LOG_HEADER_BYTES + size - 21, 0)
+            put_u32(out + 17, crc)
         finally:
             PyBuffer_Release(&body)
     finally:
@@ -281,7 +296,6 @@ cdef class _Growing:
     def __cinit__(self, Py_ssize_t room):
         self.out = bytearray()
         PyByteArray_Resize(self.out, room)
-        expect_large(PyByteArray_AS_STRING(self.out), room)
         self.used = 0
         self.batch = -1
 
@@ -406,10 +420,20 @@ def log_to_fluvio(batches, Py_ssize_t start, Py_ssize_t end, int64_t offset):
     return growing.out, total
 
 
+cdef Bytes _end_of(Bytes at, Bytes stop, int64_t count) noexcept nogil:
+    """Behind so many records; NULL if they are not there."""
+    cdef Parts parts
+    while count > 0:
+        if not _take_theirs(at, stop, &parts):
+            return NULL
+        at = parts.end
+        count -= 1
+    return at
+
+
 def fluvio_end(data, Py_ssize_t start, Py_ssize_t end, int64_t count):
     """Where `count` of Fluvio's records end that start here; -1 if they do not."""
     cdef Py_buffer view
-    cdef Parts parts
     cdef Bytes at, stop
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
@@ -417,11 +441,11 @@ def fluvio_end(data, Py_ssize_t start, Py_ssize_t end, int64_t count):
             raise ValueError(f"range {start}..{end} is not inside a buffer of {view.len} bytes")
         at = <Bytes>view.buf + start
         stop = <Bytes>view.buf + end
-        while count > 0:
-            if not _take_theirs(at, stop, &parts):
-                return -1
-            at = parts.end
-            count -= 1
-        return at - <Bytes>view.buf
+        if stop - at > UNLOCK_BYTES:
+            with nogil:
+                at = _end_of(at, stop, count)
+        else:
+            at = _end_of(at, stop, count)
+        return -1 if at == NULL else at - <Bytes>view.buf
     finally:
         PyBuffer_Release(&view)

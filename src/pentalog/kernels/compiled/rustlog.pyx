@@ -16,7 +16,6 @@ from pentalog.kernels.compiled.checks cimport FRAMING_BYTES, HEADER_BYTES
 from pentalog.kernels.compiled.wire cimport (
     crc32c_of,
     crc32c_prepare,
-    expect_large,
     i16_at,
     put_i16,
     put_i64,
@@ -73,7 +72,6 @@ cdef class _Packer:
         self.room = max(room, ROOM_BYTES_MIN)
         PyByteArray_Resize(self.out, self.room)
         self.at = <unsigned char*>PyByteArray_AS_STRING(self.out)
-        expect_large(self.at, self.room)
         self.attributes = attributes
         self.timestamp_ms = timestamp_ms
         self.batch_bytes_max = batch_bytes_max
@@ -83,7 +81,6 @@ cdef class _Packer:
             self.room = 2 * (self.used + size)
             PyByteArray_Resize(self.out, self.room)
             self.at = <unsigned char*>PyByteArray_AS_STRING(self.out)
-            expect_large(self.at + self.used, self.room - self.used)
         return 0
 
     cdef inline int group(self, Py_ssize_t size) except -1:

@@ -9,7 +9,6 @@ from libc.string cimport memcpy
 from pentalog.kernels.compiled.checks cimport FRAMING_BYTES, HEADER_BYTES, frame_flaw
 from pentalog.kernels.compiled.wire cimport (
     add_i64,
-    expect_large,
     i32_at,
     i64_at,
     put_i64,
@@ -345,7 +344,6 @@ def rustlog_fetched(
             fixed = len(_JSON_HEAD) + len(_JSON_NEXT) + _digits(plan.next_offset) + 1
         size = fixed + plan.size
         frame = PyBytes_FromStringAndSize(NULL, 4 + size)
-        expect_large(PyBytes_AS_STRING(frame), 4 + size)
         at = put_u32(<unsigned char*>PyBytes_AS_STRING(frame), <uint32_t>size)
         if json:
             at = _put_text(at, _JSON_HEAD)

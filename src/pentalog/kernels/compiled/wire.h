@@ -1,14 +1,10 @@
-/* Big-endian numbers and zigzag varints at any alignment; varints are read only inside bounds.
-   Memory for large results. */
+/* Big-endian numbers and zigzag varints at any alignment; varints are read only inside bounds. */
 
 #ifndef PENTALOG_WIRE_H
 #define PENTALOG_WIRE_H
 
 #include <stddef.h>
 #include <stdint.h>
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
 
 static inline int16_t i16_at(const unsigned char *at) {
     return (int16_t)((uint16_t)at[0] << 8 | at[1]);
@@ -90,22 +86,6 @@ static inline const unsigned char *take_varint(
     }
     *number = (int64_t)((value >> 1) ^ (0 - (value & 1)));
     return at;
-}
-
-/* Asks for huge pages under a large block that nothing was written to yet.  The kernel takes longer
-   to map a block page by page than a copy takes to fill it.  Advice only: nothing depends on it. */
-static inline void expect_large(void *start, size_t size) {
-#if defined(__linux__) && defined(MADV_HUGEPAGE)
-    const uintptr_t page = (uintptr_t)2 << 20;
-    uintptr_t first, end;
-    if (size < 2 * page) return;
-    first = ((uintptr_t)start + page - 1) & ~(page - 1);
-    end = ((uintptr_t)start + size) & ~(page - 1);
-    (void)madvise((void *)first, (size_t)(end - first), MADV_HUGEPAGE);
-#else
-    (void)start;
-    (void)size;
-#endif
 }
 
 #endif

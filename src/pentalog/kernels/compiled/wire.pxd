@@ -21,7 +21,6 @@ cdef extern from "wire.h" nogil:
     unsigned char* put_varint(unsigned char* at, int64_t number)
     const unsigned char* take_varint(
         const unsigned char* at, const unsigned char* end, int64_t* number)
-    void expect_large(void* start, size_t size)
 
 cdef extern from "walk.h" nogil:
     struct stepped:

@@ -19,6 +19,8 @@ PAYLOAD_BYTES_MAX: Final = 128 << 10
 """More than the longest key or name of a topic has."""
 _TEXT_BYTES_MAX: Final = 1_000
 
+LENGTH: Final = struct.Struct(">I")
+"""Of what follows it in the frame."""
 _HEAD: Final = struct.Struct(">IB8s")
 _ACK: Final = struct.Struct(">IB8sQ")
 

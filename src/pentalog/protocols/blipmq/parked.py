@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from pentalog.broker.deliveries import Subscription
+from collections.abc import Mapping
+
+from pentalog.broker.deliveries import Search, Subscription
 from pentalog.broker.port import Waiting
+from pentalog.model.types import Offset, Partition
 from pentalog.protocols.blipmq.frames import FrameType
 from pentalog.session import Place
 
@@ -12,7 +15,7 @@ class Parked:
     """Polls that wait for records to become durable or to come from a slow disk, or
     acknowledgements that came behind such polls."""
 
-    __slots__ = ("answers", "kind", "place", "rest", "subscription", "targets", "waiting")
+    __slots__ = ("answers", "kind", "place", "rest", "search", "subscription", "targets", "waiting")
 
     def __init__(
         self, place: Place, subscription: Subscription, kind: FrameType, correlations: bytes
@@ -22,5 +25,8 @@ class Parked:
         self.kind = kind
         self.rest = correlations
         self.answers: list[bytes] = []
-        self.targets = subscription.underway()
+        self.search: Search | None = None
+        """How far the search for something to deliver has come."""
+        self.targets: Mapping[Partition, Offset] | None = None
+        """Ends of partitions that polls wait for, once nothing else was found."""
         self.waiting: Waiting | None = None

@@ -7,6 +7,7 @@ topic has rules for was opened on a lane; nothing else of the connection is serv
 from __future__ import annotations
 
 from collections import deque
+from typing import Final
 
 from pentalog import kernels
 from pentalog.broker.port import ADMISSION_BYTES_MIN, Admitted
@@ -16,10 +17,13 @@ from pentalog.model.later import Later
 from pentalog.model.types import Ack, Appended, Partition
 from pentalog.protocols.blipmq import frames
 from pentalog.protocols.blipmq.errors import code_of, publish_failed
-from pentalog.protocols.blipmq.frames import ID_BYTES
+from pentalog.protocols.blipmq.frames import ID_BYTES, LENGTH
 from pentalog.protocols.blipmq.messages import Nack
 from pentalog.protocols.blipmq.records import Routes
 from pentalog.session import Context, Place, Replies
+
+_PART_BYTES: Final = 4 << 10
+"""Frames of a run that is too large for its topic, appended in one turn."""
 
 
 class Publishing:
@@ -45,11 +49,15 @@ class Publishing:
         self.written_bytes = 0
         """Published since all of them were known to be written."""
 
-    def publish(self, run: PublishRun, data: memoryview) -> None:
-        """Append a run; `data` is where it was received."""
+    def publish(self, run: PublishRun, data: memoryview) -> int:
+        """Append a run; `data` is where it was received.
+
+        Returns the position in `data` where to continue: before the end of the run if it is too
+        large for its topic and was appended in part.
+        """
         if self._opening:
             self._queued.append(run)
-            return
+            return run.end
         log, batch = self._context.broker.log, memoryview(run.batch)
         admission = None
         try:
@@ -62,20 +70,18 @@ class Publishing:
                 appended = self._append_admitted(at, admission.value)
             else:
                 self._wait(run, at, admission)
-                return
+                return run.end
         except Nack as flaw:
             self._replies.send(self._nacks(run, flaw.code, flaw.text))
-            return
         except RecordTooLarge as refusal:
             if run.facts.records > 1 and data:
-                self._publish_in_parts(run, data)
-            else:
-                self._replies.send(self._refusal(run, refusal))
-            return
+                return self._publish_in_parts(run, data)
+            self._replies.send(self._refusal(run, refusal))
         except BrokerError as refusal:
             self._replies.send(self._refusal(run, refusal))
-            return
-        self._settle(run, at, appended, None)
+        else:
+            self._settle(run, at, appended, None)
+        return run.end
 
     def _wait(self, run: PublishRun, at: Partition, admission: Later[Admitted]) -> None:
         self._opening = True
@@ -126,21 +132,33 @@ class Publishing:
             return (self._refusal(run, refusal),)
         return ()
 
-    def _publish_in_parts(self, run: PublishRun, data: memoryview) -> None:
-        """Find out which messages fit: the topic takes smaller batches than others."""
+    def _publish_in_parts(self, run: PublishRun, data: memoryview) -> int:
+        """Append the beginning of a run in smaller batches; returns the position after it.
+
+        Each message may have to be refused, so this is only as much as one turn allows.
+        """
         at = self._routes.find(run.topic)
         size = min(self._routes.batch_bytes_max(at), len(run.batch) // 2)
+        first = LENGTH.size + LENGTH.unpack_from(data, run.start)[0]
+        end = min(run.end, run.start + max(first, size, _PART_BYTES))
         again = kernels.split_blipmq(
             data,
             run.start,
-            run.end,
+            end,
             timestamp_ms=run.facts.timestamp_max,
             frame_bytes_max=self._frame_bytes_max,
             batch_bytes_max=size,
         )
+        reached, served = run.start, 0
         for part in again.items:
             assert isinstance(part, PublishRun)
-            self.publish(part, data)
+            reached = self.publish(part, data)
+            if reached < part.end:
+                break
+            served += part.facts.records
+        if reached < run.end:
+            self._context.metrics.requests += served
+        return reached
 
     def _refusal(self, run: PublishRun, refusal: BrokerError) -> bytes:
         return self._nacks(run, code_of(refusal), publish_failed(refusal, run.qos))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from pentalog import kernels
-from pentalog.broker.deliveries import Subscription
+from pentalog.broker.deliveries import Search, Subscription
 from pentalog.broker.port import Topics, TopicSpec
 from pentalog.broker.security import Access
 from pentalog.model.errors import TopicNotFound
@@ -97,10 +97,10 @@ class Routes:
 
 
 def deliver(
-    subscription: Subscription, polls: memoryview
+    subscription: Subscription, polls: memoryview, search: Search | None = None
 ) -> tuple[bytes, int] | Later[None] | None:
     """Return frames and how many polls they answer; None if there is nothing to deliver."""
-    stretch = subscription.stretch()
+    stretch = subscription.stretch(search)
     if stretch is None or isinstance(stretch, Later):
         return stretch
     delivered = kernels.deliver_blipmq(

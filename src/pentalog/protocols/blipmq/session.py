@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
 from pentalog import kernels
 from pentalog.broker.council import Council
-from pentalog.broker.deliveries import Subscription
+from pentalog.broker.deliveries import Search, Searching, Subscription
 from pentalog.kernels import BlipFrames, NumberRun, PublishRun
 from pentalog.model.errors import BrokerError
 from pentalog.model.later import Later
@@ -38,6 +38,8 @@ _PARKED_BYTES_MAX: Final = 4 << 20
 """Deliveries made at once for polls that had to wait; the others find nothing, and poll again."""
 _PARKED_MAX: Final = 64
 """Runs of polls that may wait; further ones find nothing."""
+_STRETCHES_PER_TURN: Final = 16
+"""Deliveries made at once for the same, as each may be of another partition."""
 _FRAMES_PER_TURN: Final = 500
 """Frames served one by one in a turn; those after them are served in the next one."""
 _CAUTIOUS_BYTES: Final = 32 << 10
@@ -176,8 +178,9 @@ class BlipmqSession:
         elif isinstance(run, PublishRun):
             if len(run.batch) > LARGE_BYTES and run.facts.records == 1:
                 self._publish_later(run)
-            else:
-                self._publishing.publish(run, data)
+            elif (reached := self._publishing.publish(run, data)) < run.end:
+                self._replies.mute(_PAUSE_MS)
+                return reached
         elif run.kind == FrameType.ACK:
             count = min(count, _TAGS_PER_TURN)
             self._acknowledge(run.subscription, run.correlations[: count * ID_BYTES])
@@ -438,10 +441,10 @@ class BlipmqSession:
         return asked - len(polls) // ID_BYTES
 
     def _deliver(
-        self, subscription: Subscription, polls: memoryview
+        self, subscription: Subscription, polls: memoryview, search: Search | None = None
     ) -> tuple[bytes, int] | Later[None] | None:
         """(frames, polls answered by them); None if there is nothing to deliver."""
-        found = deliver(subscription, polls)
+        found = deliver(subscription, polls, search)
         if isinstance(found, tuple):
             self._context.metrics.sent_records += found[1]
         return found
@@ -460,9 +463,13 @@ class BlipmqSession:
 
     def _wait(self, parked: Parked, disk: Later[None] | None) -> None:
         """Go on with the first in line when the disk has answered."""
+        if isinstance(disk, Searching):
+            parked.search = disk.search
         if disk is not None:
             disk.then(lambda _: self._go_on(parked))
             return
+        if parked.targets is None:
+            parked.targets = parked.subscription.underway()
         log = self._context.broker.log
         parked.waiting = log.wait(
             {at: log.marks(at).durable for at in parked.targets},
@@ -473,6 +480,19 @@ class BlipmqSession:
         parked.waiting.then(lambda moved: self._go_on(parked, moved=bool(moved.value)))
 
     def _go_on(self, parked: Parked, *, moved: bool = True) -> None:
+        """Serve the first in line once memory for its answers is reserved."""
+        if self._ended or not self._parked or self._parked[0] is not parked:
+            return
+        reserved = self._replies.reserve(_PARKED_BYTES_MAX)
+        reserved.then(partial(self._reserved, parked, moved))
+
+    def _reserved(self, parked: Parked, moved: bool, reserved: Later[Callable[[], None]]) -> None:
+        try:
+            self._serve_first(parked, moved=moved)
+        finally:
+            reserved.value()
+
+    def _serve_first(self, parked: Parked, *, moved: bool) -> None:
         if self._ended or not self._parked or self._parked[0] is not parked:
             return
         try:
@@ -507,8 +527,14 @@ class BlipmqSession:
 
     def _retry(self, parked: Parked, *, moved: bool) -> bool:
         """Answer polls that waited; False if they wait again."""
+        left = _STRETCHES_PER_TURN
         while parked.rest and sum(map(len, parked.answers)) < _PARKED_BYTES_MAX:
-            found = self._deliver(parked.subscription, memoryview(parked.rest))
+            left -= 1
+            if left < 0:
+                self._go_on_later(parked)
+                return False
+            search, parked.search = parked.search, None
+            found = self._deliver(parked.subscription, memoryview(parked.rest), search)
             if isinstance(found, Later):
                 self._wait(parked, found)
                 return False
@@ -522,7 +548,26 @@ class BlipmqSession:
             parked.rest = parked.rest[used * ID_BYTES :]
         return True
 
+    def _go_on_later(self, parked: Parked) -> None:
+        """Continue with the first in line when other clients have been served."""
+
+        def again() -> Iterator[None]:
+            self._go_on(parked)
+            yield
+
+        def done(error: Exception | None) -> None:
+            if error is not None:
+                self._replies.hang_up()
+                raise error
+
+        def run() -> None:
+            self._context.slices.run(again(), done)
+
+        self._context.runtime.soon(run)
+
     def _unmet(self, parked: Parked) -> bool:
+        if parked.targets is None:
+            parked.targets = parked.subscription.underway()
         log = self._context.broker.log
         return any(log.marks(at).durable < end for at, end in parked.targets.items())
 

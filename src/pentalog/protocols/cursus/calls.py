@@ -49,6 +49,12 @@ class Call:
         """What is told of a transaction, from now on if it is new."""
         return self.session.door.transaction(name, epoch, self.session.context.access)
 
+    def shed(self) -> None:
+        """Free the memory of a request that may wait for long: all that it says has been read."""
+        self.command = self.command._replace(text="", parameters={}, loose=(), message=None)
+        if self.room is not None:
+            self.room.release()
+
     def reply(self, text: str) -> None:
         self.send(framed(encoded(text)))
 

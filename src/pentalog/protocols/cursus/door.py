@@ -16,6 +16,7 @@ from pentalog.model.types import Appended, Offset, Partition
 from pentalog.protocols.cursus import compression
 from pentalog.protocols.cursus.errors import Refused, shown
 from pentalog.protocols.cursus.gaps import Gaps
+from pentalog.protocols.cursus.matching import Matches
 from pentalog.protocols.cursus.messages import fnv1a_64
 from pentalog.protocols.cursus.options import Options, is_name, options_of
 from pentalog.protocols.cursus.workroom import Workroom
@@ -129,6 +130,7 @@ class Door:
         self._routes: dict[tuple[bytes, int], Route] = {}
         self._turns: dict[str, int] = {}
         self._names: str | None = None
+        self.matches = Matches()
 
     def route(self, topic: bytes, index: int) -> Route:
         """The partition of a topic named on the wire; raises refusals."""
@@ -141,6 +143,11 @@ class Door:
                 self._routes.clear()
             self._routes[topic, index] = route
         return route
+
+    @property
+    def version(self) -> int:
+        """Of the topics, as `names` has them."""
+        return self._version
 
     @property
     def names(self) -> str:

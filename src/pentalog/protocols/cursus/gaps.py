@@ -6,6 +6,7 @@ So such a batch is kept for a moment: what it follows is most likely on its way.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -56,6 +57,8 @@ class Gaps:
         """One client may have `share_percent` of everything that is kept."""
         self._kept: dict[Producing, list[_Kept]] = {}
         self._under_way: dict[Producing, set[Call]] = {}
+        self._opening: Counter[str] = Counter()
+        """Compressed frames on a lane, by client: nothing says yet whose batches they hold."""
         self._batches = PrincipalLimits(
             "batches that came too early", BATCHES_TOTAL_MAX, share_percent=share_percent
         )
@@ -91,6 +94,16 @@ class Gaps:
         self._under_way.setdefault(who, set()).add(call)
         call.finished = lambda _: self._end(who, call)
 
+    def begin_opening(self, owner: str) -> None:
+        """Note a compressed frame; batches of its client that may follow it wait longer."""
+        self._opening[owner] += 1
+
+    def end_opening(self, owner: str) -> None:
+        """Note that a compressed frame has been served, or abandoned."""
+        self._opening[owner] -= 1
+        if not self._opening[owner]:
+            del self._opening[owner]
+
     def is_under_way(self, who: Producing) -> bool:
         """Return whether a batch of this producer is being stored."""
         return who in self._under_way
@@ -123,7 +136,8 @@ class Gaps:
     def _give_up(self, who: Producing, batch: _Kept) -> None:
         if batch not in self._kept.get(who, ()):
             return
-        if self.is_under_way(who) and not batch.call.session.ended:
+        waits = self.is_under_way(who) or batch.owner in self._opening
+        if waits and not batch.call.session.ended:
             self._await(who, batch)  # what it follows may be on a lane
             return
         self._remove(who, batch)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
 from typing import Final, TypeAlias
 
 from pentalog.broker.port import Broker
@@ -14,6 +13,7 @@ from pentalog.model.types import Partition
 from pentalog.protocols.cursus.calls import Call
 from pentalog.protocols.cursus.door import door_of
 from pentalog.protocols.cursus.errors import Refused
+from pentalog.protocols.cursus.matching import WILD, pattern_of
 from pentalog.protocols.cursus.messages import (
     Command,
     encoded,
@@ -25,9 +25,7 @@ from pentalog.protocols.cursus.messages import (
 from pentalog.protocols.cursus.options import options_of
 from pentalog.protocols.cursus.ownership import EVENTS
 from pentalog.protocols.cursus.reading import (
-    MATCHES_MAX,
     MESSAGES_MAX,
-    WILD,
     group_of,
     matching,
     read_bytes_max,
@@ -59,6 +57,11 @@ class Asking:
         self._hold = hold
         self._lookups: Lookups | None = None
         self._awaited: Later[None] | None = None
+
+    @property
+    def began(self) -> bool:
+        """Whether a request waits that is to come again."""
+        return self._lookups is not None
 
     def must_wait(self, lookups: Callable[[], Lookups]) -> bool:
         """Is what a request needs on its way?  Then it is to come again.
@@ -109,6 +112,7 @@ def command_lookups(call: Call, allowed: Callable[[], bool]) -> Lookups:
     What changes something elsewhere is begun for those only who may do what they ask for.
     """
     command, broker = call.command, call.broker
+    yield from _search(call)
     look = LOOKUPS.get(command.verb)
     if look is not None:
         yield from look(broker, command)
@@ -118,6 +122,38 @@ def command_lookups(call: Call, allowed: Callable[[], bool]) -> Lookups:
     needed = not broker.knowledge.current or must_recover(call, _epoch(command))
     if needed and allowed():
         yield from begin(call)
+
+
+def must_search(call: Call) -> bool:
+    """Return whether the command names its topic by a pattern that takes long to search for."""
+    name, door = call.command.get("topic"), call.door
+    if WILD.search(name) is None:
+        return False
+    names = door.names
+    return not door.matches.knows(name, names, door.version)
+
+
+def _search(call: Call) -> Lookups:
+    """Search for the topics of a pattern, in steps; again if the result was dropped meanwhile."""
+    name, door, session = call.command.get("topic"), call.door, call.session
+    if not must_search(call):
+        return
+    while True:
+        names, searched = door.names, Later[None]()
+        pattern_of(name)  # refuses
+
+        def done(error: Exception | None, searched: Later[None] = searched) -> None:
+            session.jobs.pop(call, None)
+            searched.fill(None)
+            if error is not None:
+                raise error
+
+        abandon = session.context.slices.run(door.matches.search(name, names, door.version), done)
+        if not searched.ready:
+            session.jobs[call] = abandon
+            yield searched
+        if door.matches.knows(name, door.names, None):
+            return
 
 
 def _producing(broker: Broker, at: Partition, producer: bytes, epoch: int, seq: int) -> Lookups:
@@ -230,7 +266,7 @@ def _names(broker: Broker, command: Command) -> list[str]:
     topic = command.get("topic")
     if WILD.search(topic) is None:
         return [topic]
-    found = list(islice(matching(broker, topic), MATCHES_MAX + 1))
+    found = matching(broker, topic)
     if len(found) > 1:
         joined = broker.sourcing.rosters.topics(group_of(command))
         found = [name for name in found if name in joined]

@@ -23,41 +23,52 @@ _COPIED_BYTES: Final = 2 << 20
 
 
 class Copying:
-    """A copy of a compressed frame, made in parts; the frame is offered again for each."""
+    """A copy of a compressed frame, made in parts; the frame is offered again for each.
 
-    def __init__(self, algorithm: Algorithm, size: int) -> None:
+    Nothing is copied before there is memory for the copy and for what the frame may hold: until
+    then the frame stays where it was received, which is bounded too.
+    """
+
+    def __init__(self, session: CursusSession, algorithm: Algorithm, size: int) -> None:
         self.algorithm = algorithm
-        self.data = new_buffer(size)
+        self.bytes_max = opened_bytes_max(size)
+        self.data = bytearray()
         self._end = 0
+        self.owner = session.context.access.owner
+        self._gaps = session.door.gaps
+        self._gaps.begin_opening(self.owner)
+        self.room = session.door.workroom.reserve(self.owner, size + self.bytes_max, session.hold())
 
     def step(self, data: memoryview) -> bool:
-        """Copy a part; True if that was the last one."""
+        """Copy a part once there is memory; True if that was the last one."""
+        if not self.room.granted:
+            return False
+        if not self.data:
+            self.data = new_buffer(len(data))
         start, self._end = self._end, min(self._end + _COPIED_BYTES, len(data))
         memoryview(self.data)[start : self._end] = data[start : self._end]
         return self._end == len(data)
+
+    def abandon(self) -> None:
+        """Free the memory of a frame that is not opened."""
+        self.room.release()
+        self._gaps.end_opening(self.owner)
 
 
 class Aside:
     """One compressed frame; nothing else of its connection is served until it is."""
 
-    def __init__(self, session: CursusSession, call: Call) -> None:
+    def __init__(self, session: CursusSession, call: Call, copying: Copying) -> None:
         self._session = session
         self._call = call
-        self._room: Reservation | None = None
+        self._room: Reservation | None = copying.room
+        self._owner = copying.owner
         self._plain = b""
         call.keep_place()
         self._release = session.hold()
-
-    def open(self, algorithm: Algorithm, data: bytearray) -> None:
-        """Open the frame once there is memory for what it may hold, and serve it."""
-        bytes_max = opened_bytes_max(len(data))
-        work = partial(open_frame, algorithm, memoryview(data), bytes_max=bytes_max)
-        access = self._session.context.access
-
-        def granted() -> None:
-            self._session.context.runtime.offload(LANE, work, self._opened)
-
-        self._room = self._session.door.workroom.reserve(access.owner, bytes_max, granted)
+        data = memoryview(copying.data)
+        work = partial(open_frame, copying.algorithm, data, bytes_max=copying.bytes_max)
+        session.context.runtime.offload(LANE, work, self._opened)
 
     def _opened(self, plain: bytes | None, error: BaseException | None) -> None:
         if self._session.ended:
@@ -94,7 +105,7 @@ class Aside:
             session.asking.then(partial(session.context.runtime.soon, self._serve))
             return
         steps = run_steps(storing, memoryview(self._plain))
-        session.context.slices.run(steps, self._stored)
+        session.context.slices.run(steps, self._stored, unconditional=True)
 
     def _stored(self, error: Exception | None) -> None:
         self._finish()
@@ -107,6 +118,7 @@ class Aside:
             # Nothing else uses the memory: the frame was not stored in parts.
             self._call.room = None
             self._give_back()
+        self._session.door.gaps.end_opening(self._owner)
         self._release()
 
     def _give_back(self) -> None:

@@ -111,7 +111,7 @@ def _store_kept(
             raise error
 
     def make() -> None:
-        context.slices.run(steps, made)
+        context.slices.run(steps, made, unconditional=True)
 
     # In another turn than the one that copied the message.
     context.runtime.soon(make)

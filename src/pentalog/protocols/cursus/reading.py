@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -18,6 +17,7 @@ from pentalog.protocols.cursus.calls import Call
 from pentalog.protocols.cursus.door import door_of
 from pentalog.protocols.cursus.errors import Refused, quoted, shown
 from pentalog.protocols.cursus.frames import REPLY_BYTES_MAX
+from pentalog.protocols.cursus.matching import MATCHES_MAX, WILD, pattern_of
 from pentalog.protocols.cursus.messages import Command, encoded, whole_number
 
 MESSAGES_MAX: Final = 8192
@@ -32,12 +32,6 @@ _SKIPPED_MAX: Final = 16
 _LATEST: Final = -1
 """An offset that is not known yet."""
 _ISOLATIONS: Final = {"read_committed": Horizon.STABLE, "read_uncommitted": Horizon.DURABLE}
-WILD: Final = re.compile(r"[*?]")
-MATCHES_MAX: Final = 1_000
-"""Topics that a pattern may match before it is refused for that."""
-_STARS: Final = re.compile(r"\*+")
-_STARS_MAX: Final = 8
-_PATTERN_CHARACTERS_MAX: Final = 249
 
 
 class Reading(NamedTuple):
@@ -152,7 +146,7 @@ def topic_named(call: Call, name: str) -> str:
             reason = f"topic '{name[:260]}' does not exist"
             raise Refused(f"command_failed reason={quoted(reason)}") from None
     access = call.session.context.access
-    some = list(islice(matching(call.broker, name), MATCHES_MAX + 1))
+    some = matching(call.broker, name)
     found = [topic for topic in some if access.could(Operation.READ, Kind.TOPIC, topic)]
     if not found and len(some) <= MATCHES_MAX:
         reason = f"no topics match pattern '{name[:260]}'"
@@ -171,29 +165,16 @@ def topic_named(call: Call, name: str) -> str:
 def _joined(call: Call, name: str) -> Iterator[str]:
     """The topics of the command's group that a pattern means and the client may read."""
     access = call.session.context.access
-    pattern = _pattern(name)
+    pattern = pattern_of(name)
     for topic in call.broker.sourcing.rosters.topics(group_of(call.command)):
         if pattern.match(topic) and access.could(Operation.READ, Kind.TOPIC, topic):
             yield topic
 
 
-def matching(broker: Broker, name: str) -> Iterator[str]:
+def matching(broker: Broker, name: str) -> list[str]:
     """The topics that a pattern means, in their order; refuses a pattern that costs too much."""
-    names = door_of(broker).names
-    return (found[0] for found in _pattern(name).finditer(names))
-
-
-def _pattern(name: str) -> re.Pattern[str]:
-    """A pattern for one line of many: `*` is any text, `?` any character."""
-    pieces = _STARS.split(name[:_PATTERN_CHARACTERS_MAX])
-    if len(pieces) > _STARS_MAX + 1:
-        reason = f"a pattern with {len(pieces) - 1} stars; {_STARS_MAX} are accepted"
-        raise Refused(f"command_failed reason={quoted(reason)}")
-    texts = [re.escape(piece).replace(r"\?", "[^\n]") for piece in pieces]
-    # Once found, the first place of a piece is right: looking for others never helps.
-    middle = "".join(f"(?>[^\n]*?{text})" for text in texts[1:-1])
-    last = f"[^\n]*{texts[-1]}" if len(texts) > 1 else ""
-    return re.compile(f"^{texts[0]}{middle}{last}$", re.MULTILINE)
+    door = door_of(broker)
+    return door.matches.find(name, door.names)
 
 
 def check_range(reading: Reading, marks: Marks) -> None:

@@ -11,9 +11,10 @@ from pentalog.broker.security import ANONYMOUS, Kind, Operation
 from pentalog.model.errors import TopicNotFound
 from pentalog.protocols.cursus.calls import Call
 from pentalog.protocols.cursus.errors import Refused, shown
+from pentalog.protocols.cursus.matching import WILD
 from pentalog.protocols.cursus.options import wish_of
 from pentalog.protocols.cursus.policies import POLICY
-from pentalog.protocols.cursus.reading import WILD, group_of
+from pentalog.protocols.cursus.reading import group_of
 
 FREE: Final = frozenset({"AUTH", "HELP", "PROTOCOL_INFO", "NEGOTIATE", "EXIT"})
 """What may be asked by somebody who has not said who he is."""

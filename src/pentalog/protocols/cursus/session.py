@@ -21,7 +21,13 @@ from pentalog.protocols.cursus.compression import NEAR_BYTES_MAX, open_frame
 from pentalog.protocols.cursus.door import open_door
 from pentalog.protocols.cursus.errors import REFUSALS, Refused, explain, quoted
 from pentalog.protocols.cursus.login import Login
-from pentalog.protocols.cursus.lookups import RECOVERED, Asking, batch_lookups, command_lookups
+from pentalog.protocols.cursus.lookups import (
+    RECOVERED,
+    Asking,
+    batch_lookups,
+    command_lookups,
+    must_search,
+)
 from pentalog.protocols.cursus.messages import Command, parse
 from pentalog.protocols.cursus.reads import Reads
 from pentalog.protocols.cursus.storing import LARGE_BYTES, Storing
@@ -61,7 +67,7 @@ class CursusSession:
         self.door = open_door(context)
         self.login = Login(context, self.hold)
         self.login.await_login(self.hang_up)
-        self.reads = Reads(replies)
+        self.reads = Reads(replies, context.runtime)
         self.asking = Asking(context.broker, self.hold)
         self.waits: set[Waiting] = set()
         self.jobs: dict[Call, Callable[[], None]] = {}
@@ -139,7 +145,9 @@ class CursusSession:
         if self._storing is not None:
             self._storing.abandon()
             self._storing = None
-        self._copying = None
+        if self._copying is not None:
+            self._copying.abandon()
+            self._copying = None
         if self.stream is not None:
             self.stream.drop()
         for room in (*self.rooms.values(), *filter(None, [self._room])):
@@ -214,7 +222,7 @@ class CursusSession:
             if stranger:
                 self.refuse_batch(call, refusal)
             else:
-                self._copying = opening.Copying(algorithm, len(data))
+                self._copying = opening.Copying(self, algorithm, len(data))
                 return self._copy_on(self._copying, data)
             return True
         except REFUSALS as refusal:
@@ -229,7 +237,11 @@ class CursusSession:
         if not frames.is_batch(view):
             call.leave_place()  # a command has a call of its own
             room, call.room = call.room, None
-            return self._serve_text(view, room)
+            try:
+                return self._serve_text(view, room)
+            except REFUSALS as refusal:
+                call.refuse(refusal)
+                return True
         if self.is_stranger:
             self.refuse_batch(call, Refused("authentication_required command=BATCH"))
             return True
@@ -264,11 +276,12 @@ class CursusSession:
     def _copy_on(self, copying: opening.Copying, data: memoryview) -> bool:
         """Copy a part of a compressed frame; once it is whole, open it on another thread."""
         if not copying.step(data):
-            # In a later turn: others are served between the parts.
-            self.context.runtime.soon(self.hold())
+            if copying.room.granted:
+                # In a later turn: others are served between the parts.
+                self.context.runtime.soon(self.hold())
             return False
         self._copying = None
-        opening.Aside(self, Call(self, _BATCH)).open(copying.algorithm, copying.data)
+        opening.Aside(self, Call(self, _BATCH), copying)
         return True
 
     def take_storing(self) -> Storing | None:
@@ -362,10 +375,9 @@ class CursusSession:
     def _serve_command(self, call: Call) -> bool:
         verb = call.command.verb
         rights.check_login(call, verb)
-        asks = not self.asking.current or verb in RECOVERED
-        if asks and self.asking.must_wait(
-            lambda: command_lookups(call, partial(rights.allowed, call))
-        ):
+        asking = self.asking
+        asks = not asking.current or asking.began or verb in RECOVERED or must_search(call)
+        if asks and asking.must_wait(lambda: command_lookups(call, partial(rights.allowed, call))):
             return False
         rights.check(call)
         ownership.check(call)

@@ -64,8 +64,8 @@ class Storing:
 
     def _reserve(self, size: int) -> Reservation:
         session = self._call.session
-        access = session.context.access
-        return session.door.workroom.reserve((access.who, access.host), size, session.hold())
+        owner = session.context.access.owner
+        return session.door.workroom.reserve(owner, size, session.hold())
 
     def step(self, data: memoryview) -> bool:
         """Make record batches of the next part; True once all are made, or were refused."""
@@ -102,7 +102,8 @@ class Storing:
                 admission.then(self._part_admitted)
                 return
         self._admitted.reverse()
-        self._call.session.context.slices.run(self._append(), self._stored)
+        slices = self._call.session.context.slices
+        slices.run(self._append(), self._stored, unconditional=True)
 
     def _part_admitted(self, admission: Later[Admitted]) -> None:
         try:

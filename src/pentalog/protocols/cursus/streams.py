@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -126,29 +127,43 @@ class Stream:
         """Send what is there; go on when there is room, or when there is more."""
         if self._over:
             return
+        replies = self._session.replies
+        if replies.full:
+            replies.when_room(self._push)
+        else:
+            replies.reserve(self._reading.bytes_max).then(self._reserved)
+
+    def _reserved(self, reserved: Later[Callable[[], None]]) -> None:
+        if self._over:
+            reserved.value()
+        elif not self._may_read():
+            self.end("not_authorized")
+            reserved.value()
+        else:
+            self._read(reserved.value)
+
+    def _read(self, release: Callable[[], None]) -> None:
         reading = self._reading
         log = self._session.context.broker.log
-        if self._session.replies.full:
-            self._session.replies.when_room(self._push)
-            return
-        if not self._may_read():
-            self.end("not_authorized")
-            return
         try:
             marks = log.marks(reading.at)
             if reading.offset < marks.start:
                 self._end_out_of_range()
             elif reading.offset < marks.at(reading.horizon):
-                log.open(
+                opened = log.open(
                     reading.at,
                     reading.offset,
                     bytes_max=reading.bytes_max,
                     horizon=reading.horizon,
-                ).then(partial(self._opened, marks.at(reading.horizon)))
+                )
+                opened.then(partial(self._opened, marks.at(reading.horizon)))
+                opened.then(lambda _: release())
+                return
             else:
                 self._wait()
         except BrokerError:
             self.end("removed")
+        release()
 
     def _end_out_of_range(self) -> None:
         reading = self._reading

@@ -2,6 +2,7 @@
 
 A large frame is in memory more than once while it is opened and stored.  Each connection has one at
 a time; here is how much all of them may have together, and who is next when that is used up.
+One client may have as much as it leaves free for the others.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ BYTES_MAX: Final = 256 << 20
 class Reservation:
     """Memory that a frame has, or waits for."""
 
-    __slots__ = ("_room", "granted", "run", "size")
+    __slots__ = ("_room", "granted", "owner", "run", "size")
 
-    def __init__(self, room: Workroom, size: int, run: Callable[[], None]) -> None:
+    def __init__(self, room: Workroom, owner: Hashable, size: int, run: Callable[[], None]) -> None:
         self._room = room
+        self.owner = owner
         self.size = size
         self.run = run
         self.granted = False
@@ -29,13 +31,13 @@ class Reservation:
         spare = self.size - size
         if self.granted and spare > 0:
             self.size = size
-            self._room.give_back(spare)
+            self._room.give_back(self.owner, spare)
 
     def release(self) -> None:
         """Give the memory back, or stop waiting for it."""
         size, self.size = self.size, 0
         if self.granted and size:
-            self._room.give_back(size)
+            self._room.give_back(self.owner, size)
 
 
 class Workroom:
@@ -44,37 +46,47 @@ class Workroom:
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         self._bytes_max = bytes_max
         self._used_bytes = 0
+        self._held: dict[Hashable, int] = {}
         self._waiting: OrderedDict[Hashable, deque[Reservation]] = OrderedDict()
 
     def reserve(self, owner: Hashable, size: int, run: Callable[[], None]) -> Reservation:
         """Call `run` once `size` bytes may be used; maybe before this returns."""
-        reservation = Reservation(self, size, run)
-        if not self._waiting and self._fits(size):
-            self._grant(reservation)
-        else:
-            self._waiting.setdefault(owner, deque()).append(reservation)
+        reservation = Reservation(self, owner, size, run)
+        self._waiting.setdefault(owner, deque()).append(reservation)
+        self._grant_waiting()
         return reservation
 
-    def give_back(self, size: int) -> None:
+    def give_back(self, owner: Hashable, size: int) -> None:
         self._used_bytes -= size
-        while self._waiting:
-            owner, queue = self._waiting.popitem(last=False)
+        held = self._held.pop(owner) - size
+        if held:
+            self._held[owner] = held
+        self._grant_waiting()
+
+    def _grant_waiting(self) -> None:
+        while (reservation := self._next()) is not None:
+            owner = reservation.owner
+            queue = self._waiting.pop(owner)
+            queue.popleft()
+            if queue:
+                self._waiting[owner] = queue  # as the last one
+            self._used_bytes += reservation.size
+            self._held[owner] = self._held.get(owner, 0) + reservation.size
+            reservation.granted = True
+            reservation.run()
+
+    def _next(self) -> Reservation | None:
+        """Return the reservation to grant next; None if the owner whose turn it is must wait."""
+        for owner, queue in list(self._waiting.items()):
             while queue and not queue[0].size:
                 queue.popleft()
-            if queue and not self._fits(queue[0].size):
-                self._waiting[owner] = queue
-                self._waiting.move_to_end(owner, last=False)
-                return
-            following = queue.popleft() if queue else None
-            if queue:
-                self._waiting[owner] = queue
-            if following is not None:
-                self._grant(following)
-
-    def _fits(self, size: int) -> bool:
-        return not self._used_bytes or self._used_bytes + size <= self._bytes_max
-
-    def _grant(self, reservation: Reservation) -> None:
-        self._used_bytes += reservation.size
-        reservation.granted = True
-        reservation.run()
+            if not queue:
+                del self._waiting[owner]
+                continue
+            size = queue[0].size
+            left = self._bytes_max - self._used_bytes - size
+            held = self._held.get(owner, 0)
+            if held and held + size > left:
+                continue  # until it has given back some: others have their turn
+            return queue[0] if left >= 0 or not self._used_bytes else None
+        return None

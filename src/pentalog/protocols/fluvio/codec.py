@@ -154,6 +154,8 @@ class Reader:
 
     def duration_ms(self) -> int:
         seconds, nanoseconds = self.u64(), self.u32()
+        if nanoseconds >= 10**9:
+            raise Undecodable(f"{nanoseconds} nanoseconds; accepted are those of one second")
         return seconds * 1000 + nanoseconds // 1_000_000
 
     def finish(self) -> None:

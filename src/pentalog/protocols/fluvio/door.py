@@ -63,7 +63,8 @@ class Door:
         slices: Slices,
     ) -> None:
         self._log = log
-        self._slices = slices
+        # Those of the first client's address: for all clients, so they never wait for it.
+        self._run = partial(slices.run, owner=self, unconditional=True)
         self._changes: list[Callable[[], Iterator[None]]] = []
         """What has changed and is not told yet, in order."""
         self._telling = False
@@ -199,7 +200,7 @@ class Door:
             self._changes.append(update)
         if not self._telling:
             self._telling = True
-            self._slices.run(self._tell_changes(), self._told_changes)
+            self._run(self._tell_changes(), self._told_changes)
 
     def _tell_changes(self) -> Iterator[None]:
         while self._changes:
@@ -212,7 +213,7 @@ class Door:
 
     def tell(self, watcher: Watcher) -> None:
         """Tell one watcher, which had no room before."""
-        self._slices.run(watcher.telling(), _raise)
+        self._run(watcher.telling(), _raise)
 
     def _topics_changed(self) -> Iterator[None]:
         before: Objects = self._known

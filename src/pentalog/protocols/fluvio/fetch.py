@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -48,6 +48,7 @@ class Reading:
         self._next = 0
         self._bytes_left = max(1, min(wish.bytes_max, streams.FRAME_BYTES_MAX))
         self._answer: Answer | None = None
+        self._release: Callable[[], None] | None = None
 
     def start(self) -> None:
         positions = self._behind()
@@ -102,6 +103,18 @@ class Reading:
         waiting.then(waited)
 
     def _read(self) -> None:
+        """Read once memory for the answer is reserved."""
+        opens_bytes = streams.OPEN_BYTES_MAX * len(self._parts)
+        reserved = self._call.session.replies.reserve(min(self._bytes_left, opens_bytes))
+        if not reserved.ready and self._answer is None:
+            self._answer = self._call.place()
+        reserved.then(self._reserved)
+
+    def _reserved(self, reserved: Later[Callable[[], None]]) -> None:
+        self._release = reserved.value
+        self._read_on()
+
+    def _read_on(self) -> None:
         """Read on; in slices, where there is much."""
         if len(self._parts) <= _PARTS_AT_ONCE:
             for _ in self._reading():
@@ -109,7 +122,8 @@ class Reading:
             return
         if self._answer is None:
             self._answer = self._call.place()
-        self._call.context.slices.run(self._reading(), raise_error)
+        # Memory for the answer is reserved.
+        self._call.context.slices.run(self._reading(), raise_error, unconditional=True)
 
     def _reading(self) -> Iterator[None]:
         """One partition after the other: what one has taken the next may not bring."""
@@ -145,7 +159,7 @@ class Reading:
 
     def _arrived(self, part: PartitionFetch, later: Later[Opened]) -> None:
         self._opened(part, later)
-        self._read()
+        self._read_on()
 
     def _opened(self, part: PartitionFetch, later: Later[Opened]) -> None:
         try:
@@ -207,6 +221,8 @@ class Reading:
             self._call.session.send(head, *body.pieces)
         else:
             self._answer.place.fill(head, *body.pieces)
+        if self._release is not None:
+            self._release()
 
 
 def serve(call: Call) -> None:

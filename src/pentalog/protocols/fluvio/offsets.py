@@ -20,6 +20,9 @@ from pentalog.protocols.fluvio.errors import WireError
 from pentalog.protocols.fluvio.session import Answer, Call, raise_error
 
 _FILTER_VERSION = 24
+_OFFSET_MAX = (1 << 63) - 2
+"""The last one that has a next."""
+_OFFSET_MIN = -1 << 63
 
 
 def fetch(call: Call) -> None:
@@ -36,7 +39,7 @@ def fetch(call: Call) -> None:
     reader.finish()
     call.know(lambda known: [known.topics(), *(() if consumer_id else [known.groups()])])
     offsets = call.context.broker.groups.offsets
-    groups = sorted(offsets.groups()) if consumer_id is None else [consumer_id]
+    groups = list(offsets.names()) if consumer_id is None else [consumer_id]
     call.know(lambda known: [known.offsets(group, at and [at]) for group in groups])
     call.slice(_finding(call, groups, at))
 
@@ -51,13 +54,12 @@ def _finding(call: Call, groups: list[str], at: Partition | None) -> Iterator[No
         yield
         if not is_told(group) or not access.sees(Kind.GROUP, group):
             continue
-        asked.append(offsets.settled(group))
-        kept_by_group = offsets.committed(group, None if at is None else [at])
-        yield
-        for where, kept in kept_by_group.items():
+        every_kept = offsets.walk(group) if at is None else offsets.committed(group, [at]).items()
+        for where, kept in every_kept:
             if _is_shown(broker, where) and access.sees(Kind.TOPIC, where.topic):
                 found.append((group, where, kept))
             yield
+        asked.append(offsets.settled(group))
     every = all_of(asked)
     answer = None if every.ready else call.place()
     if answer is None:
@@ -100,7 +102,8 @@ def _answer_fetch(
 
 def _write(body: Writer, group: str, at: Partition, kept: Committed) -> None:
     body.text(group).text(at.topic).u32(at.index)
-    body.i64(kept.offset - 1).u64(max(0, kept.timestamp_ms) // 1000)
+    # Clients of other protocols commit any number.
+    body.i64(max(_OFFSET_MIN, kept.offset - 1)).u64(max(0, kept.timestamp_ms) // 1000)
 
 
 def update(call: Call) -> None:
@@ -114,6 +117,10 @@ def update(call: Call) -> None:
         return
     if stream.consumer_id is None:
         text = f"stream {session_id} has no consumer id; open it with one to keep its offset"
+        _answer_update(call, None, offset, errors.other(text))
+        return
+    if offset > _OFFSET_MAX:
+        text = f"offset {offset}; accepted are those up to {_OFFSET_MAX}"
         _answer_update(call, None, offset, errors.other(text))
         return
     kept = Committed(max(0, offset + 1))

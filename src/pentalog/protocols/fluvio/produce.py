@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, TypeAlias
 from pentalog import kernels
 from pentalog.broker.port import Admitted, Broker, Topic
 from pentalog.broker.transformation import Chain, Section, Transformed
-from pentalog.kernels import Facts, Malformed
+from pentalog.kernels import Facts
 from pentalog.model import compression
 from pentalog.model.buffers import join_buffers
 from pentalog.model.errors import (
@@ -28,11 +28,8 @@ from pentalog.protocols.fluvio.codec import Undecodable, Writer
 from pentalog.protocols.fluvio.errors import WireError
 from pentalog.protocols.fluvio.messages import Produce
 from pentalog.protocols.fluvio.session import Answer, Call, raise_error
+from pentalog.protocols.fluvio.transforms import INLINE_BYTES_MAX, LANE, TRANSLATED_BYTES_MAX
 from pentalog.runtime import Timer
-
-_INLINE_BYTES_MAX: Final = 32 << 10
-"""Opened, translated and compressed again where it is received; more is done on a lane."""
-_LANE: Final = "translate"
 
 Translate: TypeAlias = Callable[[memoryview, int], list[bytearray]]
 """The log's batches of what lies in a buffer, within so many bytes once opened."""
@@ -118,10 +115,9 @@ class Writing:
         one batch at a time may put others' records between them.
         """
         log = self.call.context.broker.log
+        _check_sizes(_topic_of(self.call.context.broker, entry.at), batches)
         if len(batches) > 1 and self.call.context.broker.knowledge.current:
             batches = [bytearray(b"").join(batches)]
-        elif len(batches) > 1:
-            _check_sizes(_topic_of(self.call.context.broker, entry.at), batches)
         if len(batches) == 1:
             view = memoryview(batches[0])
             facts = kernels.check_batches(view, 0, len(view))
@@ -286,7 +282,8 @@ class Taking:
             for _ in self._steps():
                 pass
         else:
-            self._writing.call.context.slices.run(self._steps(), raise_error)
+            slices = self._writing.call.context.slices
+            slices.run(self._steps(), raise_error, unconditional=True)
 
     def _steps(self) -> Iterator[None]:
         while self._left:
@@ -294,9 +291,13 @@ class Taking:
             try:
                 rights.check(self._writing.call, rights.SPU, entry.at.topic)
                 translate = self._translation(entry.at, batches)
-                bytes_max = compression.opened_bytes_max(sum(end - at for at, end in batches))
+                size_bytes = sum(end - at for at, end in batches)
+                bytes_max = compression.opened_bytes_max(size_bytes)
+                if size_bytes > TRANSLATED_BYTES_MAX:
+                    self._offload(translate, bytes_max)
+                    return
                 try:
-                    translated = translate(self._data, min(_INLINE_BYTES_MAX, bytes_max))
+                    translated = translate(self._data, min(INLINE_BYTES_MAX, bytes_max))
                 except RecordTooLarge:
                     self._offload(translate, bytes_max)
                     return
@@ -335,7 +336,7 @@ class Taking:
         if self._let_go is None:
             self._detach()
         work = partial(translate, self._data, bytes_max)
-        self._writing.call.context.runtime.offload(_LANE, work, self._translated)
+        self._writing.call.context.runtime.offload(LANE, work, self._translated)
 
     def _detach(self) -> None:
         """Let the request outlive this turn: copy it, and let later requests wait."""
@@ -402,15 +403,15 @@ class Transforming:
                     self._writing.wait(entry)
             self._writing.entries.append(entries)
         data, size_bytes = self._call.reader.data, self._writing.size_bytes
-        if size_bytes <= _INLINE_BYTES_MAX:
-            found = _open_entries(data, wanted, _INLINE_BYTES_MAX)
+        if size_bytes <= INLINE_BYTES_MAX:
+            found = _open_entries(data, wanted, INLINE_BYTES_MAX)
             if not any(isinstance(each, RecordTooLarge) for each in found):
                 self._opened(waiting, found, None)
                 return
         bytes_max = compression.opened_bytes_max(size_bytes)
         kept = memoryview(join_buffers(data[: self._call.reader.end]))
         work = partial(_open_entries, kept, wanted, bytes_max)
-        self._call.context.runtime.offload(_LANE, work, partial(self._opened, waiting))
+        self._call.context.runtime.offload(LANE, work, partial(self._opened, waiting))
 
     def _wanted(self, at: Partition, batches: list[tuple[int, int]]) -> _Wanted:
         rights.check(self._call, rights.SPU, at.topic)
@@ -496,23 +497,51 @@ class Transforming:
         self._left.pop(0)
         try:
             done = later.value
+        except BrokerError as refusal:
+            entry.refuse(refusal)
+        else:
             if done.failure is not None:
                 entry.error = transforms.runtime_error(done.failure)
             elif done.sections and entry.pending:
-                built = [transforms.log_batch_of(section, headers) for section in done.sections]
-                batches = _joined(self._call.context.broker, entry.at, built)
-                waited = self._writing.append(entry, batches)
-                if waited is None:
-                    self._next()
-                else:
-                    waited.then(lambda _: self._next())
+                self._build(entry, done.sections, headers)
                 return
-        except BrokerError as refusal:
-            entry.refuse(refusal)
-        except Malformed as flaw:
-            entry.error = errors.other(f"the SmartModule gave back what cannot be kept: {flaw}")
         self._writing.arrived(entry)
         self._next()
+
+    def _build(self, entry: Entry, sections: Sequence[Section], headers: bytes) -> None:
+        """Make batches of what modules gave back: here if it is little, else on a lane."""
+        work = partial(transforms.log_batches_of, sections, headers)
+        built = partial(self._built, entry)
+        if transforms.size_of(sections) > INLINE_BYTES_MAX:
+            self._call.context.runtime.offload(LANE, work, built)
+            return
+        try:
+            batches = work()
+        except BatchCorrupt as refusal:
+            built(None, refusal)
+        else:
+            built(batches, None)
+
+    def _built(
+        self, entry: Entry, batches: list[bytearray] | None, error: BaseException | None
+    ) -> None:
+        waited = None
+        try:
+            if isinstance(error, BrokerError):
+                raise error
+            if batches is None:
+                _log.error("no batches could be made for %s", entry.at, exc_info=error)
+                raise BatchCorrupt("what the SmartModule gave back could not be put into batches")
+            if entry.pending:
+                batches = _joined(self._call.context.broker, entry.at, batches)
+                waited = self._writing.append(entry, batches)
+        except BrokerError as refusal:
+            entry.refuse(refusal)
+            self._writing.arrived(entry)
+        if waited is None:
+            self._next()
+        else:
+            waited.then(lambda _: self._next())
 
 
 class _Wanted(NamedTuple):

@@ -237,9 +237,8 @@ def decided(broker: Broker, at: Partition, opened: Opened, horizon: Horizon) -> 
         return opened
     if not kernels.attributes_in(data, 0, len(data))[0] & batch.TRANSACTIONAL:
         return opened
-    starts = [writer.transaction_start for writer in broker.transactions.writers(at)]
-    limit = min((start for start in starts if start >= 0), default=opened.next_offset)
-    if limit >= opened.next_offset:
+    limit = broker.transactions.unended(at)
+    if limit is None or limit >= opened.next_offset:
         return opened
     position = 0
     while position < len(data):

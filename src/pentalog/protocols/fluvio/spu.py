@@ -21,6 +21,8 @@ from pentalog.protocols.fluvio.session import Api, Call, FluvioSession
 from pentalog.protocols.fluvio.streams import STREAMS_MAX, Stream, frame_body
 
 VERSION_MAX: Final = 25
+CONSUMER_ID_CHARACTERS_MAX: Final = 1_000
+"""Every stream keeps one."""
 _NO_MARKS: Final = Marks(0, 0, 0, 0)
 
 
@@ -39,6 +41,13 @@ def stream_fetch(call: Call) -> None:
         return
     except BrokerError as refusal:
         _refuse_stream(call, at, errors.error_of(refusal))
+        return
+    if len(wish.consumer_id or "") > CONSUMER_ID_CHARACTERS_MAX:
+        text = (
+            f"a consumer id of {len(wish.consumer_id or '')} characters; accepted are "
+            f"{CONSUMER_ID_CHARACTERS_MAX}"
+        )
+        _refuse_stream(call, at, errors.other(text))
         return
     if len(session.streams) >= STREAMS_MAX:
         session.streams = {key: kept for key, kept in session.streams.items() if not kept.ended}

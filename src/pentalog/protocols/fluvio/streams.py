@@ -15,6 +15,7 @@ from pentalog.broker.port import Opened, Topic, Waiting
 from pentalog.broker.security import Kind, Operation
 from pentalog.broker.transformation import Chain, Transformed
 from pentalog.model.errors import (
+    BatchCorrupt,
     BrokerError,
     OffsetOutOfRange,
     PartitionNotFound,
@@ -114,19 +115,38 @@ class Stream:
                 self._busy = True
                 self._session.replies.when_room(self._go_on)
                 return
-            try:
-                self._session.context.access.check(Operation.READ, Kind.TOPIC, self.at.topic)
-                self.check_topic()
-                opened = self._session.context.broker.log.open(
-                    self.at, self._offset, bytes_max=self._bytes_max, horizon=self._horizon
-                )
-                if not opened.ready:
-                    self._busy = True
-                    opened.then(self._arrived)
-                    return
-                self._take(opened.value)
-            except BrokerError as refusal:
-                self._refuse(refusal)
+            reserved = self._session.replies.reserve(self._bytes_max)
+            if not reserved.ready:
+                self._busy = True
+                reserved.then(self._reserved)
+                return
+            self._read(reserved.value)
+
+    def _reserved(self, reserved: Later[Callable[[], None]]) -> None:
+        self._busy = False
+        if self.ended:
+            reserved.value()
+        else:
+            self._read(reserved.value)
+            self.pump()
+
+    def _read(self, release: Callable[[], None]) -> None:
+        """Read for the next frame; `release` gives back the memory that is reserved for it."""
+        try:
+            self._session.context.access.check(Operation.READ, Kind.TOPIC, self.at.topic)
+            self.check_topic()
+            opened = self._session.context.broker.log.open(
+                self.at, self._offset, bytes_max=self._bytes_max, horizon=self._horizon
+            )
+            if not opened.ready:
+                self._busy = True
+                opened.then(self._arrived)
+                opened.then(lambda _: release())
+                return
+            self._take(opened.value)
+        except BrokerError as refusal:
+            self._refuse(refusal)
+        release()
 
     def acknowledge(self, offset: Offset) -> WireError:
         """The client has taken what it was sent and wants to go on at `offset`."""
@@ -206,15 +226,37 @@ class Stream:
         self._offset = opened.next_offset
 
     def _transformed(self, opened: Opened, later: Later[Transformed]) -> None:
-        self._busy = False
-        if not self.ended:
-            try:
-                self._send_transformed(opened, later.value)
-            except BrokerError as refusal:
+        try:
+            done = later.value
+        except BrokerError as refusal:
+            self._busy = False
+            if not self.ended:
                 self._refuse(refusal)
+            self._session.turns.give_back()
+            return
+        work = partial(transforms.record_set_of, done.sections)
+        if transforms.size_of(done.sections) > transforms.STREAMED_BYTES_MAX:
+            runtime = self._session.context.runtime
+            runtime.offload(transforms.LANE, work, partial(self._built, opened, done))
+        else:
+            self._built(opened, done, work(), None)
+
+    def _built(
+        self,
+        opened: Opened,
+        done: Transformed,
+        record_set: bytearray | None,
+        error: BaseException | None,
+    ) -> None:
+        """The modules are done with it, and it lies in batches."""
+        self._busy = False
+        if error is not None or record_set is None:
+            self._refuse(BatchCorrupt(f"what the SmartModules gave back: {error}"))
+        elif not self.ended:
+            self._send_transformed(opened, done, record_set)
         self._session.turns.give_back()
 
-    def _send_transformed(self, opened: Opened, done: Transformed) -> None:
+    def _send_transformed(self, opened: Opened, done: Transformed, record_set: bytearray) -> None:
         next_offset, error = opened.next_offset, errors.FINE
         if done.failure is not None:
             error = transforms.runtime_error(done.failure)
@@ -223,7 +265,6 @@ class Stream:
         if done.sections or done.failure is not None:
             self._sent_to = next_offset
             self._session.context.metrics.sent_records += transforms.records_in(done.sections)
-            record_set = transforms.record_set_of(done.sections)
             self._send(opened.marks, record_set, error, next_offset=next_offset)
         else:
             self._offset = next_offset

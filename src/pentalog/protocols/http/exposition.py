@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Final, NamedTuple
 
 from pentalog.metrics import LABEL_CHARACTERS_MAX, Histogram, Metrics, label_value
@@ -228,16 +229,17 @@ def _lags(context: Context) -> tuple[list[tuple[tuple[str, ...], int]], int]:
     """How far groups are behind, and how many groups there was no room for."""
     log, offsets = context.broker.log, context.broker.groups.offsets
     lags: list[tuple[tuple[str, ...], int]] = []
-    groups = sorted(offsets.groups())
+    groups = tuple(offsets.names())
     all_known = context.broker.knowledge.current
     known = {topic.name for topic in context.broker.topics.all()[:TOPICS_MAX]}
     for number, group in enumerate(groups):
+        room = LAGS_MAX - len(lags) + 1
         committed = {
             at: place
-            for at, place in offsets.committed(group).items()
+            for at, place in islice(offsets.walk(group), room)
             if len(group) + len(at.topic) <= LABEL_CHARACTERS_MAX
         }
-        if len(lags) + len(committed) > LAGS_MAX or (number == GROUPS_MAX and not all_known):
+        if len(committed) == room or (number == GROUPS_MAX and not all_known):
             return lags, len(groups) - number
         for at, place in sorted(committed.items()):
             if at.topic not in known and not all_known:

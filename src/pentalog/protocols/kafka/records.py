@@ -54,6 +54,10 @@ def rules(facts: Facts, requests: int, version: int) -> Exception | None:
         )
     if facts.attributes_any & CONTROL:
         return InvalidRecord("a control batch; clients may send records only")
+    if facts.producer_id >= 0 and facts.sequence_first < 0:
+        return InvalidRecord(
+            f"sequence {facts.sequence_first} of producer {facts.producer_id}; accepted from 0 on"
+        )
     return None
 
 

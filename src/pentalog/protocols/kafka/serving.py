@@ -81,6 +81,7 @@ class Serving:
         "_jobs",
         "_release",
         "_replies",
+        "_room",
         "_running",
         "_stop_waiting",
         "context",
@@ -104,6 +105,8 @@ class Serving:
         self.failed = failed
         self.worked = worked
         self._replies = replies
+        self._room: Callable[[], None] | None = None
+        """Gives back the memory that is reserved for the answer of a large request."""
         self._jobs: set[_Job] = set()
         self._running = 0
         self._release: Callable[[], None] | None = None
@@ -117,6 +120,8 @@ class Serving:
         """May a request be served now?  If not, the connection is held until it may."""
         if size_bytes <= LARGE_BYTES or self._inside:
             return True
+        if not self._reserve(size_bytes):
+            return False
         if self._gate.enter():
             self._inside = True
             return True
@@ -130,10 +135,38 @@ class Serving:
         self._stop_waiting = self._gate.wait(self.context.access.owner, admitted)
         return False
 
+    def _reserve(self, size_bytes: int) -> bool:
+        """Reserve memory for an answer as large as its request; False if that has to wait.
+
+        Before a place is taken: a client that does not read its answers must not keep the places
+        of others.
+        """
+        if self._room is None:
+            reserved = self._replies.reserve(size_bytes)
+            if not reserved.ready:
+                release = self._replies.hold()
+
+                def granted(later: Later[Callable[[], None]]) -> None:
+                    self._room = later.value
+                    release()
+
+                reserved.then(granted)
+                return False
+            self._room = reserved.value
+        return True
+
+    @property
+    def reserved(self) -> bool:
+        """Memory for the answer is reserved."""
+        return self._room is not None
+
     def served(self) -> None:
         """The request that was admitted is done, or goes on in later turns."""
         if self._inside and not self._running:
             self._inside = False
+            room, self._room = self._room, None
+            if room is not None:
+                room()
             self._gate.leave()
 
     def run(self, call: Call, steps: Steps[None], *, finishes: bool) -> None:
@@ -244,7 +277,9 @@ class _Job:
                 ended.append(error)
 
         self._serving.began()
-        abandon = self._serving.context.slices.run(self._until_wait(), stopped)
+        abandon = self._serving.context.slices.run(
+            self._until_wait(), stopped, unconditional=self._serving.reserved
+        )
         if not ended:
             suspended = True
             self._abandon = abandon

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from pentalog import kernels
@@ -15,7 +16,7 @@ from pentalog.broker.port import Waiting
 from pentalog.kernels import Frames, ProduceRun
 from pentalog.model.errors import BrokerError
 from pentalog.model.types import FilePiece, Piece
-from pentalog.protocols.kafka import codec, frames, login
+from pentalog.protocols.kafka import codec, frames, login, produce_runs
 from pentalog.protocols.kafka.actions import ACTIONS, record, watch
 from pentalog.protocols.kafka.api import APIS, k00_produce, k18_api_versions
 from pentalog.protocols.kafka.codec import AnswerTooLarge
@@ -51,6 +52,20 @@ _FAREWELL_MS: Final = 250
 """For the last answer to leave, before a connection is closed whose login was taken back."""
 
 
+@dataclass(slots=True)
+class _Left:
+    """What a read was split into, as far as it is not served.
+
+    Thousands of requests may be interrupted thousands of times: none is copied for that.
+    """
+
+    split: Frames
+    next: int = 0
+    """The item to go on with."""
+    moved: int = 0
+    """By so many bytes the buffer has moved on since it was split."""
+
+
 class KafkaSession:
     """Serves one connection."""
 
@@ -74,9 +89,9 @@ class KafkaSession:
         """Answers are gathered until what was read is served."""
         self._holds = 0
         """Requests under way that those after them must wait for."""
-        # What was already split but not served, positions counted from the next read's start:
-        # runs are moved together in the buffer, so it cannot be split a second time.
-        self._left: Frames | None = None
+        # What was already split but not served: runs are moved together in the buffer, so it
+        # cannot be split a second time.
+        self._left: _Left | None = None
         self._leave: Callable[[], None] | None = None
         """Takes back that this login ends with what it was made by."""
         self._farewell: Timer | None = None
@@ -118,15 +133,15 @@ class KafkaSession:
     def _receive(self, data: memoryview) -> int:
         used = 0
         while not self._ended:
-            split, self._left = self._left, None
-            again = split is not None
-            if split is None:
-                split = self._split(data, used)
-            stopped = self._serve(data, split)
+            left, self._left = self._left, None
+            again = left is not None
+            if left is None:
+                left = _Left(self._split(data, used))
+            stopped = self._serve(data, left)
             if stopped >= 0:
                 used = stopped
                 break
-            used = split.used
+            used = left.split.used - left.moved
             if not again:
                 break
         self._flush()
@@ -185,35 +200,39 @@ class KafkaSession:
             queue, self._queue, self._queue_bytes = self._queue, [], 0
             self._replies.send(*queue)
 
-    def _serve(self, data: memoryview, split: Frames) -> int:
+    def _serve(self, data: memoryview, left: _Left) -> int:
         """Serve what was split; returns -1, or where it stopped because the replies are full."""
         context = self._context
         metered = self._quotas.active
+        split, first = left.split, left.next
         self.wanted = split.wanted
-        for number, item in enumerate(split.items):
+        for number in range(first, len(split.items)):
+            left.next = number
+            item = split.items[number]
             if isinstance(item, ProduceRun):
-                if self._serving.busy:
-                    return self._keep(split, number, item.start)
+                start = item.start - left.moved
                 line: Line = self
-                if self._holds or (metered and self._replies.full):
-                    return self._keep(split, number, item.start)
+                if self._serving.busy or self._holds:
+                    return self._keep(left, start)
+                if (metered or number > first) and self._replies.full:
+                    return self._keep(left, start)
                 if metered:
                     line = self._metered(item)
                 context.metrics.requests += len(item.requests) >> 3
-                if not k00_produce.serve_run(
-                    item, data, context.broker.log, self._door, line, context.access
-                ):
+                run = item._replace(start=start, end=item.end - left.moved) if left.moved else item
+                if not produce_runs.serve_run(run, data, context, self._door, line):
                     self._violation("a Produce without acks was refused")
             else:
+                start, end = item[0] - left.moved, item[1] - left.moved
                 if (
                     self._holds
                     or self._replies.full
                     or self._serving.busy
-                    or not self._serving.admit(item[1] - item[0])
+                    or not self._serving.admit(end - start)
                 ):
-                    return self._keep(split, number, item[0] - 4)
+                    return self._keep(left, start - 4)
                 context.metrics.requests += 1
-                self._serve_frame(data, *item)
+                self._serve_frame(data, start, end)
                 self._serving.served()
                 if self._login is not None and number + 1 < len(split.items):
                     self._violation("requests behind the beginning of a login")
@@ -230,15 +249,10 @@ class KafkaSession:
         delay_ms = self._allowance.received(key, run.end - run.start)
         return ThrottledLine(self, key, run.version, delay_ms) if delay_ms else self
 
-    def _keep(self, split: Frames, number: int, used: int) -> int:
-        """Remember what is left from this item on, relative to where it will lie next time."""
-        items: list[ProduceRun | tuple[int, int]] = []
-        for item in split.items[number:]:
-            if isinstance(item, ProduceRun):
-                items.append(item._replace(start=item.start - used, end=item.end - used))
-            else:
-                items.append((item[0] - used, item[1] - used))
-        self._left = split._replace(items=items, used=split.used - used)
+    def _keep(self, left: _Left, used: int) -> int:
+        """Remember what is left from its next item on; so much of the buffer is used."""
+        left.moved += used
+        self._left = left
         return used
 
     def _serve_frame(self, data: memoryview, start: int, end: int) -> None:

@@ -18,8 +18,13 @@ RECORDS_MAX: Final = 1000
 PARTITIONS_MAX: Final = 1000
 VALUES_MAX: Final = 100_000
 """Values of one request in JSON, as its commas count them."""
+ESCAPES_MAX: Final = 500_000
+"""Of one request in JSON: records are base64, of which an encoder escapes `/` at most."""
+LARGE_BYTES: Final = 1 << 20
+"""A request in JSON that is looked through and decoded in different turns."""
 _CHUNK_BYTES: Final = 64 << 10
 """Looked through at a time."""
+_QUOTED_MAX: Final = 1000
 NAME_CHARACTERS_MAX: Final = 255
 TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,255}", re.ASCII)
 _U64_MAX: Final = (1 << 64) - 1
@@ -102,31 +107,53 @@ _DECODER: Final[msgspec.json.Decoder[Request]] = msgspec.json.Decoder(Request)
 _SHAPE: Final = msgspec.json.Decoder(msgspec.Raw)
 
 
-def decode(payload: memoryview) -> Request:
-    """A request in JSON; raises `Invalid` for wrong fields and `NotJson` for what is no JSON."""
-    if len(payload) > VALUES_MAX:
-        _check_size(payload)
-    _check_utf_8(payload)
+def decode(payload: memoryview, *, looked_through: bool = False) -> Request:
+    """A request in JSON; raises `Invalid` for wrong fields and `NotJson` for what is no JSON.
+
+    `looked_through`: `look_through` has accepted it.
+    """
+    if not looked_through:
+        look_through(payload)
     try:
         request = _DECODER.decode(payload)
     except msgspec.ValidationError as flaw:
         _require_json(payload)
-        raise Invalid(str(flaw)) from flaw
+        raise Invalid(_shown(flaw)) from flaw
     except (msgspec.DecodeError, RecursionError) as flaw:
-        raise NotJson(str(flaw)) from flaw
+        raise NotJson(_shown(flaw)) from flaw
     _check(request)
     return request
 
 
+def look_through(payload: memoryview) -> None:
+    """Refuse what would take long to decode, and what is not UTF-8; raises as `decode` does."""
+    if len(payload) > VALUES_MAX:
+        _check_size(payload)
+    _check_utf_8(payload)
+
+
+def _shown(flaw: Exception) -> str:
+    """The words of a refusal, which may quote a value of the request."""
+    text = str(flaw)
+    return text if len(text) <= _QUOTED_MAX else text[:_QUOTED_MAX] + "..."
+
+
 def _check_size(payload: memoryview) -> None:
-    """Refuse a list of millions of small values: it would be read whole before it is counted."""
-    commas = 0
+    """Refuse millions of small values or escapes: they would be read whole before one is used."""
+    commas = escapes = 0
     for start in range(0, len(payload), _CHUNK_BYTES):
-        commas += bytes(payload[start : start + _CHUNK_BYTES]).count(b",")
+        chunk = bytes(payload[start : start + _CHUNK_BYTES])
+        commas += chunk.count(b",")
+        escapes += chunk.count(b"\\")
         if commas > VALUES_MAX:
             raise Invalid(
                 f"more than {VALUES_MAX} values in one request; at most {RECORDS_MAX} records are "
                 "accepted in one Produce: send several"
+            )
+        if escapes > ESCAPES_MAX:
+            raise Invalid(
+                f"more than {ESCAPES_MAX} escaped characters in one request; send them as they "
+                "are, or in several requests"
             )
 
 
@@ -147,7 +174,7 @@ def _require_json(payload: memoryview) -> None:
     try:
         _SHAPE.decode(payload)
     except (msgspec.DecodeError, RecursionError) as flaw:
-        raise NotJson(str(flaw)) from flaw
+        raise NotJson(_shown(flaw)) from flaw
 
 
 def _check(request: Request) -> None:

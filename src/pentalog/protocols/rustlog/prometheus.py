@@ -74,11 +74,12 @@ def _lags(context: Context) -> Iterator[str]:
     """A line for each group and partition; an empty one for each that is not told."""
     broker, access = context.broker, context.access
     left = _LAGS_MAX
-    for group in sorted(broker.groups.offsets.groups()):
+    offsets = broker.groups.offsets
+    for group in offsets.names():
         yield ""
         if not access.sees(Kind.GROUP, group):
             continue
-        for at, committed in sorted(broker.groups.offsets.committed(group).items()):
+        for at, committed in offsets.walk(group):
             yield ""
             if len(group) + len(at.topic) > LABEL_CHARACTERS_MAX:
                 continue

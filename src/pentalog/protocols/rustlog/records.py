@@ -7,7 +7,7 @@ if it finds nothing else, it waits for their commit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from pentalog import kernels
@@ -52,6 +52,7 @@ class Writing:
         "_gathered_bytes",
         "_line",
         "_route",
+        "_suspects",
         "_waiting",
     )
 
@@ -61,16 +62,17 @@ class Writing:
         self._gathered: list[Produce] = []
         self._gathered_bytes = 0
         self._route: Route | None = None
+        self._suspects = 0
+        """Binary requests of a run that was refused; they are appended one by one."""
         self._waiting = False
         """Batches are being opened elsewhere; nothing may be appended before them."""
 
-    def packed_run(
-        self, data: memoryview, start: int, end: int, *, run_bytes_max: int = RUN_BYTES_MAX
-    ) -> int:
+    def packed_run(self, data: memoryview, start: int, end: int) -> int:
         """Append the binary Produce requests at `start` that go the same way.
 
         Returns the position behind them; `start` if the first must be looked at by hand.
         """
+        suspects, self._suspects = self._suspects, max(0, self._suspects - 1)
         line = self._line
         route = line.door.routes.peek(data, start, end)
         if route is None:
@@ -85,7 +87,7 @@ class Writing:
             start,
             end,
             frame_bytes_max=self._frame_bytes_max,
-            run_bytes_max=min(run_bytes_max, route.run_bytes_max),
+            run_bytes_max=0 if suspects else route.run_bytes_max,
             batch_bytes_max=route.batch_bytes_max,
             attributes=_ATTRIBUTES,
             timestamp_ms=line.context.runtime.now_ms(),
@@ -100,7 +102,10 @@ class Writing:
             self._write(PACKED, route.at, run.batches, run.facts, run.counts)
         except BrokerError as refusal:
             if requests > 1:
-                return self._packed_singly(data, start, run.end)
+                # A run is appended whole or not at all: find out which requests are at fault.
+                # The caller may stop after each of them.
+                self._suspects = requests
+                return self.packed_run(data, start, end)
             request, _ = decode_produce(data[start + LENGTH.size : run.end])
             line.context.metrics.requests += 1
             line.refuse(PACKED, request, refusal, None)
@@ -192,15 +197,6 @@ class Writing:
         )
         line.refuse(PACKED, Produce(route.at.topic, route.at.index, []), refusal, None)
         return behind
-
-    def _packed_singly(self, data: memoryview, start: int, end: int) -> int:
-        """A run is taken whole or not at all: find out which of its requests are at fault."""
-        while start < end:
-            behind = self.packed_run(data, start, end, run_bytes_max=0)
-            if behind == start or self._waiting:
-                return behind
-            start = behind
-        return start
 
     @property
     def large(self) -> bool:
@@ -318,6 +314,7 @@ class Fetching:
         "_line",
         "_offset",
         "_place",
+        "_release",
         "_request",
         "_settled",
         "_started_s",
@@ -338,6 +335,7 @@ class Fetching:
         self._settled = False
         self._started_s = line.context.runtime.monotonic()
         self._steps = 0
+        self._release: Callable[[], None] | None = None
 
     def start(self, settled: Later[None] | None) -> None:
         """Read once the committed offset it starts at, if it does, is durable."""
@@ -396,7 +394,16 @@ class Fetching:
             self._answer(self._dialect.nothing(offset))
             return True
         limit = _JSON_PAYLOAD_BYTES_MAX if self._dialect.json else FRAME_BYTES_MAX
-        later = log.open(self._at, offset, bytes_max=min(bytes_max, limit), horizon=Horizon.STABLE)
+        bytes_max = min(bytes_max, limit)
+        if self._release is None:
+            reserved = line.replies.reserve(bytes_max)
+            if not reserved.ready:
+                if self._place is None:
+                    self._place = line.replies.place()
+                reserved.then(self._reserved)
+                return True
+            self._release = reserved.value
+        later = log.open(self._at, offset, bytes_max=bytes_max, horizon=Horizon.STABLE)
         if later.ready and len(later.value.batches) <= LARGE_BYTES:
             return self._take(later)
         if self._place is None:
@@ -406,6 +413,10 @@ class Fetching:
         else:
             later.then(self._arrived)
         return True
+
+    def _reserved(self, reserved: Later[Callable[[], None]]) -> None:
+        self._release = reserved.value
+        self._read()
 
     def _take_later(self, later: Later[Opened]) -> None:
         """Make a large answer in another turn than the one that read its records.
@@ -427,7 +438,7 @@ class Fetching:
                 raise error
 
         def run() -> None:
-            context.slices.run(make(), made)
+            context.slices.run(make(), made, unconditional=True)
 
         context.runtime.soon(run)
 
@@ -489,6 +500,10 @@ class Fetching:
             line.send(frame)
         else:
             line.fill(self._place, frame)
+        if self._release is not None:
+            self._release()
 
     def _refuse(self, refusal: BrokerError) -> None:
         self._line.refuse(self._dialect, self._request, refusal, self._place)
+        if self._release is not None:
+            self._release()

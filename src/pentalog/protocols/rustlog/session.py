@@ -19,7 +19,7 @@ from pentalog.protocols.rustlog.frames import (
 )
 from pentalog.protocols.rustlog.line import Line
 from pentalog.protocols.rustlog.lookups import Asking
-from pentalog.protocols.rustlog.messages import Produce, Request
+from pentalog.protocols.rustlog.messages import LARGE_BYTES, Produce, Request
 from pentalog.protocols.rustlog.records import Writing, answer_empty
 from pentalog.protocols.rustlog.replies import JSON, PACKED, REFUSALS, Dialect
 from pentalog.protocols.rustlog.serving import serve
@@ -47,6 +47,10 @@ class RustLogSession:
         self._line = Line(context, self._door, replies)
         self._asking = Asking(context.broker, replies)
         self._writing = Writing(self._line, self._frame_bytes_max)
+        self._looked_through = False
+        """The next frame is large and in JSON; it was looked through in an earlier turn."""
+        self._flaw: Invalid | NotJson | None = None
+        """What was found wrong with it then."""
 
     def receive(self, data: memoryview) -> int:
         used = self._serve(data)
@@ -106,17 +110,38 @@ class RustLogSession:
                     self._asking.forget()
                     continue
             payload = data[used + LENGTH.size : behind]
+            if size > LARGE_BYTES and self._must_look_through(payload, first):
+                break
             if not self._asking.current:
                 known = self._look_up(payload, first)
                 if known is None:
                     break
                 if not known:
                     used = behind
+                    self._looked_through, self._flaw = False, None
                     continue
             if not self._serve_frame(payload, first):
                 break
             used = behind
+            self._looked_through, self._flaw = False, None
         return used
+
+    def _must_look_through(self, payload: memoryview, first: int) -> bool:
+        """Look through a large frame in JSON; True if it is to be offered again, to be decoded."""
+        if self._looked_through or not (first == OBJECT or frames.is_json(payload)):
+            return False
+        try:
+            messages.look_through(payload)
+        except (Invalid, NotJson) as flaw:
+            self._flaw = flaw
+        self._looked_through = True
+        self._context.runtime.soon(self._replies.hold())
+        return True
+
+    def _decode_json(self, payload: memoryview) -> Request:
+        if self._flaw is not None:
+            raise self._flaw
+        return messages.decode(payload, looked_through=self._looked_through)
 
     def _look_up(self, payload: memoryview, first: int) -> bool | None:
         """Does the broker know what this asks for?  None: it will when the frame comes again.
@@ -138,7 +163,7 @@ class RustLogSession:
     def _decode(self, payload: memoryview, first: int) -> Request:
         if first == OBJECT or frames.is_json(payload):
             self._dialect = JSON
-            return messages.decode(payload)
+            return self._decode_json(payload)
         self._dialect = PACKED
         return decode_produce(payload)[0] if first == PRODUCE else frames.decode(payload)
 
@@ -165,7 +190,7 @@ class RustLogSession:
     def _serve_json(self, payload: memoryview) -> bool:
         line = self._line
         try:
-            request = messages.decode(payload)
+            request = self._decode_json(payload)
         except Invalid as flaw:
             if not self._writing.flush():
                 return False

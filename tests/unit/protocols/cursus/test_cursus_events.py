@@ -124,6 +124,10 @@ def test_of_two_at_once_one_wins(broker: CursusBroker) -> None:
             "APPEND_STREAM topic=es key=a version=x message=x",
             "invalid_version command=APPEND_STREAM",
         ),
+        (
+            f"APPEND_STREAM topic=es key=a version={10**18} message=x",
+            "invalid_version command=APPEND_STREAM",
+        ),
         ("APPEND_STREAM topic=es key=a version=1", "missing_message command=APPEND_STREAM"),
         (
             "APPEND_STREAM topic=es key=a version=1 schema_version=x message=x",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from tests.support.cursus_world import Client, CursusBroker, Message, batch, fra
 
 from pentalog.model.types import Appended, Partition
 from pentalog.protocols.cursus.gaps import PATIENCE_MS
+from pentalog.protocols.cursus.opening import LANE
 
 AT = Partition("orders", 0)
 LARGE = b"0123456789abcdef" * 20_000
@@ -135,6 +137,24 @@ def test_messages_that_follow_those_on_a_lane_are_kept_until_they_are_stored(
     last = [json.loads(*answers(world, each, 1))["last_offset"] for each in (first, second, third)]
     assert last == [count - 1, count, count - 1]
     assert world.log.marks(AT).end == count + 1
+
+
+def test_messages_that_follow_a_compressed_frame_on_a_lane_are_kept_until_it_is_stored(
+    world: CursusBroker,
+) -> None:
+    first, second = world.connect(), world.connect()
+    world.runtime.held_lanes.add(LANE)
+    first.feed(frame(gzip.compress(numbered(1, payload=LARGE))))
+    second.feed(frame(numbered(2)))
+    world.advance(3 * PATIENCE_MS)
+    assert second.frames() == []
+    world.runtime.held_lanes.clear()
+    last = [json.loads(*answers(world, each, 1))["last_offset"] for each in (first, second)]
+    assert last == [0, 1]
+    third = world.connect()
+    third.feed(frame(numbered(5)))
+    world.advance(PATIENCE_MS)
+    assert "gap" in json.loads(*answers(world, third, 1))["error"], "nothing is being opened"
 
 
 def test_messages_that_follow_refused_ones_are_refused_in_time(world: CursusBroker) -> None:

@@ -16,6 +16,7 @@ from disk_broker import DiskBroker
 from pentalog import kernels
 from pentalog.broker.smart_modules import LocalSmartModules
 from pentalog.model import batch
+from pentalog.model.later import Later
 from pentalog.model.types import FilePiece, Piece, Record
 from pentalog.protocols.fluvio.codec import Reader, Writer
 from pentalog.protocols.fluvio.sc import ScSession
@@ -62,6 +63,9 @@ class Line:
     def place(self) -> KeptPlace:
         self.places += 1
         return KeptPlace(self)
+
+    def reserve(self, size: int) -> Later[Callable[[], None]]:
+        return Later.now(lambda: None)
 
     def hang_up(self) -> None:
         self.hung_up = True

@@ -16,6 +16,7 @@ from fluvio_world import (
 )
 from tests.support.state_files import accept_writes, refuse_writes
 
+from pentalog.broker.port import Committed
 from pentalog.broker.state import RETRY_MS
 from pentalog.model.types import Partition
 from pentalog.protocols.fluvio.codec import Reader, Writer
@@ -139,3 +140,20 @@ def test_a_file_that_cannot_be_written(local: FluvioBroker) -> None:
     accept_writes(local.state)
     local.runtime.advance(RETRY_MS)
     assert consumers(local.spu().ask(CONSUMERS, b"\0")) == (0, [("c1", 1)])
+
+
+def test_the_least_offset_that_others_commit_is_told(local: FluvioBroker) -> None:
+    least = -1 << 63
+    local.groups.offsets.commit("c1", {AT: Committed(least)})
+    local.runtime.run()
+    assert consumers(local.spu().ask(CONSUMERS, b"\0")) == (0, [("c1", least)])
+
+
+def test_a_consumer_id_has_its_limit(local: FluvioBroker) -> None:
+    spu = local.spu()
+    spu.request(STREAM, stream_fetch("demo", 3, consumer_id="x" * 1_000))
+    assert spu.pushed() == []
+    spu.request(STREAM, stream_fetch("demo", 3, consumer_id="x" * 1_001))
+    ((_, frame),) = spu.pushed()
+    assert (frame.text(), frame.u32(), frame.u32(), frame.i16()) == ("demo", 0, 0, 2)
+    assert "accepted are 1000" in frame.text()

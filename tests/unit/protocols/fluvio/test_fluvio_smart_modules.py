@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import wasmtime
 from fluvio_world import (
     Client,
     FluvioBroker,
@@ -22,13 +23,14 @@ from fluvio_world import (
     update_offsets,
 )
 from test_fluvio_spu import ACK, PRODUCE, STREAM, stored
+from tests.hostile import wasm_programs
 from wat_modules import KINDS, module
 
 from pentalog.broker.derived_topics import DerivedTopics
 from pentalog.broker.module_lanes import INSTANCES_MAX
 from pentalog.broker.port import Broker, TopicSpec
 from pentalog.broker.transformation import Link, SmartModule
-from pentalog.model import batch
+from pentalog.model import batch, compression
 from pentalog.model.errors import InvalidConfig, Overloaded, SmartModuleInvalid
 from pentalog.model.later import Later
 from pentalog.model.types import Ack, Horizon, Partition, Record
@@ -173,6 +175,18 @@ def test_a_record_a_module_fails_at(tmp_path: Path, kind: str, bad: bytes, hint:
     broker.close()
 
 
+def test_a_record_that_a_later_module_fails_at_is_where_it_was(demo: FluvioBroker) -> None:
+    """Others were filtered out before it; from an earlier place on, they would come again."""
+    spu = filled(demo, b"banana", b"cherry", b"apple", b"avocado")
+    trap = ad_hoc(wasm_programs.program(filtered="(unreachable)"))
+    spu.request(STREAM, stream_fetch("demo", modules=chain(ad_hoc(module("filter")), trap)))
+    ((_, frame),) = spu.pushed()
+    fields = Fields()
+    streamed = read_streamed(frame, fields)
+    assert (streamed.error, streamed.next_filter_offset) == (6004, 3)
+    assert (fields.offset, fields.value) == (2, b"apple")
+
+
 def test_what_passes_nothing_is_stepped_over_in_silence(demo: FluvioBroker) -> None:
     spu = filled(demo, b"banana", b"cherry")
     spu.request(STREAM, stream_fetch("demo", modules=chain(ad_hoc(module("filter")))))
@@ -221,6 +235,21 @@ def test_a_stream_that_has_gone_does_not_keep_its_turn(demo: FluvioBroker) -> No
     assert sorted(read_streamed(frame).stream_id for _, frame in spu.pushed()) == [1, 3]
 
 
+_MEMORY = '(memory (export "memory") 1)'
+
+
+def shaped(memory: str, imported: str = "", returned: str = "i32") -> bytes:
+    """What is almost a SmartModule."""
+    return bytes(
+        wasmtime.wat2wasm(
+            f"""(module {imported} {memory}
+            (func (export "alloc") (param i32) (result i32) (i32.const 0))
+            (func (export "filter") (param i32 i32 i32) (result {returned})
+              ({returned}.const 0)))"""
+        )
+    )
+
+
 @pytest.mark.parametrize(
     ("wasm", "text"),
     [
@@ -234,6 +263,11 @@ def test_a_stream_that_has_gone_does_not_keep_its_turn(demo: FluvioBroker) -> No
         (b"\0asm\1\0\0\0\x0a\x04\xff\xff\x7f\0", "functions"),
         (b"\0asm\1\0\0\0\x0a\x05\1\x80\x89\x7a\0", "too large to be compiled"),
         (b"\0asm\1\0\0\0" + b"\0\1\0" * 1_001, "sections"),
+        (wasm_programs.declaring(21), "local variables"),
+        (shaped('(func (export "memory"))'), "memory as a function"),
+        (shaped(_MEMORY, returned="f64"), "filter as a function of i32 i32 i32 to f64"),
+        (shaped(_MEMORY, '(import "wasi_unstable" "x" (global i32))'), "wasi_unstable.x, global"),
+        (shaped(_MEMORY, '(import "a" "copy_records" (func))'), "copy_records as"),
     ],
 )
 def test_what_is_no_smart_module(demo: FluvioBroker, wasm: bytes, text: str) -> None:
@@ -266,6 +300,58 @@ def test_a_failure_on_produce_writes_nothing(demo: FluvioBroker) -> None:
     assert stored(demo) == []
 
 
+@pytest.mark.parametrize("age_s", [1 << 53, (1 << 64) - 1])
+def test_looking_back_for_ever(demo: FluvioBroker, age_s: int) -> None:
+    spu = filled(demo, b"x", b"b")
+    link = ad_hoc(module("filter"), lookback=1, lookback_s=age_s)
+    spu.request(STREAM, stream_fetch("demo", 2, modules=chain(link)))
+    assert spu.pushed() == []
+    demo.spu().ask(PRODUCE, produce("demo", their_batch(b"apple", b"banana")))
+    assert values(spu) == [b"banana"]
+
+
+def test_looking_back_at_much_in_parts(demo: FluvioBroker) -> None:
+    """What is left of the last part decides."""
+    for letter in (b"x", b"y", b"b"):
+        filled(demo, *[letter + bytes(9_000)] * 50)
+    spu = filled(demo, b"b")
+    link = ad_hoc(module("filter"), lookback=1_000)
+    spu.request(STREAM, stream_fetch("demo", 151, modules=chain(link)))
+    assert spu.pushed() == []
+    demo.spu().ask(PRODUCE, produce("demo", their_batch(b"apple", b"banana")))
+    assert values(spu) == [b"banana"]
+
+
+def test_what_may_yet_abort_is_not_looked_back_at(tmp_path: Path) -> None:
+    broker = FluvioBroker(tmp_path / "data")
+    broker.sc().ask(1001, create_topic("demo"))
+    filled(broker, b"b")
+    at = Partition("demo", 0)
+    identified = broker.broker.transactions.identify("writer", timeout_ms=60_000)
+    broker.runtime.run()
+    who = identified.value
+    broker.broker.transactions.admit("writer", who, at, enlists=True)
+    built = batch.build(
+        [Record(b"x")],
+        timestamp_ms=1000,
+        producer_id=who.producer_id,
+        producer_epoch=who.epoch,
+        base_sequence=0,
+        transactional=True,
+    )
+    broker.broker.log.append(at, memoryview(built))
+    broker.runtime.run()
+    spu = broker.spu()
+    link = ad_hoc(module("filter"), lookback=5)
+    spu.request(STREAM, stream_fetch("demo", 1, modules=chain(link)))
+    assert spu.pushed() == []
+    broker.broker.transactions.end("writer", who, commit=False, bump=False)
+    broker.runtime.run()
+    broker.spu().ask(PRODUCE, produce("demo", their_batch(b"xylophone", b"banana")))
+    assert values(spu) == [b"banana"]
+    broker.close()
+
+
 def test_looking_back(demo: FluvioBroker) -> None:
     """This module looks for the letter that the last of the older records begins with."""
     spu = filled(demo, b"x", b"b")
@@ -290,15 +376,16 @@ class Deriving:
         for _ in range(20):
             self.broker.runtime.advance(100)
 
-    def make(self, partitions: int = 2) -> None:
+    def make(self, partitions: int = 2, **more: str) -> None:
         self.broker.smart_modules.create(SmartModule("keep-a", module("filter")))
         self.run()
         self.broker.topics.create(TopicSpec(name="raw", partitions=2))
-        self.derive(partitions)
+        self.derive(partitions, **more)
         self.run()
 
-    def derive(self, partitions: int) -> None:
+    def derive(self, partitions: int, **more: str) -> None:
         settings = {"derived.from": "raw", "derived.smartmodule": "keep-a"}
+        settings |= {name.replace("_", "."): value for name, value in more.items()}
         spec = TopicSpec(name="clean", partitions=partitions, settings=settings)
         self.broker.topics.create(spec)
 
@@ -372,6 +459,49 @@ def test_a_record_the_module_fails_at_is_left_out(
     deriving.write(b"apple", b"!bad", b"avocado")
     assert deriving.seen() == [b"apple", b"avocado"]
     assert "record 1 of raw-0 is left out" in caplog.text
+    deriving.close()
+
+
+@pytest.mark.parametrize(
+    ("bad", "setting", "value"),
+    [
+        (Record(b"a" * 3_000_000, b"k"), "max_message_bytes", "1000000"),
+        (Record(b"avocado"), "cleanup_policy", "compact"),
+    ],
+    ids=["large", "no key"],
+)
+@pytest.mark.parametrize("before", [0, 5, 300])
+def test_what_the_derived_topic_refuses_is_left_out(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    bad: Record,
+    setting: str,
+    value: str,
+    before: int,
+) -> None:
+    """It is accepted by the source: compressed it is small there, or needs no key."""
+    deriving = Deriving(tmp_path / "data")
+    deriving.make(1, **{setting: value})
+    given = [f"a{number}".encode() for number in range(before)]
+    records = [*(Record(each, each) for each in given), bad, Record(b"a-last", b"last")]
+    built = batch.build(records, timestamp_ms=77, codec=compression.GZIP)
+    log = deriving.broker.broker.log
+    log.settle(log.append(Partition("raw", 0), memoryview(built)), Ack.DURABLE)
+    deriving.run()
+    deriving.write(b"after")
+    assert deriving.seen() == [*given, b"a-last", b"after"]
+    assert f"record {before} of raw-0 is left out" in caplog.text
+    deriving.close()
+
+
+def test_many_records_that_the_module_fails_at_are_reported_together(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    deriving = Deriving(tmp_path / "data")
+    deriving.make(1)
+    deriving.write(*[b"?x"] * 200, b"apple", *[b"!x"] * 200, b"avocado")
+    assert deriving.seen() == [b"apple", b"avocado"]
+    assert 1 <= caplog.text.count("left out, the") < 200
     deriving.close()
 
 

@@ -478,6 +478,19 @@ def test_managed_offsets_are_those_of_groups(demo: FluvioBroker) -> None:
     assert consumers(demo) == []
 
 
+def test_an_offset_without_a_next_one_is_refused(demo: FluvioBroker) -> None:
+    spu = demo.spu()
+    spu.request(STREAM, stream_fetch("demo", consumer_id="mine"))
+    last = (1 << 63) - 1
+    answer = spu.ask(COMMIT, bytes(Writer(24).i64(last).u32(1).out))
+    assert (answer.i64(), answer.i16()) == (last, 2)
+    assert str(last - 1) in answer.text()
+    assert consumers(demo) == []
+    answer = spu.ask(COMMIT, bytes(Writer(24).i64(last - 1).u32(1).out))
+    assert (answer.i64(), answer.i16()) == (last - 1, 0)
+    assert consumers(demo) == [("mine", "demo", 0, last - 1)]
+
+
 def test_a_stream_of_a_deleted_topic_commits_nothing(demo: FluvioBroker) -> None:
     spu = demo.spu()
     spu.request(STREAM, stream_fetch("demo", consumer_id="mine"))

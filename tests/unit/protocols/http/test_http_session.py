@@ -55,6 +55,9 @@ class Line:
 
         return Place()
 
+    def reserve(self, size: int) -> Later[Callable[[], None]]:
+        return Later.now(lambda: None)
+
     def hang_up(self) -> None:
         self.ended = True
 

@@ -271,6 +271,9 @@ class Line:
         self._places.append(KeptPlace())
         return self._places[-1]
 
+    def reserve(self, size: int) -> Later[Callable[[], None]]:
+        return Later.now(lambda: None)
+
     def hang_up(self) -> None:
         self.hung_up = True
 

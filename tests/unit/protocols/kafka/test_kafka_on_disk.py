@@ -179,3 +179,22 @@ def test_a_stop_waits_for_a_batch_on_a_lane_that_is_not_answered(
     assert connection.line.waiting == 0
     assert connection.line.frames() == []
     assert broker.broker.log.marks(Partition("zipped", count - 1)).end == 1
+
+
+@pytest.mark.parametrize("count", [1, 3], ids=["one request", "a run"])
+def test_a_refused_batch_on_a_lane_that_is_not_answered_ends_its_connection(
+    broker: DiskBroker, count: int
+) -> None:
+    broker.topics.create(TopicSpec(name="zipped", settings={"compression.type": "gzip"}))
+    broker.runtime.run()
+    connection = Connection(broker)
+    broker.runtime.held_lanes.add("open")
+    small = batch.build([Record(bytes(500_000))], timestamp_ms=1_700_000_000_000, codec=4)
+    connection.feed(produce(9, [("zipped", 0, small)], acks=0) * count)
+    connection.run()
+    broker.topics.delete("zipped")
+    broker.runtime.release()
+    connection.run()
+    assert connection.line.hung_up
+    assert not connection.line.waiting, "a stop would wait for it"
+    assert not connection.line.held

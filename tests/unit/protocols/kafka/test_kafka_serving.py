@@ -10,9 +10,10 @@ import pytest
 from kafka_requests import fetch, request
 from kafka_world import Clock, Line, World, answer_of
 
+from pentalog.model.later import Later
 from pentalog.protocols.kafka.entities import ELEMENTS_MAX
 from pentalog.protocols.kafka.errors import ErrorCode
-from pentalog.protocols.kafka.serving import LARGE_MAX, Gate
+from pentalog.protocols.kafka.serving import LARGE_BYTES, LARGE_MAX, Gate
 from pentalog.protocols.kafka.session import KafkaSession
 from pentalog.runtime import Slices
 from pentalog.session import Address, Context
@@ -260,3 +261,31 @@ def test_clients_alternate_at_the_gate() -> None:
     assert order == ["greedy", "modest", "greedy", "greedy"]
     gate.leave()
     assert gate.enter()
+
+
+def test_large_requests_wait_for_memory_without_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    slows = Slows()
+    waiting: list[Later[Callable[[], None]]] = []
+    released: list[str] = []
+
+    def reserve(size: int) -> Later[Callable[[], None]]:
+        assert size > LARGE_BYTES
+        waiting.append(Later())
+        return waiting[-1]
+
+    stuck = [slows.connect() for _ in range(LARGE_MAX + 1)]
+    for slow in stuck:
+        monkeypatch.setattr(slow.line, "reserve", reserve)
+        slow.feed(metadata(long_names(), 1))
+        assert slow.line.held
+    other = slows.connect()
+    other.feed(metadata(long_names(), 2))
+    other.run()
+    assert correlations(other.line) == [2]
+    for later in waiting:
+        later.fill(lambda: released.append("memory"))
+    for slow in stuck:
+        slow.feed()
+        slow.run()
+    assert [correlations(slow.line) for slow in stuck] == [[1]] * len(stuck)
+    assert len(released) == len(stuck)

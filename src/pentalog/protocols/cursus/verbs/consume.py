@@ -22,12 +22,11 @@ def consume(call: Call) -> None:
     wait_ms = 0
     if "wait_ms" in command.parameters:
         wait_ms = min(command.number("wait_ms", "invalid_wait_ms command=CONSUME"), _WAIT_MS_MAX)
-    call.after(reading_of(call), partial(_begin, call, wait_ms))
-
-
-def _begin(call: Call, wait_ms: int, reading: Reading) -> None:
+    # Before anything is waited for: pages are read in the order of their requests.
     call.session.reads.enter(call)
-    _give(call, wait_ms, reading)
+    reading = reading_of(call)
+    call.shed()
+    call.after(reading, partial(_give, call, wait_ms))
 
 
 def _give(call: Call, wait_ms: int, reading: Reading) -> None:
@@ -36,7 +35,8 @@ def _give(call: Call, wait_ms: int, reading: Reading) -> None:
     marks = log.marks(reading.at)
     check_range(reading, marks)
     if reading.offset < marks.at(reading.horizon):
-        call.session.reads.take_turn(call, partial(_open, call, wait_ms, reading))
+        open_page = partial(_open, call, wait_ms, reading)
+        call.session.reads.take_turn(call, reading.bytes_max, open_page)
         return
     waits = call.session.waits
     waiting = log.wait(

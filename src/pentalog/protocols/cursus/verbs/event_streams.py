@@ -29,7 +29,8 @@ from pentalog.protocols.cursus.publishing import (
 from pentalog.protocols.cursus.storing import LARGE_BYTES
 
 _CHUNK_BYTES: Final = 1 << 20
-_VERSION_MAX: Final = (1 << 62) - 1
+_VERSION_MAX: Final = 10**18 - 1
+"""The index reads versions of up to 18 digits from the log."""
 
 
 def append_stream(call: Call) -> None:
@@ -114,7 +115,9 @@ def save_snapshot(call: Call) -> None:
             route.at.topic, key, Snapshot(version, bytes(payload))
         )
         done = f"OK version={version} partition={route.at.index}"
-        call.after(saved, lambda _: call.reply(done))
+        # One at a time: thousands that wait would fill the memory, and keep the changes of others
+        # waiting, which are written in the same order.
+        call.hold_until(saved, lambda _: call.reply(done))
 
     call.after(call.broker.sourcing.aggregates.extent(route.at, key), known)
 
@@ -130,7 +133,8 @@ def read_snapshot(call: Call) -> None:
         call.after(aggregates.snapshot(route.at.topic, key), found)
 
     call.session.reads.enter(call)
-    call.session.reads.take_turn(call, read)
+    call.shed()
+    call.session.reads.take_turn(call, REPLY_BYTES_MAX, read)
 
 
 def stream_refused(text: str) -> bytes:
@@ -158,7 +162,8 @@ def read_stream(call: Call) -> None:
         call.after(aggregates.snapshot(route.at.topic, key), found)
 
     call.session.reads.enter(call)
-    call.session.reads.take_turn(call, read)
+    call.shed()
+    call.session.reads.take_turn(call, REPLY_BYTES_MAX, read)
 
 
 class _Events:

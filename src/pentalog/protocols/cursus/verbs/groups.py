@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -26,10 +27,12 @@ from pentalog.protocols.cursus import ownership
 from pentalog.protocols.cursus.calls import Call
 from pentalog.protocols.cursus.errors import Refused, Unsettled, quoted, shown
 from pentalog.protocols.cursus.lookups import ENTRIES_MAX
+from pentalog.protocols.cursus.matching import WILD
 from pentalog.protocols.cursus.messages import group_named, truth, whole_number
-from pentalog.protocols.cursus.reading import GROUP_DEFAULT, WILD, topic_named
+from pentalog.protocols.cursus.reading import GROUP_DEFAULT, topic_named
 from pentalog.protocols.cursus.verbs.listings import reply_listing
 
+_NO_GENERATION: Final = -1
 _STEP: Final = 200
 """Entries of a long request that are served in one step."""
 
@@ -85,9 +88,8 @@ def leave(call: Call) -> None:
     try:
         if not _sees(call, topic):
             # By the id alone, which nobody can guess; the names of others' members are no secret.
-            found = rosters.view(group, topic).members
-            if all(member != known.member_id for known in found):
-                raise UnknownMember(f"group {group!r} has no member {member!r}")
+            with contextlib.suppress(StaleGeneration):
+                rosters.check(group, topic, member, _NO_GENERATION)
         member_id = rosters.leave(group, topic, member, generation=generation)
     except BrokerError as refusal:
         explained = _explained(call, refusal, topic, group, member, generation or 0)
@@ -169,8 +171,10 @@ def _list_groups(call: Call) -> Iterator[None]:
     for start in range(0, len(every), _STEP):
         names.update(group for group, _ in every[start : start + _STEP])
         yield
-    names |= set(call.broker.groups.offsets.groups())
-    yield
+    with_offsets = call.broker.groups.offsets.names()
+    while some := list(islice(with_offsets, _STEP)):
+        names.update(some)
+        yield
     runs: list[list[str]] = []
     left = iter(names)
     while some := list(islice(left, _STEP)):
@@ -358,9 +362,12 @@ def _explained(
     rosters = call.broker.sourcing.rosters
     if isinstance(refusal, StaleGeneration):
         document = call.command.document and call.command.verb == "HEARTBEAT"
+        current = refusal.current
+        if current is None:
+            current = rosters.view(group, topic).generation
         return Refused(
             f"{'REBALANCE_REQUIRED' if document else 'GEN_MISMATCH'} "
-            f"current={rosters.view(group, topic).generation} requested={generation} "
+            f"current={current} requested={generation} "
             f"group={shown(group)} member={shown(member)}"
         )
     if isinstance(refusal, UnknownMember | GroupNotFound):

@@ -124,8 +124,7 @@ def _all(call: Call, group: str) -> Steps[list[dict[str, Any]]]:
         if at.index <= _INDEX_MAX and is_carried(at.topic):
             by_topic[at.topic].append(_partition(call, group, at, committed))
 
-    committed = call.context.broker.groups.offsets.committed(group)
-    yield from call.each(list(committed.items()), add)
+    yield from call.each(call.context.broker.groups.offsets.walk(group), add)
     seen = yield from call.each(list(by_topic), lambda name: _seen(call, name))
     return [{**topic, "partitions": by_topic[topic["name"]]} for topic in seen if topic is not None]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
+from pentalog.broker.port import WriterView
 from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import BrokerError
 from pentalog.model.types import Partition
@@ -37,18 +38,19 @@ def _partition(call: Call, at: Partition) -> dict[str, Any]:
         writers = call.context.broker.transactions.writers(at)
     except BrokerError as refusal:
         return {"partition_index": at.index, **error_fields(refusal), "active_producers": []}
-    producers = [
-        {
-            "producer_id": writer.who.producer_id,
-            "producer_epoch": writer.who.epoch,
-            "last_sequence": writer.last_sequence,
-            "last_timestamp": writer.timestamp_ms,
-            "coordinator_epoch": 0,
-            "current_txn_start_offset": writer.transaction_start,
-        }
-        for writer in writers
-    ]
+    producers = Made(writers, _producer)
     return {"partition_index": at.index, **error_fields(None), "active_producers": producers}
+
+
+def _producer(writer: WriterView) -> dict[str, Any]:
+    return {
+        "producer_id": writer.who.producer_id,
+        "producer_epoch": writer.who.epoch,
+        "last_sequence": writer.last_sequence,
+        "last_timestamp": writer.timestamp_ms,
+        "coordinator_epoch": 0,
+        "current_txn_start_offset": writer.transaction_start,
+    }
 
 
 API: Final = Api(61, "DescribeProducers", 0, 0, serve)
