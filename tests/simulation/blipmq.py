@@ -12,7 +12,13 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.simulation import blipmq_audit, blipmq_wire, contents
+from tests.simulation import (
+    blipmq_audit,
+    blipmq_pipeline,
+    blipmq_wire,
+    contents,
+    pipelining,
+)
 from tests.simulation.blipmq_judge import Acked, Given, Polling, Subscription, Subscriptions
 from tests.simulation.blipmq_wire import ACK, NACK, PONG, PUBLISH, Frame, Refusal
 from tests.simulation.clients import Turns
@@ -25,6 +31,7 @@ if TYPE_CHECKING:
 
 _CLIENTS: Final = {
     "blip_publish": "publisher*",
+    "blip_pipeline": "pipeliner*",
     "blip_subscribe": "subscriber",
     "blip_poll": "poller*",
     "blip_create": "creator",
@@ -98,10 +105,17 @@ class BlipmqClients:
         self._correlation += 1
         return self._correlation
 
-    async def fence(self, line: Line, data: bytes) -> list[Frame]:
-        """Send frames and a PING; returns the answers before the PONG, judged."""
+    async def fence(self, line: Line, data: bytes, cut: Random | None = None) -> list[Frame]:
+        """Send frames and a PING; returns the answers before the PONG, judged.
+
+        `cut` says where their delivery is cut.
+        """
         correlation = self.next_correlation()
-        line.connection.send_bytes(data + blipmq_wire.ping(correlation))
+        data += blipmq_wire.ping(correlation)
+        if cut is None:
+            line.connection.send_bytes(data)
+        else:
+            pipelining.send_cut(line.connection, data, cut)
         answers: list[Frame] = []
         while True:
             try:
@@ -130,7 +144,7 @@ class BlipmqClients:
                     raise Violation("stray", "a delivery that was not polled for")
                 self.subscriptions.observe(line.polling, blipmq_wire.delivery(received))
 
-    def _check_refusal(self, what: str, refusal: Refusal, *allowed: int) -> None:
+    def check_refusal(self, what: str, refusal: Refusal, *allowed: int) -> None:
         self.world.tell(f"{what}: refused with {refusal.code}: {refusal.text[:100]}")
         if refusal.code in allowed or (self.world.had_fault and refusal.code == _STORAGE):
             return
@@ -142,7 +156,7 @@ class BlipmqClients:
         alive = [topic for topic in self.world.judge.alive() if not topic.compact]
         return random.choice(alive) if alive else None
 
-    def _attempts(
+    def attempts(
         self, topic: TopicLife, quality: int, acks: int, count: int, random: Random
     ) -> list[tuple[int, Sent]]:
         """Messages to publish, by correlation id; the judge knows of them."""
@@ -172,7 +186,7 @@ class BlipmqClients:
         fenced = quality or random.random() < 0.7
         acks = (-1 if quality else 1) if fenced else 0
         count = random.choice((1, 1, 2, 3, 8))
-        attempts = self._attempts(topic, quality, acks, count, random)
+        attempts = self.attempts(topic, quality, acks, count, random)
         first = attempts[0][1].number
         name = f"publish {count} to {topic.label} at quality {quality}, batch {first}"
         return name, self._send(client, topic, quality, attempts)
@@ -205,11 +219,14 @@ class BlipmqClients:
             if correlation in refused:
                 moved = topic.being is not Being.ALIVE or sent.loose
                 allowed = _MOVED_CODES if (moved or topic.unsure) and not creates else ()
-                self._check_refusal(f"batch {sent.number}", refused[correlation], *allowed)
+                self.check_refusal(f"batch {sent.number}", refused[correlation], *allowed)
             elif not sent.loose:
                 sent.acked, sent.absent = True, False
         self.world.tell(f"batch {attempts[0][1].number} and after: {len(refused)} refused")
         return not refused
+
+    def _pipeline(self, client: str, random: Random) -> Any:
+        return blipmq_pipeline.start(self, client, random)
 
     def _create(self, client: str, random: Random) -> Any:
         """Create a topic by using it."""
@@ -227,7 +244,7 @@ class BlipmqClients:
         life = judge.create_topic(CREATED, self.world.config.default_partitions)
         if random.random() < 0.5:
             life.being = Being.ALIVE  # what is published first is as good as any other record
-            attempts = self._attempts(life, 1, -1, 2, random)
+            attempts = self.attempts(life, 1, -1, 2, random)
             life.being = Being.MAYBE
             done = await self._send(client, life, 1, attempts, creates=True)
         else:
@@ -265,7 +282,7 @@ class BlipmqClients:
             moved = topic.being is not Being.ALIVE
             allowed = (_NO_TOPIC,) if moved and not creates else ()
             refusal = blipmq_wire.refusal(answers[0])
-            self._check_refusal(f"subscription to {topic.label}", refusal, *allowed)
+            self.check_refusal(f"subscription to {topic.label}", refusal, *allowed)
             return False
         number = blipmq_wire.subscription_of(answers[0])
         self.world.tell(f"subscription {number} of {topic.label}, quality {int(leased)}")
@@ -315,7 +332,7 @@ class BlipmqClients:
             if answer.kind == NACK:
                 refusal = blipmq_wire.refusal(answer)
                 gone = subscription.topic.being is not Being.ALIVE
-                self._check_refusal(f"poll of {subscription}", refusal, *((_NO_TOPIC,) * gone))
+                self.check_refusal(f"poll of {subscription}", refusal, *((_NO_TOPIC,) * gone))
         delivered = sum(answer.kind == PUBLISH for answer in answers)
         alone = not polling.overlapped and subscription.topic.being is Being.ALIVE
         if delivered < count and alone and not self.world.had_fault:
@@ -357,7 +374,7 @@ class BlipmqClients:
         for answer in answers:
             if answer.kind != NACK:
                 raise Violation("stray", f"ACK is answered with a frame of type {answer.kind}")
-            self._check_refusal(f"ACK to {subscription}", blipmq_wire.refusal(answer), _UNKNOWN_TAG)
+            self.check_refusal(f"ACK to {subscription}", blipmq_wire.refusal(answer), _UNKNOWN_TAG)
             refused.add(answer.correlation)
         for given in chosen:
             if given.tag in refused:

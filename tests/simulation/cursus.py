@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tests.simulation import contents, cursus_wire
 from tests.simulation.blipmq_judge import is_committed
 from tests.simulation.clients import Operation, Turns
+from tests.simulation.cursus_pipeline import Pipelines
 from tests.simulation.cursus_streams import EventStreams
 from tests.simulation.cursus_transactions import TransactionalClients
 from tests.simulation.cursus_wire import Answer
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _CLIENTS: Final = {
     "cursus_produce": "producer*",
     "cursus_idempotent": "idempotent*",
+    "cursus_pipeline": "pipeliner*",
     "cursus_consume": "consumer*",
     "cursus_push": "listener",
     "cursus_commit": "committer*",
@@ -73,6 +75,7 @@ class CursusClients:
         self.world = world
         self.streams = EventStreams(self)
         self.transactions = TransactionalClients(self)
+        self.pipelines = Pipelines(self)
         self._connections: dict[str, Connection] = {}
         self._turns = Turns(world)
         self._count = 0
@@ -88,6 +91,8 @@ class CursusClients:
         role, method = _CLIENTS[kind], kind.removeprefix("cursus_")
         owners: dict[str, object] = dict.fromkeys(("appender", "reader", "saver"), self.streams)
         owners["transactional"] = self.transactions
+        owners["pipeliner"] = self.pipelines
+        method = "start" if method == "pipeline" else method
         owner = owners.get(role.rstrip("*"), self)
 
         def begin(client: str, random: Random) -> Operation | None:
@@ -105,6 +110,7 @@ class CursusClients:
         self._turns.clear()
         self._members.clear()
         self.transactions.disconnect()
+        self.pipelines.disconnect()
         if self.world.judge.lossy:
             for named in self._named:
                 named.start_over()
@@ -157,7 +163,7 @@ class CursusClients:
             topic.required_end(index) + number,
         )
 
-    def _items(self, topic: TopicLife, index: int, random: Random) -> list[Item]:
+    def items(self, topic: TopicLife, index: int, random: Random) -> list[Item]:
         items = []
         for number in range(random.choice((1, 1, 2, 3, 8))):
             value = self.next_value(topic, index, random, number)
@@ -169,7 +175,7 @@ class CursusClients:
         alive = self.world.judge.alive()
         return random.choice(alive) if alive else None
 
-    def _send(self, topic: TopicLife, index: int, items: list[Item], acks: int) -> Sent:
+    def send(self, topic: TopicLife, index: int, items: list[Item], acks: int) -> Sent:
         now_ms = self.world.clock.now_ms()
         return self.world.judge.send(topic, index, items, acks=acks, now_ms=now_ms)
 
@@ -179,13 +185,13 @@ class CursusClients:
             return None
         index = random.randrange(topic.partitions)
         acks = random.choice((-1, -1, 1, 1, 0))
-        items = self._items(topic, index, random)
+        items = self.items(topic, index, random)
         messages = [Message(item.value or b"", key=item.key or b"") for item in items]
         document = random.random() < 0.3
         frame = batch(
             messages, topic=topic.name, partition=index, acks=str(acks), document=document
         )
-        sent = self._send(topic, index, items, acks)
+        sent = self.send(topic, index, items, acks)
         name = f"produce {sent.number} to {topic.label}-{index}, acks={acks}"
         return name, self._produce(client, sent, frame)
 
@@ -197,15 +203,19 @@ class CursusClients:
             if sent.acks:
                 self.world.judge.acknowledge(sent, last_offset + 1 - len(sent.items))
             return ""
+        self.check_batch_refusal(sent, error)
+        return error
+
+    def check_batch_refusal(self, sent: Sent, error: str) -> None:
+        """Check what a batch was refused with."""
         moved = sent.topic.being is not Being.ALIVE or sent.loose
         # Another topic of the name may demand keys, or the settings of an earlier one be back.
         allowed = (
             (*_MOVED, "invalid_payload") if moved else ("invalid_payload",) * sent.topic.unsure
         )
         if any(error.startswith(word) for word in _FORGOTTEN) and self._is_forgotten(sent):
-            return error
+            return
         self.check_refusal(f"batch {sent.number}", error, *allowed, *(_FORGOTTEN if moved else ()))
-        return error
 
     def _is_forgotten(self, sent: Sent) -> bool:
         """May the broker have deleted what it knew of the batch's producer?"""
@@ -216,14 +226,17 @@ class CursusClients:
         named = self._named[int(client[-1])]
         if named.pending is not None:
             sent, frame = named.pending
-            if sent.topic.being is Being.ALIVE and not sent.loose and random.random() < 0.9:
+            # Of a producer whose records are all deleted nothing is known: a retry is a new batch.
+            deleted = sent.topic.model(sent.index).floor_maybe > (sent.offset or 0)
+            known = sent.topic.being is Being.ALIVE and not (sent.loose or deleted)
+            if known and random.random() < 0.9:
                 return f"retry batch {sent.number}", self._retry(client, named, sent, frame)
             named.start_over()
         topic = self.topic(random)
         if topic is None:
             return None
         index = random.randrange(topic.partitions)
-        items = self._items(topic, index, random)
+        items = self.items(topic, index, random)
         first = named.sequences.get((topic.number, index), 0) + 1
         messages = [
             Message(
@@ -236,7 +249,7 @@ class CursusClients:
             for number, item in enumerate(items)
         ]
         frame = batch(messages, topic=topic.name, partition=index, acks="-1", idempotent=True)
-        sent = self._send(topic, index, items, -1)
+        sent = self.send(topic, index, items, -1)
         named.pending = (sent, frame)
         name = f"produce {sent.number} of {named.name.decode()} epoch {named.epoch}, {first}"
         return name, self._retry(client, named, sent, frame)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from random import Random
-from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.simulation import contents, kafka_wire
@@ -26,6 +25,7 @@ from tests.simulation.judge import (
 from tests.simulation.kafka_admin import RETENTION_MS, Administrator
 from tests.simulation.kafka_impostor import intrude
 from tests.simulation.kafka_offsets import commit_offset, look_up_offset
+from tests.simulation.kafka_pipeline import Pipelines
 from tests.simulation.violation import Violation
 from tests.simulation.wire import Connection
 
@@ -36,9 +36,6 @@ from pentalog.model.types import Record
 if TYPE_CHECKING:
     from tests.simulation.world import Task, World
 
-_NEWEST: Final = Struct(">q")
-_NEWEST_AT: Final = 35
-"""Where the header of a batch has its newest time."""
 _STORAGE: Final = 56
 _STORAGE_CODES: Final = frozenset({_STORAGE, 15, 16, 51})
 """What may be answered while the disk fails."""
@@ -55,6 +52,7 @@ _INVALID_TIMESTAMP: Final = 32
 _DUPLICATE: Final = 46
 _CLIENTS: Final = {
     "produce": "producer*",
+    "pipeline": "pipeliner*",
     "idempotent": "idempotent*",
     "transaction": "transactional*",
     "fetch": "consumer*",
@@ -99,6 +97,7 @@ class KafkaClients:
         self._count = 0
         self._once = [Idempotent(), Idempotent()]
         self.admin = Administrator(self)
+        self.pipelines = Pipelines(self)
         self._transactional = [Transactional("t0"), Transactional("t1")]
 
     @property
@@ -109,6 +108,7 @@ class KafkaClients:
         """The broker has gone."""
         self._connections.clear()
         self._turns.clear()
+        self.pipelines.disconnect()
         if self.world.judge.lossy:
             # Their ids may be given to others now.
             for producer in self._once:
@@ -127,6 +127,8 @@ class KafkaClients:
         role = _CLIENTS[kind]
         if role == "admin":
             return self._turns.start(role, random, lambda _, dice: getattr(self.admin, kind)(dice))
+        if kind == "pipeline":
+            return self._turns.start(role, random, self.pipelines.start)
         return self._turns.start(role, random, getattr(self, f"_{kind}"))
 
     async def ask(self, client: str, key: int, fields: dict[str, Any]) -> Any:
@@ -208,7 +210,7 @@ class KafkaClients:
         return name, self.send(client, sent, data)
 
     async def send(self, client: str, sent: Sent, data: bytes, tid: str | None = None) -> int:
-        (sent.timestamp_ms,) = _NEWEST.unpack_from(data, _NEWEST_AT)
+        sent.timestamp_ms = kafka_wire.newest_time(data)
         frame = kafka_wire.produce(sent.topic.name, sent.index, data, sent.acks, tid)
         connection = self.connection(client)
         if sent.acks == 0:

@@ -32,6 +32,10 @@ def _gone(life: TopicLife) -> tuple[int, ...]:
     return () if life.being is Being.ALIVE else (UNKNOWN_TOPIC,)
 
 
+def _deletion(life: TopicLife) -> dict[str, Any]:
+    return {"topic_names": (life.name,), "timeout": _TIMEOUT}
+
+
 class Administrator:
     """One client: it does one thing at a time."""
 
@@ -63,9 +67,17 @@ class Administrator:
         current = judge.current(name)
         if current is not None and current.being is not Being.DELETED:
             return  # another client was faster
-        compact = random.random() < self._world.settings.compact
+        judge.loosen(name)
+        life, fields = self._new_topic(name, random)
+        answer = await self._ask(kafka_wire.CREATE_TOPICS, fields)
+        self._created(life, answer.topics[0])
+
+    def _new_topic(self, name: str, random: Random) -> tuple[TopicLife, dict[str, Any]]:
+        """A topic that may be there from now on, and the request that creates it."""
+        settings = self._world.settings
+        compact = random.random() < settings.compact
         policy = "compact" if compact else "delete"
-        by_age = policy == "delete" and random.random() < self._world.settings.aging
+        by_age = policy == "delete" and random.random() < settings.aging
         retention = by_age or (policy == "delete" and random.random() < 0.15)
         configs = {"cleanup.policy": policy}
         if policy == "compact":
@@ -74,8 +86,8 @@ class Administrator:
         if by_age:
             configs["retention.ms"] = str(RETENTION_MS)
         elif retention:
-            configs["retention.bytes"] = str(2 * self._world.settings.segment_bytes)
-        if self._world.settings.lanes and random.random() < 0.4:
+            configs["retention.bytes"] = str(2 * settings.segment_bytes)
+        if settings.lanes and random.random() < (0.8 if settings.pipelines else 0.4):
             configs["compression.type"] = random.choice(CODECS)
         if random.random() < 0.1:
             configs["flush.messages"] = "1"
@@ -84,17 +96,18 @@ class Administrator:
         if random.random() < 0.5:
             configs["subscription.attempts.max"] = "-1"
         partitions = random.choice((1, 1, 2, 3))
-        judge.loosen(name)
-        life = judge.create_topic(
+        life = self._world.judge.create_topic(
             name,
             partitions,
             compact=policy == "compact",
             retention=retention,
             retention_ms=RETENTION_MS if by_age else 0,
             tombstones_ms=TOMBSTONES_MS,
+            limited=True,
         )
         if "compression.type" in configs:
             life.codec = CODECS.index(configs["compression.type"])
+        self._world.tell(f"{life.label} is to have {partitions} partitions, {configs}")
         topic = {
             "name": name,
             "num_partitions": partitions,
@@ -102,16 +115,16 @@ class Administrator:
             "assignments": [],
             "configs": [{"name": key, "value": value} for key, value in configs.items()],
         }
-        fields = {"topics": [topic], "timeout": _TIMEOUT, "validate_only": False}
-        answer = (await self._ask(kafka_wire.CREATE_TOPICS, fields)).topics[0]
+        return life, {"topics": [topic], "timeout": _TIMEOUT, "validate_only": False}
+
+    def _created(self, life: TopicLife, answer: Any) -> None:
         if answer.error_code == 0:
             life.topic_id, life.being = answer.topic_id, Being.ALIVE
-            self._world.tell(
-                f"{life.label} has id {answer.topic_id}, {partitions} partitions, {configs}"
-            )
+            self._world.tell(f"{life.label} has id {answer.topic_id}")
             return
-        doubt = len(judge.topics[name]) > 1 and self._world.had_fault
-        self._clients.refused(f"create {name[:20]}", answer.error_code, *((_EXISTS,) * doubt))
+        doubt = len(self._world.judge.topics[life.name]) > 1 and self._world.had_fault
+        what = f"create {life.name[:20]}"
+        self._clients.refused(what, answer.error_code, *((_EXISTS,) * doubt))
 
     def delete(self, random: Random) -> Any:
         life = self._alive(random)
@@ -124,8 +137,10 @@ class Administrator:
             return False  # another client was faster
         self._world.judge.loosen(life.name)
         life.being, life.doomed = Being.DELETING, True
-        fields = {"topic_names": (life.name,), "timeout": _TIMEOUT}
-        answer = (await self._ask(kafka_wire.DELETE_TOPICS, fields)).responses[0]
+        answer = await self._ask(kafka_wire.DELETE_TOPICS, _deletion(life))
+        return self._deleted(life, answer.responses[0])
+
+    def _deleted(self, life: TopicLife, answer: Any) -> bool:
         if answer.error_code:
             self._clients.refused(f"delete {life.label}", answer.error_code)
             return False
@@ -137,11 +152,30 @@ class Administrator:
         life = self._alive(random)
         if life is None:
             return None
-        return f"delete and create {life.label}", self._recreate(life, random)
+        return f"delete and create {life.label}", self.recreate_topic(life, random)
 
-    async def _recreate(self, life: TopicLife, random: Random) -> None:
+    async def recreate_topic(self, life: TopicLife, random: Random) -> None:
         if await self.delete_topic(life):
             await self._create(life.name, random)
+
+    async def replace_topic(self, life: TopicLife, random: Random) -> None:
+        """Delete and create a topic by one write, so that it is absent for no time."""
+        if life.being is not Being.ALIVE or life.topic_id is None:
+            return  # after a crash nothing but the id says which of them is there
+        self._world.judge.loosen(life.name)
+        life.being, life.doomed = Being.DELETING, True
+        new, fields = self._new_topic(life.name, random)
+        frames = (
+            kafka_wire.request(kafka_wire.DELETE_TOPICS, _deletion(life)),
+            kafka_wire.request(kafka_wire.CREATE_TOPICS, fields),
+        )
+        connection = self._clients.connection("admin")
+        deleted, created = connection.next_frame(), connection.next_frame()
+        connection.send_bytes(b"".join(len(each).to_bytes(4, "big") + each for each in frames))
+        answer = kafka_wire.answer(kafka_wire.DELETE_TOPICS, await deleted)
+        self._deleted(life, answer.responses[0])
+        answer = kafka_wire.answer(kafka_wire.CREATE_TOPICS, await created)
+        self._created(new, answer.topics[0])
 
     def grow(self, random: Random) -> Any:
         life = self._alive(random)
@@ -150,6 +184,8 @@ class Administrator:
         return f"grow {life.label}", self._grow(life)
 
     async def _grow(self, life: TopicLife) -> None:
+        if life.being is not Being.ALIVE:
+            return  # a pipelining client replaces it
         wanted = life.partitions_maybe + 1
         life.partitions_maybe = wanted
         topic = {"name": life.name, "count": wanted, "assignments": None}
@@ -167,6 +203,8 @@ class Administrator:
         return f"alter {life.label}", self._alter(life, random)
 
     async def _alter(self, life: TopicLife, random: Random) -> None:
+        if life.being is not Being.ALIVE:
+            return  # a pipelining client replaces it
         name, value = random.choice(
             (
                 ("segment.bytes", random.choice(("1024", "3000", "20000"))),
@@ -192,6 +230,8 @@ class Administrator:
         return f"trim {life.label}-{index}", self._trim(life, index, random)
 
     async def _trim(self, life: TopicLife, index: int, random: Random) -> None:
+        if life.being is not Being.ALIVE:
+            return  # a pipelining client replaces it
         model = life.model(index)
         promised = life.required_end(index)
         low = max(model.floor, model.floor_maybe)

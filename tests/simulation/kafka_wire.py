@@ -43,7 +43,12 @@ _VERSIONS: Final[Mapping[int, int]] = {
     CREATE_PARTITIONS: 3,
     ALTER_CONFIGS: 1,
 }
+_NEWEST: Final = struct.Struct(">q")
+_NEWEST_AT: Final = 35
+"""Where the header of a batch has its newest time."""
 _CLIENT: Final = b"sim"
+_BY_ID: Final = 13
+"""The first version of Produce that names topics by their ids."""
 ID_HEADER: Final = "id"
 """Every record of a simulated producer carries its identity in a header of this name."""
 EARLIEST, LATEST = -2, -1
@@ -75,8 +80,8 @@ class Answer(NamedTuple):
     aborted: list[tuple[int, int]]
 
 
-def request(key: int, fields: Mapping[str, Any]) -> bytes:
-    return messages.request(key, _VERSIONS[key], 0, _CLIENT, fields)
+def request(key: int, fields: Mapping[str, Any], number: int = 0) -> bytes:
+    return messages.request(key, _VERSIONS[key], number, _CLIENT, fields)
 
 
 def answer(key: int, frame: bytes) -> Any:
@@ -89,12 +94,17 @@ def _string(text: str) -> bytes:
 
 
 def produce(
-    topic: str, index: int, data: bytes, acks: int, transactional_id: str | None = None
+    topic: str,
+    index: int,
+    data: bytes,
+    acks: int,
+    transactional_id: str | None = None,
+    number: int = 0,
 ) -> bytes:
     name = b"\xff\xff" if transactional_id is None else _string(transactional_id)
     return b"".join(
         (
-            messages.head(PRODUCE, _VERSIONS[PRODUCE], 0, _CLIENT),
+            messages.head(PRODUCE, _VERSIONS[PRODUCE], number, _CLIENT),
             name,
             struct.pack(">hii", acks, 30_000, 1),
             _string(topic),
@@ -111,12 +121,46 @@ def produced(frame: bytes) -> Produced:
     return Produced(code, base_offset)
 
 
+def produce_by_id(topic_id: object, index: int, data: bytes, acks: int, number: int) -> bytes:
+    part = {"index": index, "records": data}
+    fields = {
+        "transactional_id": None,
+        "acks": acks,
+        "timeout": messages.ms(30_000),
+        "topic_data": [{"topic_id": topic_id, "partition_data": [part]}],
+    }
+    return messages.request(PRODUCE, _BY_ID, number, _CLIENT, fields)
+
+
+def produced_by_id(frame: bytes) -> Produced:
+    part = messages.answer(PRODUCE, _BY_ID, frame).responses[0].partition_responses[0]
+    return Produced(part.error_code, part.base_offset)
+
+
+def newest_time(data: bytes) -> int:
+    """The newest time of a batch's records, by its header."""
+    return int(_NEWEST.unpack_from(data, _NEWEST_AT)[0])
+
+
+def number_of(frame: bytes) -> int:
+    """The correlation id of an answer."""
+    (number,) = struct.unpack_from(">i", frame)
+    return int(number)
+
+
 def fetch(
-    topic: str, index: int, offset: int, *, committed: bool, bytes_max: int, wait_ms: int = 0
+    topic: str,
+    index: int,
+    offset: int,
+    *,
+    committed: bool,
+    bytes_max: int,
+    wait_ms: int = 0,
+    number: int = 0,
 ) -> bytes:
     return b"".join(
         (
-            messages.head(FETCH, _VERSIONS[FETCH], 0, _CLIENT),
+            messages.head(FETCH, _VERSIONS[FETCH], number, _CLIENT),
             struct.pack(">iiiibii", -1, wait_ms, 1, bytes_max, int(committed), 0, -1),
             struct.pack(">i", 1),
             _string(topic),
@@ -185,7 +229,9 @@ def identity_of(record: Record) -> bytes:
     return bytes(record.value or b"")
 
 
-def list_offsets(topic: str, indexes: Sequence[int], when: int, *, committed: bool) -> bytes:
+def list_offsets(
+    topic: str, indexes: Sequence[int], when: int, *, committed: bool, number: int = 0
+) -> bytes:
     return request(
         LIST_OFFSETS,
         {
@@ -201,6 +247,7 @@ def list_offsets(topic: str, indexes: Sequence[int], when: int, *, committed: bo
                 }
             ],
         },
+        number,
     )
 
 

@@ -54,6 +54,8 @@ class Settings:
     """The broker reads little at once: its reads end in the middle of segments."""
     lanes: bool
     """Batches of any size are opened on lanes, and some topics recompress them."""
+    pipelines: bool
+    """Some clients send several requests in one write."""
 
 
 @dataclass(frozen=True)
@@ -201,6 +203,12 @@ _THEMES: Final[Sequence[Mapping[str, int]]] = (
     {"sleep": 2, "produce": 2, "jump": 0, "trim": 0},
 )
 """What a seed is about: some combinations are rare without."""
+_PIPELINES: Final = ("rustlog pipeline", "fluvio pipeline", "blip_pipeline", "cursus_pipeline")
+"""Beside Kafka's; a seed whose clients pipeline uses one of them."""
+_SLOW: Final = (0.0, 0.1, 0.5, 0.7)
+"""Share of slow work where clients pipeline and batches are opened on lanes."""
+_PIPELINED: Final = 6
+"""There is one such step for so many others."""
 _ENDINGS: Final = ("kill", "kill", "cut", "cut", "cut", "stop", "stop+cut", "evict")
 
 
@@ -234,6 +242,10 @@ def plan(seed: int, *, lives: int | None = None, length: int | None = None) -> P
     if theme.get("crash"):
         # So that torn batches hold whole ones.
         settings = replace(settings, small=False, hostile=0.7, segment_bytes=16384)
+    pipelined = Random(f"pipelined {seed}").choice(_PIPELINES)
+    if settings.lanes and settings.pipelines:
+        # So that something overtakes what is on a lane.
+        settings = replace(settings, slow=Random(f"slow {seed}").choice(_SLOW))
     number = 0
     planned: list[Life] = []
     for _ in range(lives or random.randint(3, 6)):
@@ -245,8 +257,16 @@ def plan(seed: int, *, lives: int | None = None, length: int | None = None) -> P
         if theme.get("produce", 0) > 2 and not length:
             count += 30
         kinds += random.choices(list(weights), list(weights.values()), k=count)
-        for kind in kinds:
-            steps.append(Step(number, kind, random.getrandbits(32)))
+        seeded = [(kind, random.getrandbits(32)) for kind in kinds]
+        if settings.pipelines:
+            # Drawn apart as well.
+            apart = Random(f"pipelines {seed} {len(planned)}")
+            for _ in range(1 + count // _PIPELINED):
+                place = apart.randrange(len(kinds) - count, len(seeded) + 1)
+                entry = (apart.choice(("pipeline", pipelined)), apart.getrandbits(32))
+                seeded.insert(place, entry)
+        for kind, step_seed in seeded:
+            steps.append(Step(number, kind, step_seed))
             number += 1
         recovery: list[Step] = []
         while random.random() < 0.25:
@@ -276,5 +296,6 @@ def _settings(random: Random, seed: int) -> Settings:
         aging=0.1,
         short_reads=random.random() < 0.4,
         # Drawn apart: what a seed meant before is what it means now.
-        lanes=Random(f"lanes {seed}").random() < 0.3,
+        lanes=(lanes := Random(f"lanes {seed}").random() < 0.3),
+        pipelines=Random(f"pipelines {seed}").random() < (0.8 if lanes else 0.2),
     )

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 
-from tests.simulation import planted_log, planted_protocols
+from tests.simulation import planted_log, planted_pipelines, planted_protocols
 from tests.simulation.planting import Planted
 from tests.simulation.runner import run_seed
 
-PLANTED = (*planted_log.PLANTED, *planted_protocols.PLANTED)
+PLANTED = (*planted_log.PLANTED, *planted_protocols.PLANTED, *planted_pipelines.PLANTED)
 
 
 @contextmanager

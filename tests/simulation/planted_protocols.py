@@ -13,10 +13,11 @@ from tests.simulation.planting import Planted, fault, patch
 from pentalog.broker import aggregates, named_producers, subscription_rows
 from pentalog.broker.aggregates import AggregateIndex, LocalAggregates
 from pentalog.broker.derived_topics import Derivation
+from pentalog.broker.local_subscription import LocalSubscription
 from pentalog.broker.named_producers import LocalNamedProducers
 from pentalog.broker.port import Committed
 from pentalog.broker.reservations import Reservations
-from pentalog.broker.subscriptions import LocalSubscription, LocalSubscriptions
+from pentalog.broker.subscriptions import LocalSubscriptions
 from pentalog.broker.windows import Window
 from pentalog.model.errors import TransactionState
 from pentalog.model.later import Later

@@ -23,6 +23,10 @@ _CUT_SHARE: Final = 0.3
 """Steps of sliced work after which the turn ends: time does not pass within one."""
 
 
+OPENING_LANES: Final = frozenset({"open", "open-large"})
+"""Where batches are opened."""
+
+
 class VirtualTimer:
     __slots__ = ("run",)
 
@@ -134,6 +138,8 @@ class VirtualRuntime:
         self._count = 0
         self._lanes: dict[str, deque[_Work]] = {}
         self._running: _Work | None = None
+        self.stuck: frozenset[str] = frozenset()
+        """Lanes whose threads do not get on."""
         self.gate: Callable[[], None] = _open_gate
         """Called before each step; may end the life."""
 
@@ -182,7 +188,11 @@ class VirtualRuntime:
         self.steps += 1
         self._ring()
         now = self.clock.elapsed_ms
-        ready = [lane for lane, works in self._lanes.items() if works and works[0].ready_ms <= now]
+        ready = [
+            lane
+            for lane, works in self._lanes.items()
+            if works and works[0].ready_ms <= now and lane not in self.stuck
+        ]
         if self._soon and (not ready or self.random.random() < 0.7):
             try:
                 self._soon.popleft()()
@@ -221,7 +231,8 @@ class VirtualRuntime:
 
     def advance(self, limit_ms: float) -> bool:
         """Let time pass up to the next thing that is due, at most to `limit_ms`."""
-        due = [works[0].ready_ms for works in self._lanes.values() if works]
+        lanes = self._lanes.items()
+        due = [works[0].ready_ms for lane, works in lanes if works and lane not in self.stuck]
         while self._timers and self._timers[0][2].run is None:
             heapq.heappop(self._timers)
         if self._timers:
@@ -241,9 +252,19 @@ class VirtualRuntime:
         while self.step():
             pass
 
+    def finish_lanes(self) -> None:
+        """Let the threads of all lanes finish, and report, before time passes."""
+        self.stuck = frozenset()
+        while self._soon or any(self._lanes.values()):
+            for works in self._lanes.values():  # also what was put there meanwhile
+                for entry in works:
+                    entry.ready_ms = self.clock.elapsed_ms
+            self.step()
+
     @property
     def idle(self) -> bool:
-        return not self._soon and not any(self._lanes.values())
+        left = (works for lane, works in self._lanes.items() if lane not in self.stuck)
+        return not self._soon and not any(left)
 
     def kill(self) -> None:
         """End the threads that are in the middle of something; their next file call raises."""

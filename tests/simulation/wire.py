@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.simulation.files import SimulatedHandle
 
+from pentalog.model.later import Later
 from pentalog.model.types import FilePiece, Piece
 from pentalog.session import Endpoint, Session
 
 if TYPE_CHECKING:
+    from tests.simulation.runtime import VirtualRuntime, VirtualTimer
+
     from pentalog.session import Context
 
 _LENGTH: Final = struct.Struct(">I")
+_SCARCE_SHARE: Final = 0.1
+"""Of all answers, those that have to wait for memory."""
 
 
 class Lost(Exception):
@@ -54,11 +59,13 @@ class Reply:
 class _Place:
     """Implements `Place`."""
 
-    __slots__ = ("_line", "pieces")
+    __slots__ = ("_line", "ends", "pieces")
 
     def __init__(self, line: Connection) -> None:
         self._line = line
         self.pieces: tuple[Piece, ...] | None = None
+        self.ends = False
+        """The connection is closed after the answers before this one have left."""
 
     def fill(self, *pieces: Piece) -> None:
         assert self.pieces is None, "filled twice"
@@ -69,17 +76,25 @@ class _Place:
 class Connection:
     """Implements `Replies` for one session, and is the client's end as well."""
 
-    def __init__(
-        self, endpoint: Endpoint, context: Context, soon: Callable[[Callable[[], None]], None]
-    ) -> None:
+    def __init__(self, endpoint: Endpoint, context: Context, runtime: VirtualRuntime) -> None:
         self.ended = False
         self._in_order = endpoint.in_order
-        self._soon = soon
-        self._held = False
+        self._runtime = runtime
+        self._soon = runtime.soon
+        self._holds = 0
+        self._reserving = 0
+        self._muted: VirtualTimer | None = None
+        self._ending = False
+        """The session has hung up; answers before that may still be on their way."""
+        self.accepted_bytes = 0
+        """What the session has taken of all that was sent."""
+        self.sent_bytes = 0
         self._line: deque[_Place] = deque()
         self._arrived = bytearray()
         self._frames: deque[bytes] = deque()
         self._waiting: deque[Reply] = deque()
+        self._under_way: deque[bytes] = deque()
+        """Deliveries that have not arrived at the broker."""
         self._unread = b""
         self.tap: Callable[[bytes], None] | None = None
         """Called with every frame that arrives, also with those that nothing waits for."""
@@ -112,10 +127,21 @@ class Connection:
         """Send a frame; its length is put in front."""
         self.send_bytes(_LENGTH.pack(len(frame)) + frame)
 
-    def send_bytes(self, data: bytes) -> None:
-        if not self.ended:
-            self._unread += data
-            self._soon(self._receive)
+    def send_bytes(self, data: bytes, cuts: Sequence[int] = ()) -> None:
+        """Send bytes; `cuts` says where a delivery ends before all of them have arrived."""
+        if self.ended:
+            return
+        self.sent_bytes += len(data)
+        start = 0
+        for end in (*cuts, len(data)):
+            self._under_way.append(data[start:end])
+            start = end
+        self._soon(self._deliver)
+
+    @property
+    def idle(self) -> bool:
+        """Does a clean stop close this connection at once?"""
+        return not self._line
 
     def close(self) -> None:
         """The client goes."""
@@ -130,12 +156,22 @@ class Connection:
             reply.lose()
         self._waiting.clear()
 
+    def _deliver(self) -> None:
+        if self.ended or not self._under_way:
+            return
+        self._unread += self._under_way.popleft()
+        if self._under_way:
+            self._soon(self._deliver)
+        self._receive()
+
     def _receive(self) -> None:
-        if self.ended or not self._unread or self.full:
+        if self.ended or self._ending or not self._unread or self.full:
             return
         buffer = bytearray(self._unread)
         used = self._session.receive(memoryview(buffer))
-        self._unread = self._unread[used:]
+        # Sessions may move what they have not used; it is offered again as they left it.
+        self._unread = bytes(buffer[used:])
+        self.accepted_bytes += used
         # What was sent must not depend on what the buffer holds next.
         buffer[:] = b"\xaa" * len(buffer)
 
@@ -143,7 +179,8 @@ class Connection:
 
     @property
     def full(self) -> bool:
-        return self._held or len(self._line) >= 1000
+        held = self._holds > 0 or self._reserving > 0
+        return held or self._muted is not None or len(self._line) >= 1000
 
     def send(self, *pieces: Piece) -> None:
         self.place().fill(*pieces)
@@ -154,17 +191,42 @@ class Connection:
         return place
 
     def hang_up(self) -> None:
-        self._soon(self.lose)
+        if not self._ending:
+            self._ending = True
+            place = self.place()
+            place.ends = True
+            self._soon(place.fill)
 
-    def mute(self, delay_ms: int) -> None: ...
+    def mute(self, delay_ms: int) -> None:
+        if self._muted is None:
+            self._muted = self._runtime.after(delay_ms, self._unmute)
+
+    def _unmute(self) -> None:
+        self._muted = None
+        self._receive()
 
     def hold(self) -> Callable[[], None]:
-        self._held = True
+        self._holds += 1
         return self._let_go
 
     def _let_go(self) -> None:
-        self._held = False
-        self._soon(self._receive)
+        self._holds -= 1
+        if not self._holds:
+            self._soon(self._receive)
+
+    def reserve(self, size: int) -> Later[Callable[[], None]]:
+        if self._runtime.random.random() >= _SCARCE_SHARE:
+            return Later.now(_nothing)
+        later: Later[Callable[[], None]] = Later()
+        self._reserving += 1
+        self._soon(lambda: self._reserved(later))
+        return later
+
+    def _reserved(self, later: Later[Callable[[], None]]) -> None:
+        self._reserving -= 1
+        if not self.ended:
+            later.fill(_nothing)
+            self._soon(self._receive)
 
     def when_room(self, run: Callable[[], None]) -> None:
         self._soon(run)
@@ -179,7 +241,9 @@ class Connection:
             self._line = deque(place for place in self._line if place.pieces is None)
         if not filled:
             return
+        ends = False
         for place in filled:
+            ends |= place.ends
             for piece in place.pieces or ():
                 self._arrived += _bytes_of(piece)
         arrived = self._arrived
@@ -195,8 +259,13 @@ class Connection:
                 self._waiting.popleft().fill(frame)
             else:
                 self._frames.append(frame)
-        if self._unread:
+        if ends:
+            self.lose()
+        elif self._unread:
             self._soon(self._receive)
+
+
+def _nothing() -> None: ...
 
 
 def _bytes_of(piece: Piece) -> bytes | memoryview:

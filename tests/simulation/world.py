@@ -13,13 +13,13 @@ import secrets
 import traceback
 import uuid
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from random import Random
 from typing import Any, Final
 from unittest import mock
 
-from tests.simulation import kafka_audit
+from tests.simulation import expectations, kafka_audit, sizes
 from tests.simulation.blipmq import BlipmqClients
 from tests.simulation.clients import AuditedClients, Clients
 from tests.simulation.cursus import CursusClients
@@ -29,31 +29,25 @@ from tests.simulation.derived import DerivedClients
 from tests.simulation.disk import Directory, Disk
 from tests.simulation.files import Crash, SimulatedFiles
 from tests.simulation.fluvio import FluvioClients
-from tests.simulation.judge import Judge
+from tests.simulation.judge import Judge, Sent
 from tests.simulation.kafka import KafkaClients
 from tests.simulation.kafka_admin import LONG_NAME
+from tests.simulation.pipelining import MESSAGE_BYTES_MAX
 from tests.simulation.plan import Life, Plan, Step
-from tests.simulation.runtime import BrokerMistake, Clock, VirtualRuntime
+from tests.simulation.runtime import OPENING_LANES, BrokerMistake, Clock, VirtualRuntime
 from tests.simulation.rustlog import RustLogClients
 from tests.simulation.violation import Violation
 from tests.simulation.wire import Connection, Lost, Reply
 
 from pentalog.app import ENDPOINTS
-from pentalog.broker import aggregates, dead_letters, derived_topics, subscriptions
-from pentalog.broker import log as broker_log
 from pentalog.broker.local import LocalBroker
 from pentalog.broker.security import Access
 from pentalog.config import Config
-from pentalog.log import flusher, journal, segment, times, windows
+from pentalog.log import flusher, journal
 from pentalog.log.directories import StoreError
 from pentalog.metrics import Metrics
 from pentalog.model.errors import BrokerError
 from pentalog.model.later import Later
-from pentalog.protocols.blipmq import publishing as blipmq_publishing
-from pentalog.protocols.cursus import publishing as cursus_publishing
-from pentalog.protocols.fluvio import produce as fluvio_produce
-from pentalog.protocols.kafka.api import k00_produce
-from pentalog.protocols.rustlog import records as rustlog_records
 from pentalog.session import Address, Context
 
 _DATA: Final = Path("/data")
@@ -64,25 +58,10 @@ _COUNTED: Final = {
     "clean cut": "cuts",
     "stop": "stops",
 }
-_READS: Final = (
-    (subscriptions, "OPEN_BYTES", 1500),
-    (dead_letters, "OPEN_BYTES", 1500),
-    (derived_topics, "READ_BYTES_MAX", 1500),
-    (aggregates, "_CHUNK_BYTES", 1500),
-    (segment, "WALK_BYTES", 600),
-    (times, "WALK_BYTES", 600),
-    (windows, "WINDOW_BYTES", 2000),
-)
-"""How much the broker reads at once, where it reads little."""
-_LANES: Final = (
-    (broker_log, "ADMITTED_AT_ONCE_BYTES", 300),
-    (k00_produce, "ADMISSION_BYTES_MIN", 100),
-    (rustlog_records, "ADMISSION_BYTES_MIN", 100),
-    (cursus_publishing, "ADMISSION_BYTES_MIN", 100),
-    (blipmq_publishing, "ADMISSION_BYTES_MIN", 100),
-    (fluvio_produce, "_INLINE_BYTES_MAX", 300),
-)
-"""What the broker opens at once, where it opens nearly everything on a lane."""
+_CHANGES: Final = frozenset({"create", "mkdir", "rename", "remove", "write", "truncate"})
+"""Calls that change a data directory."""
+_CLOSED: Final = "the broker has stopped"
+"""How the reason ends that partitions of a closed store refuse writes for."""
 _PATIENCE_MS: Final = 120_000
 """A request that has no answer after this long has none."""
 
@@ -141,6 +120,7 @@ class World:
         self._crash_steps = 0
         self._crash_writes = 0
         self._crash_kind = "kill"
+        self._store_closed = False
         self.had_fault = False
         """Something was made to fail in this life."""
         self.stopped_clean = False
@@ -188,8 +168,8 @@ class World:
             mock.patch.object(secrets, "token_bytes", ids.randbytes),
             mock.patch.object(journal, "SIZE_MIN", 20 << 10),
             mock.patch.object(flusher, "_JOURNAL_PAYS_AFTER", self.settings.journal_pays_after),
-            _sizes(_READS) if self.settings.short_reads else contextlib.nullcontext(),
-            _sizes(_LANES) if self.settings.lanes else contextlib.nullcontext(),
+            sizes.patched(sizes.READS) if self.settings.short_reads else contextlib.nullcontext(),
+            sizes.patched(sizes.LANES) if self.settings.lanes else contextlib.nullcontext(),
             _logs_of(self),
         ):
             try:
@@ -315,6 +295,8 @@ class World:
     def _gate(self, operation: str, path: Path) -> None:
         if self.dead:
             raise Crash
+        if self._store_closed and operation in _CHANGES:
+            raise Violation("written after a stop", f"{operation} of {path}")
         self.counts["file calls"] += 1
         due = False
         if self._crash_calls:
@@ -395,6 +377,7 @@ class World:
                 "segment.bytes": str(settings.segment_bytes),
                 "index.interval.bytes": str(settings.index_interval_bytes),
                 "file.delete.delay.ms": "1000",
+                "max.message.bytes": str(MESSAGE_BYTES_MAX),
             },
         )
         self.metrics = Metrics()
@@ -427,7 +410,7 @@ class World:
             totals=self.metrics,
             slices=self.slices,
         )
-        connection = Connection(ENDPOINTS[door], context, self.runtime.soon)
+        connection = Connection(ENDPOINTS[door], context, self.runtime)
         self.connections.append(connection)
         return connection
 
@@ -484,6 +467,7 @@ class World:
         self.tell(f"the life ends by {ending}")
         self._crash_calls = self._crash_steps = self._crash_writes = 0
         if ending.startswith("stop"):
+            self._say_farewell()
             clean = self._stop()
             self.dead = True
             if clean and ending.endswith("cut"):
@@ -493,14 +477,38 @@ class World:
             self.dead = True
             self._crashed(ending)
 
+    def _say_farewell(self) -> None:
+        """Let clients send what they await no answer to, just before a stop."""
+        if not self.settings.pipelines:
+            return
+        farewell = self.kafka.pipelines.farewell(self.random)
+        if farewell is not None:
+            self.tell(farewell[0])
+            self.tasks.append(Task(*farewell))
+            for _ in range(self.random.choice((5, 10, 30))):
+                self.turn()
+
+    def _finish_answers(self) -> list[Sent]:
+        """Wait until every accepted request is answered; returns batches without acks."""
+        limit_ms = self.clock.elapsed_ms + self.config.shutdown_timeout_ms
+        while not all(connection.idle for connection in self.connections):
+            if not self.runtime.step() and not self.runtime.advance(limit_ms):
+                return []
+        return self.kafka.pipelines.accepted()
+
     def _stop(self) -> bool:
         """Stop as `App.stop` does; False if the disk did not let it be a clean stop."""
         local = self.local
         local.stop_derived()
         local.stop_waiting()
+        haste = self.random.random() if self.settings.pipelines else 0.0
+        accepted = self._finish_answers() if haste < 0.7 else []
         for connection in self.connections:
             connection.close()
         local.housekeeping.stop()
+        if haste > 0.35:
+            # These threads take longer than a stop waits for them.
+            self.runtime.stuck = OPENING_LANES
         closed: Later[None] = local.close_broker()
         while not closed.ready:
             if not self.runtime.step():
@@ -516,7 +524,14 @@ class World:
                 raise Violation("stop failed", str(error)) from error
             return False
         self.database.checkpoint()
-        return not any(partition.failed for partition in local.store.all())
+        failed = [partition.failed for partition in local.store.all()]
+        self._store_closed = True
+        self.runtime.finish_lanes()  # nothing may be written any more
+        self._store_closed = False
+        faulty = self.had_fault or self.judge.ever_lossy or self.clock.was_set_back
+        for sent in accepted if not faulty else ():
+            expectations.keep(sent)
+        return not any(reason and not reason.endswith(_CLOSED) for reason in failed)
 
     def _crashed(self, kind: str) -> None:
         """The process is gone: by a kill, a power cut, or a clean stop."""
@@ -552,15 +567,6 @@ def _last_lines(error: BaseException) -> str:
     text = io.StringIO()
     traceback.print_exception(error, file=text, limit=-4)
     return text.getvalue().strip()
-
-
-@contextlib.contextmanager
-def _sizes(sizes: Iterable[tuple[Any, str, int]]) -> Iterator[None]:
-    """Give constants of the broker other values."""
-    with contextlib.ExitStack() as stack:
-        for owner, name, size in sizes:
-            stack.enter_context(mock.patch.object(owner, name, size))
-        yield
 
 
 class _logs_of:  # noqa: N801  # used as a context manager
