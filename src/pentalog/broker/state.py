@@ -8,11 +8,9 @@ anyway, small commits need no lane: they are made here, at the end of the turn.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import logging
 import sqlite3
-import uuid
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -21,6 +19,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from pentalog.broker.state_schema import MIGRATIONS
 from pentalog.log.files import RealFiles
 from pentalog.model.errors import BrokerError, Overloaded, StorageFailed, StorageFull
+from pentalog.model.ids import new_id, spell_id
 from pentalog.model.later import Later
 from pentalog.runtime import Runtime, Turns
 
@@ -62,14 +61,6 @@ def connect_file(path: Path, *, timeout_s: float) -> sqlite3.Connection:
 class _Change(NamedTuple):
     sql: str
     values: tuple[Value, ...]
-
-
-def new_cluster_id() -> str:
-    """22 characters of URL-safe base64; never led by a dash, which command lines misread."""
-    while True:
-        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-        if not text.startswith("-"):
-            return text
 
 
 class State:
@@ -159,7 +150,7 @@ class State:
     def _identify(self, database: sqlite3.Connection) -> None:
         database.execute(
             "INSERT OR IGNORE INTO meta VALUES ('cluster_id', ?), ('format', 'kafka-4')",
-            (new_cluster_id(),),
+            (spell_id(new_id()),),
         )
         found = database.execute("SELECT value FROM meta WHERE name = 'cluster_id'").fetchone()
         self.cluster_id = str(found[0])

@@ -10,7 +10,6 @@ import base64
 import hashlib
 import hmac
 import json
-import secrets
 from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from typing import Final
@@ -22,13 +21,13 @@ from pentalog.broker.security import Principal
 from pentalog.broker.users import LANE, make_verifier
 from pentalog.config import Config
 from pentalog.model.errors import InvalidConfig, Overloaded, Unauthorized, UserNotFound
+from pentalog.model.ids import new_id, spell_id
 from pentalog.model.later import Later
 from pentalog.runtime import Runtime, Timer
 
 TOKENS_MAX: Final = 100_000
 RENEWERS_MAX: Final = 20
 """Of one token."""
-_ID_BYTES: Final = 16
 _SECRET_BYTES: Final = 64
 _COLUMNS: Final = "token_id, owner, requester, renewers, issued_ms, expires_ms, expires_ms_max"
 _SWEEP_INTERVAL_MS: Final = 3600 * 1000
@@ -84,7 +83,7 @@ class LocalTokens:
         lifetime_ms = longest_ms if lifetime_ms < 0 else min(lifetime_ms, longest_ms)
         now_ms = self._runtime.now_ms()
         token = TokenView(
-            base64.urlsafe_b64encode(secrets.token_bytes(_ID_BYTES)).rstrip(b"=").decode(),
+            spell_id(new_id()),
             owner,
             requester,
             renewers,

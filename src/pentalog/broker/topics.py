@@ -31,6 +31,7 @@ from pentalog.model.errors import (
     TopicExists,
     TopicNotFound,
 )
+from pentalog.model.ids import new_id
 from pentalog.model.internal import INTERNAL
 from pentalog.model.later import Later
 from pentalog.model.types import Offset, Partition
@@ -155,7 +156,7 @@ class LocalTopics:
             raise InvalidTopic(flaw)
         count = self._default_partitions if spec.partitions is None else spec.partitions
         self._check_partitions(f"topic {spec.name[:SHOWN_MAX]!r}", count, InvalidPartitions)
-        topic = self._known(spec.name, uuid.uuid4(), count, topic_settings.tidy(spec.settings))
+        topic = self._known(spec.name, new_id(), count, topic_settings.tidy(spec.settings))
         for check in self.checks:
             check(topic)
         if not dry_run:
@@ -403,7 +404,7 @@ class LocalTopics:
     def _adopt(self, name: str, directories: Mapping[int, uuid.UUID | None]) -> None:
         """Directories without a row: a copied log directory, or a creation that lost its row."""
         ids = [topic_id for topic_id in directories.values() if topic_id is not None]
-        topic_id = ids[0] if ids and ids[0] not in self._by_id else uuid.uuid4()
+        topic_id = ids[0] if ids and ids[0] not in self._by_id else new_id()
         if topic_id in ids:
             directories = self._without_strays(name, topic_id, directories)
         topic = self._known(name, topic_id, max(directories) + 1, INTERNAL.get(name, {}))

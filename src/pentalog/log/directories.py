@@ -17,6 +17,7 @@ from pentalog.log import checkpoints
 from pentalog.log.checkpoints import spell
 from pentalog.log.files import Files, Handle
 from pentalog.log.segment import segment_path
+from pentalog.model.ids import spell_id
 from pentalog.model.internal import OFFSETS_TOPIC, OFFSETS_TOPIC_ID
 from pentalog.model.types import Partition
 
@@ -154,7 +155,7 @@ class Directories:
         return read_topic_id(self.files, directory)
 
     def write_topic_id(self, directory: Path, topic_id: UUID) -> None:
-        spelled = base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
+        spelled = spell_id(topic_id)
         file = self.files.open(directory / TOPIC_ID_FILE, create=True)
         try:
             text = f"version: 0\ntopic_id: {spelled}\ncrc32c: {_checksum(spelled)}\n".encode()
