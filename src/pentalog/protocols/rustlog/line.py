@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final, TypeVar
 
 from pentalog.broker.port import Topic
-from pentalog.model.errors import BrokerError
+from pentalog.model.errors import BrokerError, TopicNotFound
 from pentalog.model.later import Later, all_of
 from pentalog.model.types import Appended, Offset, Partition
 from pentalog.protocols.rustlog import rights
@@ -23,6 +24,8 @@ _FRAME_WORK: Final = 512
 CREATION_WORK: Final = 64 << 10
 """A topic that is made: it is a directory and some files."""
 _ENDS_PER_STEP: Final = 64
+_ASKED_TOPICS_MAX: Final = 2_000
+"""In one turn, for a refusal that names topics."""
 
 
 def finished(steps: Steps) -> bytes:
@@ -69,14 +72,23 @@ class Line:
         place.fill(frames)
 
     def visible(self) -> Iterable[Topic]:
-        """The topics the peer may know of."""
-        return rights.visible(self.context.access, self.context.broker.topics)
+        """Topics the client may know of, among the first: each is a question to the ACLs."""
+        first = islice(self.context.broker.topics.all(), _ASKED_TOPICS_MAX)
+        return rights.visible(self.context.access, first)
+
+    def partitions(self, topic: str) -> int:
+        """Return how many a topic has; 0 if the client may not know of it."""
+        try:
+            found = self.context.broker.topics.get(topic)
+        except TopicNotFound:
+            return 0
+        return sum(each.partitions for each in rights.visible(self.context.access, [found]))
 
     def refuse(
         self, dialect: Dialect, request: Request | None, refusal: Exception, place: Place | None
     ) -> None:
         self.context.metrics.request_errors += 1
-        frame = dialect.refusal(request, refusal, self.visible)
+        frame = dialect.refusal(request, refusal, self)
         if place is None:
             self.say(frame)
         else:

@@ -177,7 +177,7 @@ class Writing:
         requests = len(counts) // _COUNT_BYTES
         self._line.context.metrics.request_errors += requests
         asked = Produce(at.topic, at.index, [])
-        return dialect.refusal(asked, refusal, self._line.visible) * requests
+        return dialect.refusal(asked, refusal, self._line) * requests
 
     def _refuse_many(self, data: memoryview, start: int, end: int, route: Route) -> int:
         """Refuse a request of too many records; returns where it ends, or 0 if it is not one."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -45,8 +45,14 @@ _PART: Final = 256
 """Elements of a long list that are encoded in one step."""
 
 T = TypeVar("T")
-Listed: TypeAlias = Callable[[], Iterable[Topic]]
-"""Asked for the topics the peer may know of, where a refusal names some."""
+
+
+class Known(Protocol):
+    """What a refusal may tell the client about topics."""
+
+    def visible(self) -> Iterable[Topic]: ...
+
+    def partitions(self, topic: str) -> int: ...
 
 
 class Bounds(NamedTuple):
@@ -80,7 +86,7 @@ class Dialect(Protocol):
     def partition(self, name: str, bounds: Bounds) -> bytes: ...
     def metrics(self, text: str) -> bytes: ...
     def bad_frame(self, size: int, size_max: int) -> bytes: ...
-    def refusal(self, request: Request | None, refusal: Exception, topics: Listed) -> bytes: ...
+    def refusal(self, request: Request | None, refusal: Exception, known: Known) -> bytes: ...
 
 
 class JsonDialect:
@@ -130,7 +136,7 @@ class JsonDialect:
         said = f"Frame of {size} bytes; 1 to {size_max} are accepted"
         return _error(errors.INVALID, said, None)
 
-    def refusal(self, request: Request | None, refusal: Exception, topics: Listed) -> bytes:
+    def refusal(self, request: Request | None, refusal: Exception, known: Known) -> bytes:
         details: Mapping[str, Any] | None = None
         said = str(refusal)
         if isinstance(refusal, Invalid):
@@ -138,17 +144,16 @@ class JsonDialect:
         elif isinstance(refusal, NotJson):
             said = f"Malformed JSON: {refusal}; the connection is closed"
         elif isinstance(refusal, TopicNotFound) and not TOPIC_NAME.fullmatch(_topic_of(request)):
-            return self.refusal(request, Invalid(name_flaw(_topic_of(request))), topics)
+            return self.refusal(request, Invalid(name_flaw(_topic_of(request))), known)
         elif isinstance(refusal, TopicNotFound):
             said = f"Topic '{_topic_of(request)}' not found"
-            names = (topic.name for topic in topics() if _nameable(topic.name))
+            names = (topic.name for topic in known.visible() if _nameable(topic.name))
             details = {"available_topics": list(islice(names, _LISTED_TOPICS_MAX))}
         elif isinstance(refusal, PartitionNotFound):
             name = _topic_of(request)
             said = f"Partition {_partition_of(request)} not found in topic '{name}'"
-            counts = [topic.partitions for topic in topics() if topic.name == name]
-            # Of a topic that was deleted meanwhile there are none.
-            details = {"partition_count": sum(counts)}
+            # 0 if the topic was deleted meanwhile.
+            details = {"partition_count": known.partitions(name)}
         elif isinstance(refusal, OffsetOutOfRange):
             asked = request.offset if isinstance(request, Fetch) else -1
             said = f"Offset {asked} out of range"
@@ -216,7 +221,7 @@ class PackedDialect:
             said = "invalid protocol: zero-length frame"
         return _failure(errors.BAD_FRAME, f"Frame error: {said}")
 
-    def refusal(self, request: Request | None, refusal: Exception, topics: Listed) -> bytes:
+    def refusal(self, request: Request | None, refusal: Exception, known: Known) -> bytes:
         if isinstance(refusal, Undecodable):
             return _failure(errors.UNDECODABLE, f"Decode error: {refusal}")
         return _failure(*_packed_refusal(request, refusal))

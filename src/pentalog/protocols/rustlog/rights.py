@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
 from pentalog.broker import rights
-from pentalog.broker.port import Topic, Topics
+from pentalog.broker.port import Topic
 from pentalog.broker.rights import Need, NeedsOf
 from pentalog.broker.security import Access, Kind, Operation
 from pentalog.protocols.rustlog.messages import (
@@ -98,8 +98,8 @@ def may_write(access: Access, topic: str) -> bool:
     return not access.guarded or rights.may(access, _write, topic)
 
 
-def visible(access: Access, topics: Topics) -> Iterable[Topic]:
-    """The topics this caller may know of; each is asked about when it is its turn."""
+def visible(access: Access, topics: Iterable[Topic]) -> Iterable[Topic]:
+    """Those of the topics that this client may know of; each is asked about in its turn."""
     if not access.guarded:
-        return topics.all()
-    return (topic for topic in topics.all() if access.sees(Kind.TOPIC, topic.name))
+        return topics
+    return (topic for topic in topics if access.sees(Kind.TOPIC, topic.name))
