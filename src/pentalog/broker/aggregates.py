@@ -63,7 +63,7 @@ class _Index:
         self.saved_to: Offset = 0
         """Appended events before it are saved."""
         self.charged: Counter[str] = Counter()
-        """Bytes that the extents take, by the client that made them."""
+        """Bytes that the extents take, by the client that made them, or the topic."""
         self.waiting: list[Callable[[BrokerError | None], None]] = []
         self.reading = False
 
@@ -108,7 +108,7 @@ class AggregateIndex:
         ):
             index = self._index(Partition(topic, partition))
             index.extents[key] = Extent(*extent)
-            self._charge(index, key, "")
+            self._charge(index, key, _found_in(index.at))
 
     def check(self) -> None:
         self._state.check()
@@ -180,7 +180,7 @@ class AggregateIndex:
         self._memory.check(owner, _ENTRY_BYTES + len(key))
 
     def _charge(self, index: _Index, key: bytes, owner: str) -> None:
-        """Count a new aggregate for the client that made it; empty: only for the total."""
+        """Count a new aggregate for the client, or the topic, that made it."""
         self._memory.add(owner, _ENTRY_BYTES + len(key))
         index.charged[owner] += _ENTRY_BYTES + len(key)
 
@@ -263,8 +263,8 @@ class AggregateIndex:
                 version = _version(record)
                 if offset >= index.next_offset and version and record.key:
                     if record.key not in index.extents:
-                        self._check_room(record.key, "")
-                        self._charge(index, record.key, "")
+                        self._check_room(record.key, _found_in(index.at))
+                        self._charge(index, record.key, _found_in(index.at))
                     index.note(record.key, version, offset)
             position += size
 
@@ -376,6 +376,15 @@ class LocalAggregates(AggregateIndex):
             # The first of those that became durable together saves all of them.
             self._save(index)
         later.fill(appended)
+
+
+def _found_in(at: Partition) -> str:
+    """The owner of aggregates that were found in the log, which does not say who wrote them.
+
+    Each topic has a share: events that a client publishes as batches do not fill the index for
+    the topics of others.
+    """
+    return f"topic {at.topic!r}"
 
 
 def _version(record: Record) -> int:

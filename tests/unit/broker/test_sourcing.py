@@ -256,6 +256,25 @@ def test_aggregates_of_one_client_leave_room_for_others(
     again.close()
 
 
+def test_events_published_as_batches_leave_room_for_other_topics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing in the log says which client made them."""
+    monkeypatch.setattr(aggregates, "INDEX_BYTES_MAX", 1_300)
+    with opened(tmp_path) as world:
+        world.topics.create(TopicSpec(name="others", partitions=1))
+        for key in (b"a", b"b", b"c"):
+            world.log.append(Partition("others", 0), memoryview(event(key, 1)))
+        later = world.aggregates.extent(Partition("others", 0), b"a")
+        world.step()
+        with pytest.raises(Overloaded, match="topic 'others' has 602 of the 650"):
+            later.check()
+        add(world, b"a", 1)
+    again = CursusBroker(tmp_path)
+    assert add(again, b"b", 1)
+    again.close()
+
+
 def test_snapshots(world: CursusBroker) -> None:
     world.aggregates.save_snapshot("events", b"a", Snapshot(1, b"old"))
     world.aggregates.save_snapshot("events", b"a", Snapshot(2, b"new"))
