@@ -320,3 +320,20 @@ def test_pages_are_used_by_keyboard(browser: Browser, cluster: Cluster, topic: s
     assert browser.driver.switch_to.active_element.text == topic
     browser.driver.switch_to.active_element.send_keys(Keys.ENTER)
     browser.until(lambda: browser.driver.current_url.endswith(f"/topics/{topic}"), "its page")
+
+
+def test_a_page_that_was_closed_meanwhile_is_loaded_again(browser: Browser) -> None:
+    """As after a laptop has slept: the console has closed the page of a browser that was gone."""
+    browser.open("/topics")
+    browser.find("new-topic")
+    browser.run(
+        "window.loadedBefore = true;"
+        "window.socket.io.opts.query.client_id = '00000000-0000-0000-0000-000000000000';"
+        "window.socket.disconnect().connect();"
+    )
+    browser.until(lambda: browser.run("return !window.loadedBefore"), "a new page")
+    browser.find("new-topic")
+    browser.look_at_logs()
+    (reason,) = browser.complaints
+    assert "reloading because implicit handshake failed" in reason
+    browser.complaints.clear()

@@ -7,7 +7,10 @@ before it costs anything: a page, a socket of a page, a message on it.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from collections.abc import Awaitable
+from contextlib import suppress
 from ipaddress import ip_address
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
@@ -42,6 +45,10 @@ SECURITY_HEADERS: Final = (
 _SOCKETS: Final = "/_nicegui_ws"
 _ASSETS: Final = "/_nicegui/"
 _EVENT: Final = '42["event"'
+_CLOSED: Final = ""
+"""Counts sockets of pages that are closed."""
+_CLOSED_SOCKETS_MAX: Final = 20
+_RELOAD_S: Final = 10
 _POLICY_VIOLATION: Final = 1008
 _TOO_BIG: Final = 1009
 
@@ -132,7 +139,7 @@ class Doorway:
         query = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=50)
         page = query.get("client_id", [""])[0]
         if page not in Client.instances:
-            await _refuse(scope, receive, send, 403, "This page is closed; load it again.")
+            await self._reload(scope, receive, send)
             return
         session = self._console.pages.get(page)
         if scope["type"] == "http":
@@ -143,9 +150,25 @@ class Doorway:
         if self._sockets[page] >= SOCKETS_PER_PAGE_MAX:
             await _refuse(scope, receive, send, 503, "This page has too many connections.")
             return
+        await self._count(page, self.app(scope, _heard(receive, session), send))
+
+    async def _reload(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let NiceGUI tell a browser whose page is closed to load it again.
+
+        A page without a connection is closed after a while, for example when a laptop sleeps.  Its
+        script reloads it if NiceGUI refuses the handshake, but not if the socket is refused here.
+        """
+        if scope["type"] == "http" or self._sockets[_CLOSED] >= _CLOSED_SOCKETS_MAX:
+            await _refuse(scope, receive, send, 403, "This page is closed; load it again.")
+            return
+        with suppress(TimeoutError):
+            serving = self.app(scope, _heard(receive, None), send)
+            await self._count(_CLOSED, asyncio.wait_for(serving, _RELOAD_S))
+
+    async def _count(self, page: str, serving: Awaitable[None]) -> None:
         self._sockets[page] += 1
         try:
-            await self.app(scope, _heard(receive, session), send)
+            await serving
         finally:
             self._sockets[page] -= 1
             if not self._sockets[page]:

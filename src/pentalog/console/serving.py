@@ -157,7 +157,7 @@ def _application(console: Console, port: int, identity: Certificate | None) -> F
         },
         show_welcome_message=False,
         # A page whose connection was lost for longer is loaded again and forgets what was entered.
-        reconnect_timeout=30.0,
+        reconnect_timeout=60.0,
         binding_refresh_interval=0.5,
     )
     pages_app.on_exception(lambda error: _log.warning("a page failed: %r", error))
