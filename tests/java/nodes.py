@@ -56,5 +56,7 @@ class Node:
 
     def _started(self) -> brokers.Broker:
         if IS_KAFKA:
-            return apache_kafka.start(self._directory, settings=_KAFKA, port=self._port)
+            return apache_kafka.start(
+                self._directory, settings=_KAFKA, port=self._port, is_brief=True
+            )
         return brokers.start_pentalog(self._directory, settings=_PENTALOG, port=self._port)

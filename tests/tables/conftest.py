@@ -105,7 +105,9 @@ def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of an Apache Kafka."""
     try:
         settings = {"transaction.state.log.num.partitions": "3"}
-        started = apache_kafka.start(tmp_path_factory.mktemp("apache"), settings=settings)
+        started = apache_kafka.start(
+            tmp_path_factory.mktemp("apache"), settings=settings, is_brief=True
+        )
     except (apache_kafka.JarsMissing, brokers.BrokerFailed) as why:
         pytest.skip(str(why))
     with brokers.stopping(started):
