@@ -76,7 +76,7 @@ class Search:
         self._may_run.set()
         self._cancelled = False
         self._thread = threading.Thread(target=self._run, name="pentalog-search", daemon=True)
-        self._began = self._ended = 0.0
+        self._began = self._ended = self._rests_since = 0.0
         self._state = "running"
         self._why = ""
         self._scanned = self._total = self._found = self._bytes = self._lost = 0
@@ -99,6 +99,8 @@ class Search:
             self.hits = []
             self._kept_bytes = 0
             self._state = "running"
+            self._began += time.monotonic() - self._rests_since
+            self._rests_since = 0.0
             self._may_run.set()
 
     def wait(self, timeout_s: float | None = None) -> None:
@@ -106,7 +108,7 @@ class Search:
 
     @property
     def progress(self) -> Progress:
-        until = self._ended or time.monotonic()
+        until = self._ended or self._rests_since or time.monotonic()
         return Progress(
             self._state,
             self._scanned,
@@ -176,6 +178,7 @@ class Search:
     def _keep(self, row: Row) -> None:
         if len(self.hits) >= self._hits_max or self._kept_bytes >= HITS_BYTES_MAX:
             self._may_run.clear()
+            self._rests_since = time.monotonic()
             self._state = "resting"
             # Told to go on or cancelled between the two lines: both set the event afterwards.
             if not self._cancelled:

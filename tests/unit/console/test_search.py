@@ -314,6 +314,8 @@ def test_a_rest_can_be_cancelled() -> None:
     origin = Memory(made([Record(b"hit") for _ in range(25)]), count=25)
     search = Search(origin, [AT], Query("hit"), hits_max=10).start()
     _until(lambda: search.progress.state == "resting")
+    first, second = search.progress, search.progress
+    assert first == second  # its clock rests too: nothing changes on a page that shows it
     search.cancel()
     search.wait(30)
     assert search.progress.state == "cancelled"

@@ -43,6 +43,7 @@ class Searching:
             self._state.props('data-test="search-state" aria-live=polite')
             self._table = message_table(self._on_show).props('data-test="hits"')
             self._pages = ui.pagination(1, 1, direction_links=True, on_change=self._draw)
+            self._pages.props("max-pages=9")
         self._timer = ui.timer(_REFRESH_S, self._draw, active=False)
         context.client.on_delete(self._drop)
         every(_CHECK_S, self._check)
@@ -145,7 +146,9 @@ class Searching:
         self._state.set_text(_told(progress, len(hits)))
         self._stop.set_enabled(not progress.over)
         self._more.set_visibility(progress.state == "resting")
-        self._pages.max = max(1, -(-len(hits) // _SHOWN))
+        last = max(1, -(-len(hits) // _SHOWN))
+        if last != self._pages.max:  # each assignment makes the browser draw its page
+            self._pages.max = last
         wanted = hits[(page - 1) * _SHOWN : page * _SHOWN]
         drawn = (page, len(wanted), str(wanted[:1]))
         if drawn != self._drawn:
