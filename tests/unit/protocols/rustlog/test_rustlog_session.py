@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import struct
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,13 +28,11 @@ from rustlog_world import (
 )
 
 from pentalog.broker.port import Committed, TopicSpec
-from pentalog.broker.security import Access, Kind
 from pentalog.kernels import batch_header
 from pentalog.model import batch, compression
 from pentalog.model.batch import DOOR_MASK, DOOR_SHIFT, DOORS
 from pentalog.model.errors import PartitionNotFound, StorageFull
 from pentalog.model.types import Ack, Horizon, Partition, Record
-from pentalog.protocols.rustlog import rights
 
 DEMO = Partition("demo", 0)
 
@@ -234,32 +231,6 @@ def test_a_topic_that_goes_while_it_is_written_to(
     said = peer.say(**record)
     assert (said["code"], said["details"]) == (405, {"partition_count": 0})
     assert peer.say(**record)["code"] == 404
-
-
-@pytest.mark.local_engine("replaces a part of the local engine")
-def test_a_refusal_asks_about_few_of_many_topics(
-    world: RustLogWorld, peer: RustLogConnection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    peer.ask(create("demo", 3))
-    (topic,) = world.disk.topics.all()
-    many = tuple(replace(topic, name=f"t{number}") for number in range(5_000))
-    asked: list[str] = []
-
-    def sees(_: Access, kind: Kind, name: str) -> bool:
-        asked.append(name)
-        return name == "demo"
-
-    monkeypatch.setattr(world.disk.topics, "all", lambda: many)
-    monkeypatch.setattr(Access, "sees", sees)
-    monkeypatch.setattr(rights, "check", lambda *_: None)
-    peer.session._line.context.access.guarded = True
-    said = peer.say(type="Fetch", topic="nope", partition=0, offset=0, max_bytes=100)
-    assert (said["code"], said["details"]) == (404, {"available_topics": []})
-    assert 0 < len(asked) <= 2_000
-    asked.clear()
-    said = peer.say(type="Fetch", topic="demo", partition=9, offset=0, max_bytes=100)
-    assert (said["code"], said["details"]) == (405, {"partition_count": 3})
-    assert asked == ["demo"]
 
 
 @pytest.mark.local_engine("counts what is answered in one turn")
