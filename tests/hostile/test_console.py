@@ -215,6 +215,8 @@ def test_sockets_need_a_page_and_come_from_it(free: Visited) -> None:
     assert upgrade(free.console, "&client_id=none", own) == 403
     assert upgrade(free.console, f"&client_id={page}", "http://evil.example") == 403
     assert upgrade(free.console, f"&client_id={page}", own) == 101
+    closed = f"&client_id={page[:-12]}{'0' * 12}"
+    assert upgrade(free.console, closed, own) == 101  # to be told to load it again, and no more
     polling = "/_nicegui_ws/socket.io/?EIO=4&transport=polling"
     assert ask(free.console, polling).status == 403
     assert ask(free.console, f"{polling}&client_id={page}", origin="http://e.example").status == 403

@@ -8,6 +8,7 @@ before it costs anything: a page, a socket of a page, a message on it.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Awaitable
 from contextlib import suppress
@@ -45,6 +46,7 @@ SECURITY_HEADERS: Final = (
 _SOCKETS: Final = "/_nicegui_ws"
 _ASSETS: Final = "/_nicegui/"
 _EVENT: Final = '42["event"'
+_PAGE: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _CLOSED: Final = ""
 """Counts sockets of pages that are closed."""
 _CLOSED_SOCKETS_MAX: Final = 20
@@ -139,7 +141,7 @@ class Doorway:
         query = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=50)
         page = query.get("client_id", [""])[0]
         if page not in Client.instances:
-            await self._reload(scope, receive, send)
+            await self._reload(page, scope, receive, send)
             return
         session = self._console.pages.get(page)
         if scope["type"] == "http":
@@ -152,13 +154,14 @@ class Doorway:
             return
         await self._count(page, self.app(scope, _heard(receive, session), send))
 
-    async def _reload(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _reload(self, page: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Let NiceGUI tell a browser whose page is closed to load it again.
 
         A page without a connection is closed after a while, for example when a laptop sleeps.  Its
         script reloads it if NiceGUI refuses the handshake, but not if the socket is refused here.
         """
-        if scope["type"] == "http" or self._sockets[_CLOSED] >= _CLOSED_SOCKETS_MAX:
+        full = self._sockets[_CLOSED] >= _CLOSED_SOCKETS_MAX
+        if scope["type"] == "http" or full or not _PAGE.fullmatch(page):
             await _refuse(scope, receive, send, 403, "This page is closed; load it again.")
             return
         with suppress(TimeoutError):

@@ -18,7 +18,7 @@ from typing import Final
 
 import uvicorn
 from fastapi import FastAPI
-from nicegui import Client, ui
+from nicegui import Client, binding, ui
 from nicegui import app as pages_app
 
 from pentalog.clients.kafka import KafkaFailed, parse_servers
@@ -160,6 +160,8 @@ def _application(console: Console, port: int, identity: Certificate | None) -> F
         reconnect_timeout=60.0,
         binding_refresh_interval=0.5,
     )
+    # NiceGUI warns from 10 ms on, which says more about the machine than about a page.
+    binding.MAX_PROPAGATION_TIME = 1.0
     pages_app.on_exception(lambda error: _log.warning("a page failed: %r", error))
     pages_app.on_connect(partial(_check_browser, console))
     return application

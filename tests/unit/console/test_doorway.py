@@ -107,3 +107,36 @@ def test_pages_of_users_stay() -> None:
 )
 def test_names(headers: dict[str, str], status: int) -> None:
     assert World(Place("127.0.0.1:1")).get(**headers) == status
+
+
+def test_browsers_of_closed_pages_are_let_in_for_a_moment_and_a_few_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """NiceGUI tells them to load their page again; one that does not listen is hung up on."""
+    monkeypatch.setattr(doorway, "_RELOAD_S", 0.05)
+    let_in, refused = [], []
+
+    async def keep(*_: Any) -> None:
+        let_in.append(1)
+        await asyncio.Event().wait()
+
+    async def receive() -> Any:
+        return {"type": "websocket.connect"}
+
+    async def send(message: Any) -> None:
+        refused.append(message)
+
+    async def visit(count: int, page: str) -> None:
+        scope = {
+            "type": "websocket", "path": "/_nicegui_ws/socket.io/",
+            "query_string": f"client_id={page}".encode(), "headers": [(b"host", b"log.example")],
+        }  # fmt: skip
+        await asyncio.gather(*(entrance(scope, receive, send) for _ in range(count)))
+
+    entrance = Doorway(keep, Console(Place("127.0.0.1:1")), ("log.example",))
+    asyncio.run(visit(25, "00000000-0000-4000-8000-000000000000"))
+    assert (len(let_in), len(refused)) == (20, 5)
+    asyncio.run(visit(1, "00000000-0000-4000-8000-000000000000"))
+    assert (len(let_in), len(refused)) == (21, 5)
+    asyncio.run(visit(1, "none"))
+    assert (len(let_in), len(refused)) == (21, 6)
