@@ -62,7 +62,7 @@ from pentalog.kernels.pure.blipmq_answers import deliver_blipmq, refuse_blipmq
 from pentalog.kernels.pure.buffers import new_buffer
 from pentalog.kernels.pure.columns import decode_columns
 from pentalog.kernels.pure.crc32c import crc32c
-from pentalog.kernels.pure.cursus import cursus_batches, cursus_cut, read_cursus
+from pentalog.kernels.pure.cursus import cursus_batches, cursus_cut, fnv1a_64, read_cursus
 from pentalog.kernels.pure.cursus_pages import cursus_page
 from pentalog.kernels.pure.documents import parse_documents
 from pentalog.kernels.pure.fluvio import fluvio_end, fluvio_to_log, log_to_fluvio
@@ -151,6 +151,7 @@ __all__ = [
     "fit_batches",
     "fluvio_end",
     "fluvio_to_log",
+    "fnv1a_64",
     "join_batches",
     "keep_newest",
     "locate_offset",
@@ -195,7 +196,7 @@ FUNCTIONS: Final[dict[str, tuple[str, ...]]] = {
         "stamp",
         "stamp_append_time",
     ),
-    "cursus": ("cursus_batches", "cursus_cut", "read_cursus"),
+    "cursus": ("cursus_batches", "cursus_cut", "fnv1a_64", "read_cursus"),
     "cursus_pages": ("cursus_page",),
     "columns": ("decode_columns",),
     "records": (

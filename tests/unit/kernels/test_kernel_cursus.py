@@ -358,3 +358,15 @@ def test_a_page_of_one_door(twin: SimpleNamespace) -> None:
         for door in (-1, 0, 2, 3)
     ]
     assert found == [4, 0, 2, 2]
+
+
+@given(st.binary(max_size=200))
+def test_keys_have_the_same_hash_in_both_twins(key: bytes) -> None:
+    assert compiled.fnv1a_64(key) == pure.fnv1a_64(key)
+
+
+def test_the_hash_of_a_key_is_fnv_1a() -> None:
+    # Of the test vectors that the authors of the hash publish.
+    vectors = {b"": 0xCBF29CE484222325, b"a": 0xAF63DC4C8601EC8C, b"foobar": 0x85944171F73967E8}
+    for key, hashed in vectors.items():
+        assert compiled.fnv1a_64(key) == pure.fnv1a_64(key) == hashed

@@ -520,3 +520,13 @@ def cursus_batches(
     finally:
         PyBuffer_Release(&view)
     return out, facts_of(_make, Facts, &run)
+
+
+def fnv1a_64(bytes data not None):
+    cdef Bytes at = data
+    cdef Py_ssize_t size = len(data)
+    cdef Py_ssize_t place
+    cdef uint64_t value = 0xCBF29CE484222325ULL
+    for place in range(size):
+        value = (value ^ at[place]) * 0x100000001B3ULL
+    return value

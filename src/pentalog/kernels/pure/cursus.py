@@ -282,6 +282,14 @@ def cursus_batches(
     return out, check_batches(out, 0, len(out))
 
 
+def fnv1a_64(data: bytes) -> int:
+    """The hash by which keys are shared out to partitions."""
+    value = 0xCBF29CE484222325
+    for byte in data:
+        value = ((value ^ byte) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
+    return value
+
+
 def _record(message: Message, index: int) -> bytes:
     fields = (
         (b"cursus.producer_id", message.producer),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from pentalog.broker.port import Broker, Topic
 from pentalog.broker.principal_limits import FairKeys
 from pentalog.broker.security import Access
+from pentalog.kernels import fnv1a_64
 from pentalog.metrics import Metrics
 from pentalog.model.errors import TopicNotFound
 from pentalog.model.types import Appended, Offset, Partition
@@ -17,7 +18,6 @@ from pentalog.protocols.cursus import compression
 from pentalog.protocols.cursus.errors import Refused, shown
 from pentalog.protocols.cursus.gaps import Gaps
 from pentalog.protocols.cursus.matching import Matches
-from pentalog.protocols.cursus.messages import fnv1a_64
 from pentalog.protocols.cursus.options import Options, is_name, options_of
 from pentalog.protocols.cursus.workroom import Workroom
 from pentalog.session import Context

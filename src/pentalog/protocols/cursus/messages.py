@@ -211,11 +211,3 @@ def truth(text: str) -> bool | None:
 
 def encoded(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
-
-
-def fnv1a_64(data: bytes) -> int:
-    """The hash by which keys are shared out to partitions."""
-    value = 0xCBF29CE484222325
-    for byte in data:
-        value = ((value ^ byte) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
-    return value

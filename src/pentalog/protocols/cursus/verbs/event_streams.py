@@ -9,7 +9,7 @@ from typing import Final
 
 from pentalog.broker.port import Opened
 from pentalog.broker.sourcing import Conflict, Extent, Snapshot
-from pentalog.kernels import Facts, cursus_page
+from pentalog.kernels import Facts, cursus_page, fnv1a_64
 from pentalog.kernels.cursus_facts import CURSUS_MESSAGES_MAX
 from pentalog.model.settings import LogSettings
 from pentalog.model.types import Ack, Appended, Horizon, Offset
@@ -18,7 +18,7 @@ from pentalog.protocols.cursus.calls import Call
 from pentalog.protocols.cursus.door import Route
 from pentalog.protocols.cursus.errors import Refused, plain, quoted, shown
 from pentalog.protocols.cursus.frames import REPLY_BYTES_MAX, framed
-from pentalog.protocols.cursus.messages import encoded, fnv1a_64, key_of
+from pentalog.protocols.cursus.messages import encoded, key_of
 from pentalog.protocols.cursus.publishing import (
     Sequencing,
     admission_of,
