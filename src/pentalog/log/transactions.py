@@ -17,6 +17,8 @@ from pentalog.model.types import Aborted
 
 _ENTRY: Final = struct.Struct(">hqqqq")
 ENTRY_BYTES: Final = _ENTRY.size
+_BLOCK: Final = 512
+"""Entries whose smallest first offset is known, so that a reader need not look at each."""
 
 
 class AbortedTransaction(NamedTuple):
@@ -32,6 +34,8 @@ class AbortedTransactions:
     def __init__(self) -> None:
         self._entries: list[AbortedTransaction] = []
         self._last_offsets: list[int] = []
+        self._block_firsts: list[int] = []
+        """Smallest first offset of every `_BLOCK` entries; of some of the first ones only."""
 
     def __iter__(self) -> Iterator[AbortedTransaction]:
         return iter(self._entries)
@@ -45,6 +49,7 @@ class AbortedTransactions:
             return  # met again while recovering
         self._entries.insert(place, entry)
         self._last_offsets.insert(place, entry.last_offset)
+        del self._block_firsts[place // _BLOCK :]
 
     def number_from(self, base: int) -> int:
         """How many have their marker at or behind `base`."""
@@ -53,18 +58,39 @@ class AbortedTransactions:
     def between(self, offset: int, limit: int) -> list[Aborted]:
         """Those with records in `offset..limit`, by first offset."""
         found: list[Aborted] = []
-        for number in range(bisect_left(self._last_offsets, offset), len(self._entries)):
+        number = bisect_left(self._last_offsets, offset)
+        while number < len(self._entries):
+            # Under a transaction that is open for long, those behind it have no stable offset that
+            # would end the search.
+            if number % _BLOCK == 0 and self._block_first(number // _BLOCK) >= limit:
+                number += _BLOCK
+                continue
             entry = self._entries[number]
             if entry.first_offset < limit:
                 found.append(Aborted(entry.producer_id, entry.first_offset))
             if limit <= entry.stable_offset <= entry.last_offset + 1:
                 break  # whatever began before the limit had ended by this marker
+            number += 1
         return sorted(found, key=lambda aborted: aborted.first_offset)
 
+    def _block_first(self, block: int) -> int:
+        """Smallest first offset of a block; of the last one, which still grows, none is kept."""
+        firsts = self._block_firsts
+        if block >= len(self._entries) // _BLOCK:
+            return -1
+        while len(firsts) <= block:
+            start = len(firsts) * _BLOCK
+            firsts.append(
+                min(entry.first_offset for entry in self._entries[start : start + _BLOCK])
+            )
+        return firsts[block]
+
     def forget(self, before: int) -> None:
-        gone = bisect_left(self._last_offsets, before)
-        del self._entries[:gone]
-        del self._last_offsets[:gone]
+        """Give up those whose marker lies before the log, but for less than a block of them."""
+        blocks = bisect_left(self._last_offsets, before) // _BLOCK
+        del self._entries[: blocks * _BLOCK]
+        del self._last_offsets[: blocks * _BLOCK]
+        del self._block_firsts[:blocks]
 
     def from_offset(self, base: int, limit: int) -> list[AbortedTransaction]:
         """Those whose marker lies in `base..limit`."""

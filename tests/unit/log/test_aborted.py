@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.support.logs import AT, LogBench
 
+from pentalog.log import transactions
 from pentalog.log.transactions import AbortedTransaction, AbortedTransactions
 from pentalog.model import batch
 from pentalog.model.types import Aborted
@@ -38,12 +39,19 @@ def noted(entries: list[AbortedTransaction]) -> AbortedTransactions:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_reader_gets_every_transaction_that_overlaps(seed: int) -> None:
+def test_a_reader_gets_every_transaction_that_overlaps(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "_BLOCK", 8)
     chance = random.Random(seed)
     entries = history(chance, 300, producers=1 + seed % 6)
     aborted = noted(entries)
-    for _ in range(200):
-        offset = chance.randrange(300)
+    start = 0
+    for number in range(200):
+        if number % 50 == 49:
+            start = chance.randrange(start, 300)
+            aborted.forget(start)
+        offset = chance.randrange(start, 300)
         limit = chance.randrange(offset, 301)
         expected = [
             Aborted(entry.producer_id, entry.first_offset)
@@ -65,7 +73,18 @@ def test_a_read_does_not_look_at_all_that_was_aborted_later() -> None:
     aborted = noted(history(random.Random(1), 20_000, producers=3))
     counting = aborted._entries = Counting(aborted._entries)
     assert aborted.between(0, 100)
-    assert counting.looks < 200 < len(aborted)
+    assert counting.looks < 1_000 < len(aborted)
+
+
+def test_a_long_open_transaction_does_not_make_every_read_look_at_all_aborted_ones() -> None:
+    """One client that held a transaction open made all readers pay for each that was aborted."""
+    aborted = noted([AbortedTransaction(2, 10 * n, 10 * n + 9, 1) for n in range(1, 20_001)])
+    aborted.between(0, 1)  # what is learnt once
+    counting = aborted._entries = Counting(aborted._entries)
+    assert aborted.between(5_000, 5_100) == [Aborted(2, 10 * n) for n in range(500, 510)]
+    assert counting.looks < 2_000 < len(aborted)
+    aborted.add(AbortedTransaction(1, 1, 200_019, 200_020))  # the long one is aborted in the end
+    assert aborted.between(5_000, 5_010) == [Aborted(1, 1), Aborted(2, 5_000)]
 
 
 @pytest.mark.parametrize("ending", ["stop", "kill"])
