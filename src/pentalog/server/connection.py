@@ -443,7 +443,8 @@ class Connection(asyncio.BufferedProtocol):
             self._pause(Pause.FULL)
             outbox.await_room()
         elif outbox.interrupted and len(buffer):
-            self._await_turn(door.costly_turns)
+            # One that asks for little may have come at the very end of a turn.
+            self._await_turn(door.costly_turns if self._cost_s > _COSTLY_S else turns)
             return
         if not len(buffer):
             if buffer.size > KEPT_BYTES:

@@ -136,6 +136,47 @@ def test_a_small_question_does_not_wait_behind_costly_ones(serve: Run) -> None:
     serve(test, endpoint={"costly": lambda data: data[5:6] == b"h"})
 
 
+def test_a_small_question_at_the_end_of_a_turn_does_not_wait_behind_costly_ones(
+    serve: Run,
+) -> None:
+    """It had to stop before it began, and came last of all that its address had asked for."""
+
+    async def test(bench: Bench) -> None:
+        async with peers(bench, MANY) as connected:
+            first, *others = connected
+            await greet(bench, connected)
+            order: list[int] = []
+            bench.sessions[0].receive = _too_late_once(  # type: ignore[method-assign]
+                bench.sessions[0]
+            )
+            for number, session in enumerate(bench.sessions):
+                session.receive = _noted(session, order, number)  # type: ignore[method-assign]
+            for peer in others:
+                peer.send(frame(b"Ehello"))
+            first.send(frame(b"Equick"))
+            await until(lambda: bench.served == 2 * MANY)
+            assert order.count(0) == 2
+            assert len(order) - order[::-1].index(0) < MANY // 2
+
+    serve(test, endpoint={"costly": lambda data: data[5:6] == b"h"})
+
+
+def _too_late_once(session: EchoSession) -> Callable[[memoryview], int]:
+    """Finds, the first time, that its turn is over."""
+    receive, calls = session.receive, 0
+
+    def run(data: memoryview) -> int:
+        nonlocal calls
+        calls += 1
+        if calls > 1:
+            return receive(data)
+        while not session.replies.full:
+            pass
+        return 0
+
+    return run
+
+
 def _noted(session: EchoSession, order: list[int], number: int) -> Callable[[memoryview], int]:
     receive = session.receive
 
