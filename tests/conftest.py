@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,17 @@ _LONGEST = (
 _COMPUTING = ("fuzz/kernels/", "cli/test_demo.py", "crash/", "hostile/", "console/", "history/")
 _WAITING = ("java/", "cluster/", "conformance/", "security/", "server/", "cli/")
 """For timers of clients and brokers, most of their time."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Keep the garbage collector from walking over thousands of tests, now and while they run."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

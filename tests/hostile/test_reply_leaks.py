@@ -113,7 +113,9 @@ def act(connect: Connect, seed: random.Random) -> None:
 
 
 @pytest.mark.parametrize("number", range(3))
-def test_memory_of_clients_that_have_gone_is_free(tmp_path: Path, number: int) -> None:
+def test_memory_of_clients_that_have_gone_is_free(
+    tmp_path: Path, number: int, caplog: pytest.LogCaptureFixture
+) -> None:
     before = memories()
     with pentalog.Broker(tmp_path / "data", reply_bytes_max=REPLY_BYTES) as broker:
         (memory,) = (found for found in memories() if found not in before)
@@ -146,5 +148,6 @@ def test_memory_of_clients_that_have_gone_is_free(tmp_path: Path, number: int) -
         finally:
             over.set()
             watching.join()
-        assert max(used) > REPLY_BYTES // 2, "the clients did not use up what their address may"
+        # How much they used at once is seen only by chance, but not that some had to wait.
+        assert f"of reply_bytes_max={REPLY_BYTES} no more is left for 127.0.0.1" in caplog.text
         assert max(used) <= REPLY_BYTES
