@@ -164,6 +164,7 @@ class Connection:
         self.broker = broker
         self.ended = False
         self.held = False
+        self._muted = False
         self.full_bytes = full_bytes
         self._line: list[_Place | bytes] = []
         self._taken = bytearray()
@@ -201,7 +202,14 @@ class Connection:
     def hang_up(self) -> None:
         self.ended = True
 
-    def mute(self, delay_ms: int) -> None: ...
+    def mute(self, delay_ms: int) -> None:
+        self._muted = True
+
+    def unmute(self) -> None:
+        """Have a session that asked for a pause look again at what it left, as a server does."""
+        if self._muted:
+            self._muted = False
+            self.feed(b"")
 
     def hold(self) -> Callable[[], None]:
         assert not self.held, "held already"

@@ -119,6 +119,8 @@ class Fuzz(Twins[BlipBroker]):
         delay_ms = dice.choice((0, 0, 10, 250, 1000))
         for broker in self.pair:
             broker.runtime.advance(delay_ms)
+        for connection in self._connections:
+            connection.unmute()
         where = self.where
         answers = [connection.take() for connection in self._connections]
         assert answers[0] == answers[1], where
