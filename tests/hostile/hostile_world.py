@@ -3,11 +3,14 @@
 Costs are compared with a *ruler*, what the same broker spends on a fixed number of small requests
 in the same run, so that no assertion depends on the speed of the machine.  Of a probe's wait only
 that part counts in which the broker computed: on a busy machine both of them wait for a processor.
+The wait ends when the answer arrives at the probe's socket, by the clock of the kernel: the probe
+itself may be scheduled much later, while the broker computes for other clients.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import struct
 import sys
@@ -23,9 +26,14 @@ from tests.server.broker_process import BrokerProcess, answer, connect, request
 API_VERSIONS: Final = request(18, 0, 1, b"")
 RULER_REQUESTS: Final = 2_000
 _PROBE_INTERVAL_S: Final = 0.002
-_WAIT_RULERS: Final = 0.5
+_NOISE: Final = 1 if os.environ.get("PENTALOG_TORTURE") else 3
+"""Beside other tests, the same work takes more CPU time, because they share caches and cores.  A
+loop that an attack stopped kept the probe waiting for 0.1 to 16 s."""
 _CPU_CLOCK: Final = 2
 """CPUCLOCK_SCHED: the CPU time of a process, in nanoseconds."""
+_SO_TIMESTAMPNS: Final = 35
+"""Have the kernel report when it received what `recvmsg` returns; `socket` has no name for it."""
+_TIMESPEC: Final = struct.Struct("@qq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +54,11 @@ class Cost:
         """Fail if the attack cost more CPU, memory or waiting than it may."""
         assert self.cpu_s <= rulers * self.ruler_s, f"{self}: more than {rulers} rulers of CPU"
         assert self.memory_bytes <= memory_mib << 20, f"{self}: more than {memory_mib} MiB"
-        patience_s = _WAIT_RULERS * self.ruler_s + 10 * self.idle_wait_s
+        self.assert_wait()
+
+    def assert_wait(self, rulers: float = 0.5) -> None:
+        """Fail if the probe waited longer than it may, which is stricter with `make torture`."""
+        patience_s = _NOISE * rulers * self.ruler_s + 10 * self.idle_wait_s
         assert self.wait_s <= patience_s, f"{self}: the probe waited more than {patience_s:.3f} s"
 
 
@@ -60,11 +72,14 @@ class HostileWorld:
         self._idle_wait_s = 0.0
 
     def __enter__(self) -> HostileWorld:
-        self.broker.__enter__()
-        self._ruler_s = self._measure_ruler()
-        with self._probing() as waits:
-            _exchange(self.port("kafka"), 200)
-        self._idle_wait_s = max(waits)
+        with contextlib.ExitStack() as stack:
+            self.broker.__enter__()
+            stack.callback(self.broker.kill)
+            self._ruler_s = self._measure_ruler()
+            with self._probing() as waits:
+                _exchange(self.port("kafka"), 200)
+            self._idle_wait_s = max(waits)
+            stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -134,15 +149,16 @@ class HostileWorld:
         waits: list[float] = []
         over = threading.Event()
         client = self.connect()
+        client.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
         # A client that the broker knows: connections are accepted one by one.
         ask(client, API_VERSIONS)
 
         def probe() -> None:
             while not over.is_set():
-                start_s = self.cpu_s()
+                asked_s, start_s = time.time(), self.cpu_s()
                 client.sendall(API_VERSIONS)
-                answer(client)
-                waits.append(self.cpu_s() - start_s)
+                arrived_s = _arrival(client)
+                waits.append(min(self.cpu_s() - start_s, arrived_s - asked_s))
                 over.wait(_PROBE_INTERVAL_S)
 
         thread = threading.Thread(target=probe, daemon=True)
@@ -190,6 +206,19 @@ def ask(client: socket.socket, frame: bytes) -> bytes:
     """Send one Kafka request and return the body of its answer."""
     client.sendall(frame)
     return answer(client)[1]
+
+
+def _arrival(client: socket.socket) -> float:
+    """Receive one answer and return the time at which the kernel received the end of it."""
+    got, arrived_s = b"", 0.0
+    while len(got) < 4 or len(got) < 4 + struct.unpack_from(">i", got)[0]:
+        piece, notes, _, _ = client.recvmsg(1 << 16, socket.CMSG_SPACE(_TIMESPEC.size))
+        assert piece, "the broker closed the connection of the probe"
+        got += piece
+        # The kernel begins to note times a moment after the first socket asks for them.
+        seconds, nanoseconds = _TIMESPEC.unpack(notes[0][2]) if notes else (time.time(), 0)
+        arrived_s = seconds + nanoseconds / 1e9
+    return arrived_s
 
 
 def _exchange(port: int, count: int) -> None:

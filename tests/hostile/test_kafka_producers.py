@@ -97,7 +97,7 @@ def test_pipelined_batches_that_must_be_told_apart(world: HostileWorld, kind: st
     print(cost)
     cost.assert_bounded(rulers=10, memory_mib=32)
     # A turn ends after a few milliseconds, not when everything that was read is served.
-    assert cost.wait_s <= 0.15 * cost.ruler_s + 10 * cost.idle_wait_s
+    cost.assert_wait(0.15)
 
 
 def test_a_sequence_below_zero_is_refused(world: HostileWorld) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from pentalog.clients.kafka import Cluster, TransactionalProducer
+from pentalog.clients.kafka import LATEST, Cluster, TransactionalProducer
 from pentalog.log.checkpoints import CLEANED_OFFSETS, read_offsets, spell
 from pentalog.log.files import RealFiles
 from pentalog.log.reader import DirectoryReader
@@ -58,13 +58,21 @@ def fill(
 
 
 def transact(cluster: Cluster, at: Partition, name: str, *values: bytes, commit: bool) -> None:
+    """Complete one transaction, and wait for its marker: Apache Kafka answers before it is written.
+
+    No other transaction may be open in the partition.
+    """
     producer = TransactionalProducer(cluster, name)
     wanted = [Record(value) for value in values]
-    producer.produce(at, batch.build(wanted, timestamp_ms=now_ms()))
+    first = producer.produce(at, batch.build(wanted, timestamp_ms=now_ms()))
     if commit:
         producer.commit()
     else:
         producer.abort()
+    marker, deadline = first + len(values), time.monotonic() + _ENOUGH_S
+    while (stable := cluster.offsets({at: LATEST})[at]) <= marker:
+        assert time.monotonic() < deadline, f"{at} is stable to {stable}, not beyond {marker}"
+        time.sleep(0.01)
 
 
 def published(data: Path, ends: dict[Partition, int]) -> None:
