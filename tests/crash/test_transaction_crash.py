@@ -10,18 +10,23 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple, cast
 
 import pytest
 from tests.support.faults import FaultyFiles
 from tests.support.transactions import T0, T1, U0, Killed, RememberingFiles, TransactionBench
 
 from pentalog.broker.endings import RETRY_MS
+from pentalog.broker.port import Committed
 from pentalog.kernels import batch_header
 from pentalog.log.files import Handle
 from pentalog.model.batch import CONTROL, build_marker
 from pentalog.model.errors import BrokerError, TransactionBusy
+from pentalog.model.later import Later
 from pentalog.model.types import Identity, Partition
+from pentalog.runtime import Slices
 
 STEPS_MAX = 200
 PARTS: dict[str, tuple[tuple[Partition, ...], bool]] = {
@@ -131,6 +136,96 @@ def test_a_death_while_ending(tmp_path: Path, kind: str, commit: bool, power: bo
     ended = "seen" if commit else "hidden"
     # The only marker of a lone partition is written at once, and a killed process leaves it.
     assert outcomes == ({ended} if kind == "one" and not power else {"open", ended})
+
+
+GROUP_PLACES = (U0, T0, T1, Partition("t", 2))
+
+
+def stage_many(bench: TransactionBench) -> Identity:
+    who = bench.identify("x", timeout_ms=60_000)
+    offsets = {at: Committed(2) for at in GROUP_PLACES}
+    staged = bench.transactions.stage("x", who, "g", offsets, enlists=True)
+    bench.runtime.step()
+    assert staged.value is None
+    return who
+
+
+def offsets_of(bench: TransactionBench) -> list[int | None]:
+    return [bench.offset_of("g", at) for at in GROUP_PLACES]
+
+
+@pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
+def test_a_death_while_offsets_end_over_many_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commit: bool
+) -> None:
+    """What was confirmed is there before the next life serves its first client."""
+    monkeypatch.setattr("pentalog.broker.offsets.Slices", partial(Slices, cut=lambda: True))
+    answered: list[bool] = []
+
+    def live(bench: TransactionBench) -> None:
+        who = stage_many(bench)
+        answered.append(False)
+        ended = bench.transactions.end("x", who, commit=commit, bump=True)
+        ended.then(lambda _: answered.__setitem__(-1, True))
+
+    outcomes = set()
+    for directory in deaths(tmp_path, live, power=False):
+        bench = TransactionBench(directory)
+        at_once = offsets_of(bench)
+        bench.runtime.step()
+        found = offsets_of(bench)
+        assert found == at_once
+        assert len(set(found)) == 1, f"torn: {found}"
+        if answered[-1]:
+            assert found == [2 if commit else None] * len(GROUP_PLACES)
+        outcomes.update(found)
+        bench.die()
+    assert answered[-1]
+    assert outcomes == ({None, 2} if commit else {None})
+
+
+class TurnsThatStop(NamedTuple):
+    """A runtime that has no later turns."""
+
+    monotonic: Callable[[], float]
+
+    def soon(self, run: Callable[[], None]) -> None: ...
+
+
+@pytest.mark.parametrize("what", ["group", "offset", "topic"])
+def test_what_is_forgotten_while_a_transaction_ends_stays_forgotten(
+    tmp_path: Path, what: str
+) -> None:
+    """The process dies before the transaction's other offsets have become real."""
+    forgotten: list[Later[None]] = []
+
+    def forget(bench: TransactionBench) -> None:
+        assert offsets_of(bench) == [2] + [None] * (len(GROUP_PLACES) - 1)
+        if what == "topic":
+            bench.offsets.forget_topic("u")
+        else:
+            bench.offsets.forget("g", None if what == "group" else GROUP_PLACES[:1])
+        forgotten.append(bench.state.settle())
+
+    def live(bench: TransactionBench) -> None:
+        forgotten.clear()
+
+        def cut() -> bool:
+            bench.runtime.soon(partial(forget, bench))
+            return True
+
+        stopping = TurnsThatStop(bench.runtime.monotonic)
+        bench.offsets._slices = Slices(cast("Any", stopping), cut=cut)
+        bench.transactions.end("x", stage_many(bench), commit=True, bump=True)
+
+    for directory in deaths(tmp_path, live, power=False):
+        bench = TransactionBench(directory)
+        bench.runtime.step()
+        if forgotten and forgotten[0].ready:
+            left = None if what == "group" else 2
+            assert offsets_of(bench) == [None] + [left] * (len(GROUP_PLACES) - 1)
+        bench.die()
+    assert forgotten[0].ready
 
 
 @pytest.mark.parametrize("kind", ["many", "many with offsets"])

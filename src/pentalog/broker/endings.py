@@ -93,11 +93,15 @@ class Endings:
         self._state.settle().then(partial(self._decided, entry, alone))
 
     def redo(self, entry: Transaction) -> None:
-        """Complete an end that a former life of the broker decided."""
+        """Complete an end that a former life of the broker decided.
+
+        Its offsets become real before the first client asks for them: an earlier life may have
+        answered that they are.
+        """
         for at, extent in entry.extents.items():
             if self._is_open(at, entry.producer_id, extent):
                 entry.unmarked.add(at)
-        self._mark(entry)
+        self._mark(entry, at_once=True)
 
     def _is_open(self, at: Partition, producer_id: int, extent: Extent) -> bool:
         try:
@@ -129,8 +133,11 @@ class Endings:
         if not self._closed:
             self._state.settle().then(partial(self._decided, entry, alone))
 
-    def _mark(self, entry: Transaction) -> None:
-        """Write the markers that are missing, all in one turn so that they share a sync."""
+    def _mark(self, entry: Transaction, *, at_once: bool = False) -> None:
+        """Write the markers that are missing, all in one turn so that they share a sync.
+
+        With `at_once` the offsets become real in this turn as well.
+        """
         if self._closed:
             return
         self._stuck.pop(entry.name, None)
@@ -140,7 +147,9 @@ class Endings:
             marker = self.write_marker(at, entry.identity, commit=entry.commits)
             marker.then(partial(self._marked, entry, at))
         if finishes:
-            finished = self._offsets.finish(entry.producer_id, commit=entry.commits)
+            finished = self._offsets.finish(
+                entry.producer_id, commit=entry.commits, at_once=at_once
+            )
             finished.then(partial(self._finished, entry))
         else:
             self._complete_if_marked(entry)

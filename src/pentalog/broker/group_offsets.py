@@ -90,10 +90,11 @@ class Offsets(Protocol):
     def unstable(self, group: str, at: Partition) -> bool:
         """Does an open transaction hold an offset of this partition?"""
 
-    def finish(self, producer_id: int, *, commit: bool) -> Later[None]:
+    def finish(self, producer_id: int, *, commit: bool, at_once: bool = False) -> Later[None]:
         """The transaction has ended: its offsets become real, or are dropped.
 
         Ready when that is so; many of them take more than a turn.  Doing it twice is doing it once.
+        `at_once`: in this turn.  For a start, when no client waits.
         """
 
     def publish(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final, TypeAlias
 
@@ -24,6 +24,7 @@ _UPSERT_STAGED: Final = (
 _VALUES: Final = "next_offset, leader_epoch, metadata, committed_ms, expire_ms, sequence"
 _DELETE: Final = "DELETE FROM offsets WHERE grp = ? AND topic = ? AND partition = ?"
 _DELETE_STAGED: Final = "DELETE FROM staged_offsets WHERE grp = ? AND topic = ? AND partition = ?"
+_DELETE_FINISHED: Final = f"{_DELETE_STAGED} AND producer_id = ?"
 
 _ByTopic: TypeAlias = dict[str, dict[int, Committed]]
 
@@ -228,9 +229,9 @@ class LocalOffsets:
     def _remove_topic(self, topic: str, newest: int) -> Iterator[None]:
         """Remove offsets of a topic up to a sequence: later ones belong to the next topic."""
         for group in tuple(self._committed):
-            indexes = self._committed.get(group, {}).get(topic, {})
-            for index in tuple(indexes):
-                committed = indexes.get(index)
+            for index in tuple(self._committed.get(group, {}).get(topic, ())):
+                # Looked up again: the group may have been deleted since, and have committed again.
+                committed = self._committed.get(group, {}).get(topic, _NONE).get(index)
                 if committed is not None and committed.sequence <= newest and not self._closed:
                     self._discard(group, Partition(topic, index))
                     if self.topic is not None:
@@ -300,7 +301,10 @@ class LocalOffsets:
         staging = self._staging.get(group)
         return staging is not None and at in staging
 
-    def finish(self, producer_id: int, *, commit: bool) -> Later[None]:
+    def finish(self, producer_id: int, *, commit: bool, at_once: bool = False) -> Later[None]:
+        if at_once:
+            deque(self._finish(producer_id, commit=commit), maxlen=0)
+            return Later.now(None)
         later: Later[None] = Later()
 
         def done(error: Exception | None) -> None:
@@ -321,6 +325,9 @@ class LocalOffsets:
                 if committed is None:
                     continue  # forgotten meanwhile
                 self._unstage(producer_id, group, at)
+                if commit:
+                    # In the same turn: one that is forgotten later must not return by a crash.
+                    self._state.write(_DELETE_FINISHED, group, *at, producer_id)
                 # As in Kafka, what was committed or staged last wins, whichever ends last.
                 now = self._committed.get(group, {}).get(at.topic, _NONE).get(at.index)
                 newest = now is None or committed.sequence > now.sequence
@@ -331,6 +338,8 @@ class LocalOffsets:
                     if self.topic is not None:
                         self.topic.note(group, at, committed)
                 yield
+                if self._closed:
+                    return  # the next start does the rest
         self._state.write("DELETE FROM staged_offsets WHERE producer_id = ?", producer_id)
 
     def _numbered(self, given: Committed, now_ms: int) -> Committed:

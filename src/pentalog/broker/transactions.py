@@ -159,7 +159,7 @@ class LocalTransactions:
         for producer_id in list(self._offsets.staged()):
             entry = self._by_producer.get(producer_id)
             if entry is None or entry.phase in PREPARED:
-                self._offsets.finish(producer_id, commit=False)
+                self._offsets.finish(producer_id, commit=False, at_once=True)
             else:
                 self._begin(entry)
         for name, text in self._state.rows("SELECT name, participants FROM enlisted"):

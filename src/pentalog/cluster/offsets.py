@@ -279,7 +279,7 @@ class ClusterOffsets:
     def unstable(self, group: str, at: Partition) -> bool:
         return False
 
-    def finish(self, producer_id: int, *, commit: bool) -> Later[None]:
+    def finish(self, producer_id: int, *, commit: bool, at_once: bool = False) -> Later[None]:
         raise UnsupportedVersion(_NOT_OFFERED)
 
     def publish(self) -> None:

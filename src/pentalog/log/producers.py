@@ -207,7 +207,8 @@ class Producers:
         It looks at a few more than that, so that thousands of open transactions cost little.
         """
         dropped = 0
-        # The newest is about to write.
+        # The newest is about to write: it is not looked at, and stays last for the next call.
+        newest = next(reversed(self._by_id))
         for _ in range(min(count + _DROPPED_AT_ONCE, len(self._by_id) - 1)):
             producer_id = next(iter(self._by_id))
             if self._by_id[producer_id].transaction_start >= 0:
@@ -217,6 +218,7 @@ class Producers:
             dropped += 1
             if dropped == count:
                 break
+        self._by_id.move_to_end(newest)
         self._release(dropped)
 
     def clear(self) -> None:

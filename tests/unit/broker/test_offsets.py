@@ -32,6 +32,7 @@ from pentalog.model.errors import (
 )
 from pentalog.model.settings import LogSettings
 from pentalog.model.types import Partition
+from pentalog.runtime import Slices
 
 T0, T1, U0 = Partition("t", 0), Partition("t", 1), Partition("u", 0)
 NOBODY = Fence()
@@ -393,6 +394,41 @@ def test_a_deleted_topic_takes_its_offsets_along(world: GroupWorld) -> None:
     for life in (world, world.again()):
         assert offsets_of(life) == {U0: 9}
         assert {view.name for view in life.groups.all()} == {"g"}
+
+
+def end_turns_early(world: GroupWorld) -> LocalOffsets:
+    """Let each turn do one step of what is done in slices."""
+    offsets = world.groups.offsets
+    offsets._slices = Slices(world.runtime, cut=lambda: True)
+    return offsets
+
+
+def test_a_group_commits_again_while_offsets_of_a_deleted_topic_are_removed(
+    world: GroupWorld,
+) -> None:
+    for at in (T0, T1):
+        commit(world, at, 3)
+    offsets = end_turns_early(world)
+    world.groups.topic_deleted(topic("t"))
+    offsets.forget("g")
+    offsets.commit("g", {T0: Committed(8), T1: Committed(9)})
+    world.runtime.run()
+    assert offsets_of(world) == offsets_of(world.again()) == {T0: 8, T1: 9}
+
+
+def test_a_stop_while_staged_offsets_become_real(world: GroupWorld) -> None:
+    offsets = end_turns_early(world)
+    offsets.stage(77, "g", {T0: Committed(5), T1: Committed(6), U0: Committed(7)})
+    world.runtime.run()
+    offsets.finish(77, commit=True)
+    assert offsets_of(world) == {T0: 5}
+    world.groups.close()
+    world.state.close()
+    world.runtime.run()
+    world = world.again()
+    assert offsets_of(world) == {T0: 5}
+    world.groups.offsets.finish(77, commit=True)
+    assert offsets_of(world) == {T0: 5, T1: 6, U0: 7}
 
 
 def topic(name: str) -> Topic:

@@ -46,3 +46,21 @@ def test_an_epoch_that_has_written_is_not_given_again(tmp_path: Path) -> None:
     with pytest.raises(ProducerFenced):
         again.write(newer, T0, 1, b"late")
     again.stop()
+
+
+def test_a_producer_with_an_open_transaction_is_not_forgotten(tmp_path: Path) -> None:
+    """More have one open than may be remembered: only what is not needed is forgotten."""
+    bench = TransactionBench(tmp_path, producers_max=20)
+    writers = {
+        f"x{number}": bench.identify(f"x{number}", timeout_ms=60_000) for number in range(30)
+    }
+    for name, who in writers.items():
+        bench.write(who, T0, 0, name.encode())
+    assert len(bench.store.get(T0).producers) == len(writers)
+    for number, (name, who) in enumerate(writers.items()):
+        bench.end(name, who, commit=number % 2 == 0)
+    assert bench.committed(T0) == [b"x%d" % number for number in range(0, 30, 2)]
+    bench.stop()
+    again = TransactionBench(tmp_path, producers_max=20)
+    assert again.committed(T0) == [b"x%d" % number for number in range(0, 30, 2)]
+    again.stop()
