@@ -158,6 +158,24 @@ class Call:
 
         self.session.context.runtime.soon(resume)
 
+    def step_later(self, run: Callable[[], None]) -> None:
+        """Continue in a later turn, which long requests of other addresses alternate with.
+
+        Memory for the answer is reserved.
+        """
+        self.keep_place()
+        context = self.session.context
+
+        def step() -> Iterator[None]:
+            if not self.session.ended:
+                self.attempt(run)
+            yield
+
+        def run_step() -> None:
+            context.slices.run(step(), raise_error, unconditional=True)
+
+        context.runtime.soon(run_step)
+
     def keep_place(self) -> None:
         """What follows may take several turns."""
         if self._place is None:
@@ -185,3 +203,8 @@ class Call:
             run(later.value)
         except REFUSALS as refusal:
             self.refuse(refusal)
+
+
+def raise_error(error: Exception | None) -> None:
+    if error is not None:
+        raise error
