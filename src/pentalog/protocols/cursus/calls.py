@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from pentalog.broker.port import Broker
@@ -159,22 +160,22 @@ class Call:
         self.session.context.runtime.soon(resume)
 
     def step_later(self, run: Callable[[], None]) -> None:
-        """Continue in a later turn, which long requests of other addresses alternate with.
+        """Do what `in_slices` does, but never in this turn."""
+        self.keep_place()
+        self.session.context.runtime.soon(partial(self.in_slices, run))
 
-        Memory for the answer is reserved.
+    def in_slices(self, run: Callable[[], None]) -> None:
+        """Continue when it is the turn of this address: thousands may have waited for the same.
+
+        What `run` reads has its memory reserved, now or by `run`.
         """
         self.keep_place()
-        context = self.session.context
 
         def step() -> Iterator[None]:
-            if not self.session.ended:
-                self.attempt(run)
+            self.attempt(run)
             yield
 
-        def run_step() -> None:
-            context.slices.run(step(), raise_error, unconditional=True)
-
-        context.runtime.soon(run_step)
+        self.session.context.slices.run(step(), raise_error, unconditional=True)
 
     def keep_place(self) -> None:
         """What follows may take several turns."""

@@ -49,7 +49,7 @@ def _give(call: Call, wait_ms: int, reading: Reading) -> None:
     def waited(found: bool) -> None:
         waits.discard(waiting)
         if found:
-            _give(call, 0, reading)
+            call.in_slices(partial(_give, call, 0, reading))
         else:
             call.send(records.empty(reading.head))
 
