@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pentalog.model.errors import SmartModuleInvalid
 
@@ -57,12 +57,18 @@ def unpacked(wasm: bytes) -> bytes:
     return wasm
 
 
-def check_sizes(wasm: bytes) -> bool:
-    """Refuse what is not a binary module or would take long to compile.
+class Sizes(NamedTuple):
+    """What tells how long a module may take to be compiled."""
 
-    Returns whether it is so small that it cannot take long.
-    """
-    types_bytes = variables = 0
+    code_bytes: int
+    small: bool
+    """However it is made, it cannot take long."""
+
+
+def check_sizes(wasm: bytes) -> Sizes:
+    """Refuse what is not a binary module or would take long to compile."""
+    types_bytes = variables = code_bytes = 0
+    has_code = False
     if wasm[: len(_WASM_MAGIC)] != _WASM_MAGIC:
         raise SmartModuleInvalid(
             f"not a WebAssembly module: it begins with {wasm[:8]!r}; accepted are binary modules, "
@@ -81,9 +87,12 @@ def check_sizes(wasm: bytes) -> bool:
         if kind == _TYPES:
             types_bytes += size
         if kind == _CODE:
-            variables += _check_code(wasm, start, position)
+            if has_code:
+                raise SmartModuleInvalid("not a WebAssembly module: it has two sections of code")
+            has_code, code_bytes = True, size
+            variables = _check_code(wasm, start, position)
     small = len(wasm) <= HERE_BYTES_MAX and types_bytes <= HERE_TYPES_BYTES_MAX
-    return small and variables <= HERE_LOCALS_MAX
+    return Sizes(code_bytes, small and variables <= HERE_LOCALS_MAX)
 
 
 def _check_code(wasm: bytes, start: int, end: int) -> int:
@@ -99,12 +108,6 @@ def _check_code(wasm: bytes, start: int, end: int) -> int:
     variables = 0
     for _ in range(count):
         size, position = _number(wasm, position)
-        variables += _locals(wasm, position)
-        if variables > LOCALS_MAX:
-            raise SmartModuleInvalid(
-                f"the functions of the module have more than {LOCALS_MAX} local variables"
-            )
-        position += size
         squares += size * size
         if squares > FUNCTION_SQUARES_MAX:
             raise SmartModuleInvalid(
@@ -112,14 +115,26 @@ def _check_code(wasm: bytes, start: int, end: int) -> int:
                 f"accepted are {FUNCTION_SQUARES_MAX} for the sum of the squares of their sizes: "
                 "split them, or build for size"
             )
+        if position + size > end:
+            raise SmartModuleInvalid(
+                "not a WebAssembly module: a function goes beyond the section of code"
+            )
+        variables += _locals(wasm, position, position + size)
+        if variables > LOCALS_MAX:
+            raise SmartModuleInvalid(
+                f"the functions of the module have more than {LOCALS_MAX} local variables"
+            )
+        position += size
     return variables
 
 
-def _locals(wasm: bytes, position: int) -> int:
-    """Return how many local variables the function at a position declares."""
+def _locals(wasm: bytes, position: int, end: int) -> int:
+    """Return how many local variables the function between two positions declares."""
     groups, position = _number(wasm, position)
     found = 0
     for _ in range(min(groups, PARTS_MAX)):
+        if position >= end:
+            raise SmartModuleInvalid("not a WebAssembly module: a function ends too early")
         count, position = _number(wasm, position)
         found += count
         position += 1  # their type; what is longer is no type that modules may use

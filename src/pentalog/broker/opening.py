@@ -30,6 +30,13 @@ ReadPiece = Callable[[FilePiece], bytes | memoryview]
 OPENED_AT_ONCE_MAX: Final = 16 << 20
 """What one read of opened batches brings, whatever the reader would take."""
 
+LOOKED_AT_MAX: Final = 8_192
+"""Batches that one read looks at, if all of them are skipped: a few milliseconds in Python.
+
+They may be so small that 16 MiB hold a quarter of a million.
+"""
+OPENED_COST: Final = 4
+"""A batch that is opened counts as so many that are skipped."""
 INLINE_BYTES_MAX: Final = 256 << 10
 """Opened where it is asked for: less than a millisecond with every codec."""
 _LARGE_BYTES: Final = 8 << 20
@@ -194,12 +201,17 @@ def _open_each(
     gaps: list[Gap] = []
     next_offset = offset
     hidden = _Hidden(found.aborted)
+    left = LOOKED_AT_MAX
     for position, header in _headers(data):
+        if left <= 0:
+            return Opened(out, found.marks, next_offset), gaps
+        left -= 1
         behind = header.base_offset + header.last_offset_delta + 1
         try:
             if hidden.hides(data, position, header):
                 next_offset = behind
                 continue
+            left -= OPENED_COST - 1
             if out and len(out) + header.size > bytes_max:
                 return Opened(out, found.marks, next_offset), gaps
             payload = _sound_payload(data, position, header, budget_bytes)

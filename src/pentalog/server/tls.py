@@ -22,8 +22,11 @@ from pentalog.server.descriptors import file_too_short
 from pentalog.server.door import Door, Pause
 from pentalog.server.outbox import Outbox
 
-_PIECE_BYTES: Final = 256 << 10
-"""Enciphered at a time: what may be held besides the answers that wait."""
+_PIECE_BYTES: Final = 64 << 10
+"""Enciphered at a time: what may be held, twice, besides the answers that wait.
+
+It is not charged to the client's address, so it is no more than what each connection may queue.
+"""
 _RAW: Final = memoryview(bytearray(256 << 10))
 """Cipher text is taken out of it before anybody else can read into it."""
 _HANDSHAKE: Final = 0x16

@@ -7,7 +7,7 @@ import logging
 import pytest
 from tests.support.runtimes import SteppedRuntime
 
-from pentalog.broker.opening import Openings
+from pentalog.broker.opening import LOOKED_AT_MAX, OPENED_COST, Openings
 from pentalog.broker.port import Opened
 from pentalog.kernels import stamp
 from pentalog.metrics import Metrics
@@ -172,3 +172,22 @@ def test_much_that_unpacks_to_more_than_a_batch_may_hold_is_skipped(bench: Bench
     opened = bench.open(slice_of(bomb, stored(4, b"b"), next_offset=5), bytes_max=1 << 20)
     assert values_of(opened.batches) == [(4, b"b")]
     assert opened.next_offset == 5
+
+
+def test_many_small_batches_come_in_parts(bench: Bench) -> None:
+    """A read may hold a quarter of a million of them: to open each takes longer than a turn."""
+    count = LOOKED_AT_MAX // OPENED_COST + 1
+    batches = [stored(0, b"a", codec=1), *(stored(offset, b"") for offset in range(1, count))]
+    found = slice_of(*batches, next_offset=count)
+    opened = bench.open(found, bytes_max=1 << 20)
+    assert [offset for offset, _ in values_of(opened.batches)] == list(range(count - 1))
+    assert opened.next_offset == count - 1
+
+
+def test_many_hidden_batches_are_skipped_in_parts(bench: Bench) -> None:
+    count = LOOKED_AT_MAX + 1
+    batches = [stored(offset, b"", producer_id=2) for offset in range(count)]
+    found = slice_of(*batches, next_offset=count, aborted=(Aborted(2, 0),))
+    opened = bench.open(found, bytes_max=1 << 20)
+    assert not opened.batches
+    assert opened.next_offset == LOOKED_AT_MAX

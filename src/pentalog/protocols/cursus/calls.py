@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from pentalog.broker.port import Broker
@@ -158,6 +159,24 @@ class Call:
 
         self.session.context.runtime.soon(resume)
 
+    def step_later(self, run: Callable[[], None]) -> None:
+        """Do what `in_slices` does, but never in this turn."""
+        self.keep_place()
+        self.session.context.runtime.soon(partial(self.in_slices, run))
+
+    def in_slices(self, run: Callable[[], None]) -> None:
+        """Continue when it is the turn of this address: thousands may have waited for the same.
+
+        What `run` reads has its memory reserved, now or by `run`.
+        """
+        self.keep_place()
+
+        def step() -> Iterator[None]:
+            self.attempt(run)
+            yield
+
+        self.session.context.slices.run(step(), raise_error, unconditional=True)
+
     def keep_place(self) -> None:
         """What follows may take several turns."""
         if self._place is None:
@@ -185,3 +204,8 @@ class Call:
             run(later.value)
         except REFUSALS as refusal:
             self.refuse(refusal)
+
+
+def raise_error(error: Exception | None) -> None:
+    if error is not None:
+        raise error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -11,7 +11,7 @@ from pentalog.broker.security import Kind, Operation
 from pentalog.model.errors import BrokerError, OffsetOutOfRange
 from pentalog.model.later import Later
 from pentalog.model.types import Offset
-from pentalog.protocols.cursus.calls import Call
+from pentalog.protocols.cursus.calls import Call, raise_error
 from pentalog.protocols.cursus.errors import REFUSALS, Refused
 from pentalog.protocols.cursus.frames import KEEP_ALIVE, framed
 from pentalog.protocols.cursus.messages import encoded
@@ -133,6 +133,10 @@ class Stream:
         else:
             replies.reserve(self._reading.bytes_max).then(self._reserved)
 
+    def _pushing(self) -> Iterator[None]:
+        self._push()
+        yield
+
     def _reserved(self, reserved: Later[Callable[[], None]]) -> None:
         if self._over:
             reserved.value()
@@ -214,7 +218,9 @@ class Stream:
             if not found.value and runtime.monotonic() - start_s < _WAIT_MS / 2000:
                 self.end("stopped")  # the broker stops, and nobody waits any more
             else:
-                self._push()
+                # Thousands may have waited for the same record.
+                session = self._session
+                session.context.slices.run(self._pushing(), raise_error, unconditional=True)
 
         self._waiting = waiting
         self._session.waits.add(waiting)

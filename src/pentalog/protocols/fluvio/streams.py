@@ -224,6 +224,9 @@ class Stream:
                 self._send(opened.marks, record_set)
                 return
         self._offset = opened.next_offset
+        # In a later turn: much may have to be stepped over, and not by one stream alone.
+        self._busy = True
+        self._session.context.runtime.soon(partial(self._session.soon, self._go_on))
 
     def _transformed(self, opened: Opened, later: Later[Transformed]) -> None:
         try:

@@ -39,8 +39,11 @@ RECORDS_MAX: Final = 300_000
 """Records of one binary Produce: to copy each takes a few nanoseconds."""
 _JSON_PAYLOAD_BYTES_MAX: Final = 7 << 20
 """Read at most this much for a reply in base64: more would not fit its frame."""
-_HIDDEN_STEPS_MAX: Final = 4
-"""Reads that may find nothing but hidden records before the client is told to go on there."""
+_HIDDEN_STEPS_MAX: Final = 128
+"""Reads that may find nothing but hidden records before the client is told to go on there.
+
+Each is in a turn of its own, and looks at some thousand batches at most.
+"""
 
 
 class Writing:
@@ -365,16 +368,15 @@ class Fetching:
 
     def _read(self) -> None:
         try:
-            while not self._step():
-                pass
+            self._look()
         except BrokerError as refusal:
             self._refuse(refusal)
 
-    def _step(self) -> bool:
-        """Look once; True if the answer is given or on its way."""
+    def _look(self) -> None:
+        """Look once: the answer is then given, or on its way."""
         line, offset, bytes_max = self._line, self._offset, self._request.max_bytes
         if line.closed:
-            return True
+            return
         log = line.context.broker.log
         marks = log.marks(self._at)
         if offset < marks.start and bytes_max > 0:
@@ -386,13 +388,13 @@ class Fetching:
                 )
             # The original knows no error for this, and repeats what it was asked for.
             self._answer(self._dialect.nothing(offset))
-            return True
+            return
         if bytes_max > 0 and marks.stable <= offset < self._end_offset and not self._settled:
             self._settle()
-            return True
+            return
         if offset >= min(marks.stable, self._end_offset) or bytes_max == 0:
             self._answer(self._dialect.nothing(offset))
-            return True
+            return
         limit = _JSON_PAYLOAD_BYTES_MAX if self._dialect.json else FRAME_BYTES_MAX
         bytes_max = min(bytes_max, limit)
         if self._release is None:
@@ -401,18 +403,18 @@ class Fetching:
                 if self._place is None:
                     self._place = line.replies.place()
                 reserved.then(self._reserved)
-                return True
+                return
             self._release = reserved.value
         later = log.open(self._at, offset, bytes_max=bytes_max, horizon=Horizon.STABLE)
         if later.ready and len(later.value.batches) <= LARGE_BYTES:
-            return self._take(later)
+            self._take(later)
+            return
         if self._place is None:
             self._place = line.replies.place()
         if later.ready:
             self._take_later(later)
         else:
             later.then(self._arrived)
-        return True
 
     def _reserved(self, reserved: Later[Callable[[], None]]) -> None:
         self._release = reserved.value
@@ -423,22 +425,36 @@ class Fetching:
 
         Nothing else of the connection is served before that.
         """
-        context = self._line.context
         release = self._line.replies.hold()
 
-        def make() -> Iterator[None]:
+        def make() -> None:
             release()
             if not self._line.closed:
                 self._arrived(later)
+
+        self._run_later(make)
+
+    def _read_later(self) -> None:
+        """Read on in another turn: what was stepped over took some milliseconds."""
+        if self._place is None:
+            self._place = self._line.replies.place()
+        self._run_later(self._read)
+
+    def _run_later(self, work: Callable[[], None]) -> None:
+        """Run `work` in a later turn, which long requests of other addresses alternate with."""
+        context = self._line.context
+
+        def step() -> Iterator[None]:
+            work()
             yield
 
-        def made(error: Exception | None) -> None:
+        def ended(error: Exception | None) -> None:
             if error is not None:
                 self._line.replies.hang_up()
                 raise error
 
         def run() -> None:
-            context.slices.run(make(), made, unconditional=True)
+            context.slices.run(step(), ended, unconditional=True)
 
         context.runtime.soon(run)
 
@@ -452,15 +468,14 @@ class Fetching:
 
     def _arrived(self, later: Later[Opened]) -> None:
         try:
-            if not self._take(later):
-                self._read()
+            self._take(later)
         except OffsetOutOfRange:
             # Records were deleted while the disk was read: answer as if they had been before.
             self._read()
         except BrokerError as refusal:
             self._refuse(refusal)
 
-    def _take(self, later: Later[Opened]) -> bool:
+    def _take(self, later: Later[Opened]) -> None:
         batches, _, next_offset = later.value
         next_offset = max(min(next_offset, self._end_offset), self._offset)
         try:
@@ -487,11 +502,11 @@ class Fetching:
         if not found.records and next_offset > self._offset and self._steps < _HIDDEN_STEPS_MAX:
             # Nothing but what readers are not shown: the client would take it for the end.
             self._offset = next_offset
-            return False
+            self._read_later()
+            return
         self._line.door.fetched += found.records
         self._line.context.metrics.sent_records += found.records
         self._answer(found.frame)
-        return True
 
     def _answer(self, frame: bytes) -> None:
         line = self._line

@@ -202,6 +202,17 @@ def test_time_up_is_answered_with_nothing() -> None:
     assert len(made.log.waits) == 1
 
 
+def test_few_fetches_of_one_connection_wait() -> None:
+    """Each keeps every partition that it watches: a thousand of them would fill the memory."""
+    made, _ = world()
+    for number in range(20):
+        made.feed(fetch(11, [("orders", 0, 0)], wait_ms=500, correlation_id=number))
+    assert len(made.log.waits) == 10
+    for waiting, _ in made.log.waits:
+        waiting.fill(False)
+    assert [answer[3] for answer in made.line.frames()] == list(range(20))
+
+
 def test_a_waiting_fetch_is_not_overtaken() -> None:
     made, _ = world()
     made.feed(fetch(11, [("orders", 0, 0)], wait_ms=500, correlation_id=1))

@@ -49,7 +49,7 @@ def _give(call: Call, wait_ms: int, reading: Reading) -> None:
     def waited(found: bool) -> None:
         waits.discard(waiting)
         if found:
-            _give(call, 0, reading)
+            call.in_slices(partial(_give, call, 0, reading))
         else:
             call.send(records.empty(reading.head))
 
@@ -76,8 +76,6 @@ def _opened(call: Call, wait_ms: int, reading: Reading, opened: Opened) -> None:
     if following.offset > reading.offset:
         # All of it belonged to transactions that were aborted, marked their ends, or cannot be
         # shown.  In a later turn: there may be much of it.
-        again = partial(_give, call, wait_ms, following)
-        call.keep_place()
-        call.session.context.runtime.soon(partial(call.attempt, again))
+        call.step_later(partial(_give, call, wait_ms, following))
     else:
         call.send(records.empty(reading.head))

@@ -230,12 +230,8 @@ class _Events:
         if opened.next_offset <= self._offset:
             self._end = self._offset
         self._offset = opened.next_offset
-        self._call.keep_place()
         # In a later turn: a long partition must not hold up the others.
-        self._call.session.context.runtime.soon(self._go_on)
-
-    def _go_on(self) -> None:
-        self._call.attempt(self.read)
+        self._call.step_later(self.read)
 
     def _finish(self) -> None:
         envelope = {

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import compress
 from typing import Any, Final
 
@@ -29,6 +30,10 @@ _BYTES_MAX: Final = 55 << 20
 _CURSORS_AT_ONCE: Final = 64
 """A fetch of more partitions lets others be served between them."""
 _READ_AT_ONCE: Final = 16
+_WAITS_MAX: Final = 10
+"""Fetches of one connection that wait for records; clients have one, further ones do not wait."""
+_WATCHED_MAX: Final = 10_000
+"""Partitions that they may watch together, about; one fetch may always wait."""
 _BY_ID: Final = 13
 _COMMITTED: Final = 1
 _UNKNOWN_EPOCH: Final = int(ErrorCode.unknown_leader_epoch)
@@ -83,18 +88,33 @@ class Fetching:
     def run(self) -> None:
         """Read few partitions, without turns between them."""
         self._under_way = self.steps()
-        self._go_on(None)
+        self._go_on()
 
-    def _go_on(self, _: Later[Any] | None) -> None:
+    def _go_on(self) -> None:
         assert self._under_way is not None
         for wanted in self._under_way:
             if wanted is not None and not wanted.ready:
                 line = self._call.line
                 if not isinstance(line, KeptLine):
                     self._call.line = KeptLine(line.place(), line)
-                wanted.then(self._go_on)
+                wanted.then(self._go_on_in_slices)
                 return
         self._under_way = None  # it refers to this, and nobody else would let go of both
+
+    def _go_on_in_slices(self, _: Later[Any]) -> None:
+        """Go on when it is the turn of this address: thousands may have waited for one record."""
+
+        def step() -> Iterator[None]:
+            self._go_on()
+            yield
+
+        def ended(error: Exception | None) -> None:
+            if error is not None:
+                self._call.line.hang_up()
+                raise error
+
+        # Records leave from their files; what is in memory of the answer is small.
+        self._call.context.slices.run(step(), ended, unconditional=True)
 
     def steps(self) -> Steps[None]:
         """Read every partition, wait at most once, read again, answer."""
@@ -178,7 +198,9 @@ class Fetching:
         bytes_min = max(1, wanted)
         if self._size >= bytes_min or not self._positions:
             return None
-        at_once = self._failed or wanted <= 0
+        waits = len(self._call.line.waits)
+        crowded = waits >= _WAITS_MAX or waits * len(self._positions) >= _WATCHED_MAX
+        at_once = self._failed or wanted <= 0 or crowded
         try:
             waiting = self._call.context.broker.log.wait(
                 self._positions,
