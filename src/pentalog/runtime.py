@@ -186,6 +186,7 @@ class Slices:
 
     __slots__ = (
         "_budget_s",
+        "_closed",
         "_cut",
         "_fresh",
         "_left_s",
@@ -211,6 +212,14 @@ class Slices:
         self._started: _Alternating[Job] = _Alternating()
         self._prefer_fresh = True
         self._scheduled = False
+        self._closed = False
+
+    def close(self) -> None:
+        """Abandon all jobs, and every later one: what they would change is about to be closed."""
+        self._closed = True
+        for jobs in (self._fresh, self._started):
+            while jobs:
+                jobs.popleft().abandon()
 
     @property
     def waiting(self) -> int:
@@ -241,7 +250,9 @@ class Slices:
 
     def start(self, job: Job) -> None:
         """Do what `run` does, for a job that was made before."""
-        if self._left_s > 0 and not self._fresh:
+        if self._closed:
+            job.abandon()
+        elif self._left_s > 0 and not self._fresh:
             self._advance(job)
         else:
             self._fresh.append(job.owner, job)

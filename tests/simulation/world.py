@@ -382,9 +382,9 @@ class World:
         )
         self.metrics = Metrics()
         self.database.open()
-        self.local = LocalBroker(
-            self.config, self.files, self.runtime, self.metrics, connect=self._connect_database
-        )
+        parts = (self.config, self.files, self.runtime, self.metrics)
+        connect, slices = self._connect_database, self.runtime.slices()
+        self.local = LocalBroker(*parts, connect=connect, slices=slices)
         for _ in self.local.store.opening():
             pass
         self.broker = self.local.open_broker()

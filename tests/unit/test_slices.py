@@ -220,3 +220,19 @@ def test_a_context_made_by_hand_has_slices(loop: Loop) -> None:
     context.slices.run(loop.work(0.0, 3, []), done.append)
     assert done == [None]
     assert replace(context, peer="x").slices is context.slices
+
+
+def test_jobs_end_with_the_slices(loop: Loop, slices: Slices) -> None:
+    log: list[str] = []
+    ended: list[Exception | None] = []
+    for name in ("a", "b"):
+        slices.run(loop.work(0.003, 5, log, name), ended.append)
+    slices.close()
+    slices.run(loop.work(0.003, 5, log, "c"), ended.append)
+    before = [name for name in log if "closed" not in name]
+    loop.turn()
+    loop.turn()
+    assert [name for name in log if "closed" not in name] == before
+    assert "a closed" in log
+    assert slices.waiting == 0
+    assert not ended

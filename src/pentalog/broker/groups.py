@@ -37,7 +37,7 @@ from pentalog.model.errors import (
 )
 from pentalog.model.later import Later
 from pentalog.model.types import Partition
-from pentalog.runtime import Runtime, Timer, Turns
+from pentalog.runtime import Runtime, Slices, Timer, Turns
 
 SWEEP_INTERVAL_MS: Final = 600_000
 NAME_CHARACTERS_MAX: Final = 1_000
@@ -56,8 +56,10 @@ class LocalGroups:
     shares with nobody, an admin tool) needs no object here.
     """
 
-    def __init__(self, state: State, runtime: Runtime, config: Config) -> None:
-        self.offsets = LocalOffsets(state, runtime, config)
+    def __init__(
+        self, state: State, runtime: Runtime, config: Config, slices: Slices | None = None
+    ) -> None:
+        self.offsets = LocalOffsets(state, runtime, config, slices)
         self.settings = LocalGroupSettings(state, config)
         turns = Turns(runtime, MEMBERS_PER_TURN)
         self.surroundings = Surroundings(

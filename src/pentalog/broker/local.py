@@ -45,7 +45,7 @@ from pentalog.log.store import Store
 from pentalog.metrics import Metrics
 from pentalog.model.errors import StorageFailed
 from pentalog.model.later import Later
-from pentalog.runtime import Runtime
+from pentalog.runtime import Runtime, Slices
 
 _log: Final = logging.getLogger(__name__)
 
@@ -65,8 +65,14 @@ class LocalBroker:
         *,
         connect: Connect = connect_file,
         build: Build | None = None,
+        slices: Slices | None = None,
     ) -> None:
-        """`build` compiles SmartModules outside of this process."""
+        """`build` compiles SmartModules outside of this process.
+
+        `slices` run what takes several turns without a client that waits for each; a simulator
+        gives its own.
+        """
+        self._slices = slices or Slices(runtime)
         self._config = config
         self._build = build
         self._runtime = runtime
@@ -165,7 +171,7 @@ class LocalBroker:
         return broker
 
     def _open_groups(self, topics: LocalTopics) -> LocalGroups:
-        groups = LocalGroups(self._state, self._runtime, self._config)
+        groups = LocalGroups(self._state, self._runtime, self._config, self._slices)
         groups.open()
         groups.offsets.topic = OffsetsTopic(
             topics, self.store, self._runtime, groups.offsets.entries
@@ -186,6 +192,7 @@ class LocalBroker:
             groups.offsets,
             self._runtime,
             self._config,
+            self._slices,
         )
         transactions.open()
         self._transactions = transactions
@@ -193,7 +200,13 @@ class LocalBroker:
 
     def _open_subscriptions(self, topics: LocalTopics) -> LocalSubscriptions:
         subscriptions = LocalSubscriptions(
-            self._state, self._log, topics, self._runtime, self._metrics, self._config
+            self._state,
+            self._log,
+            topics,
+            self._runtime,
+            self._metrics,
+            self._config,
+            self._slices,
         )
         subscriptions.restore()
         topics.on_deleted.append(subscriptions.topic_deleted)
@@ -273,6 +286,7 @@ class LocalBroker:
         if self._transactions is not None:
             self._transactions.close()
             self._transactions = None
+        self._slices.close()
         if not self._state_open:
             return Later.now(None)
         self._state_open = False
@@ -284,6 +298,7 @@ class LocalBroker:
 
     def abandon(self) -> None:
         """Let go of the files as a crash would; no thread may be working."""
+        self._slices.close()
         if self._state_open:
             self._state_open = False
             self._state.abandon()

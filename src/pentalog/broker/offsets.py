@@ -32,7 +32,9 @@ _ByTopic: TypeAlias = dict[str, dict[int, Committed]]
 class LocalOffsets:
     """Implements `port.Offsets`."""
 
-    def __init__(self, state: State, runtime: Runtime, config: Config) -> None:
+    def __init__(
+        self, state: State, runtime: Runtime, config: Config, slices: Slices | None = None
+    ) -> None:
         self._usage = OffsetUsage(config)
         self._state = state
         self._runtime = runtime
@@ -40,7 +42,7 @@ class LocalOffsets:
         self._staged: dict[int, dict[str, dict[Partition, Committed]]] = {}
         self._stagers: dict[int, str] = {}
         """Who is charged for what a producer has staged; not for what an earlier life left."""
-        self._slices = Slices(runtime)
+        self._slices = slices or Slices(runtime)
         self._closed = False
         self._topics: Counter[str] = Counter()
         """How many groups have committed offsets of a topic."""

@@ -64,12 +64,13 @@ class LocalSubscriptions:
         runtime: Runtime,
         metrics: Metrics,
         config: Config,
+        slices: Slices | None = None,
     ) -> None:
         self.log = log
         self.topics = topics
         self.runtime = runtime
         self.metrics = metrics
-        self._slices = Slices(runtime)
+        self._slices = slices or Slices(runtime)
         self.dead_letters = DeadLetters(log, topics, runtime, self._slices, metrics, self.changed)
         self.reservations = Reservations(state)
         self._state = state

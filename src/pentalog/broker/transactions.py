@@ -80,9 +80,10 @@ class LocalTransactions:
         offsets: Offsets,
         runtime: Runtime,
         config: Config,
+        slices: Slices | None = None,
     ) -> None:
         self._endings = Endings(store, log, state, offsets, runtime, self._rename, self._dismiss)
-        self._slices = Slices(runtime)
+        self._slices = slices or Slices(runtime)
         self._store = store
         self._state = state
         self._producers = producers
