@@ -59,6 +59,8 @@ class Transaction:
     """A record of it that such a consumer did not get."""
     broken: bool = False
     """A power cut may have taken any part of it."""
+    offsets: list[tuple[Register, int]] = field(default_factory=list)
+    """Offsets that are committed with it, by the number of the attempt."""
 
 
 @dataclass(eq=False)

@@ -24,7 +24,12 @@ from tests.simulation.judge import (
 )
 from tests.simulation.kafka_admin import RETENTION_MS, Administrator
 from tests.simulation.kafka_impostor import intrude
-from tests.simulation.kafka_offsets import commit_offset, look_up_offset
+from tests.simulation.kafka_offsets import (
+    commit_offset,
+    confirm_offsets,
+    look_up_offset,
+    stage_offsets,
+)
 from tests.simulation.kafka_pipeline import Pipelines
 from tests.simulation.violation import Violation
 from tests.simulation.wire import Connection
@@ -99,6 +104,8 @@ class KafkaClients:
         self.admin = Administrator(self)
         self.pipelines = Pipelines(self)
         self._transactional = [Transactional("t0"), Transactional("t1")]
+        self.committing: list[Transaction] = []
+        """Those with offsets that a client has asked to commit."""
 
     @property
     def kinds(self) -> Collection[str]:
@@ -372,12 +379,14 @@ class KafkaClients:
             self.world.crash_soon()
         committed: list[tuple[Any, int]] = []
         if good and random.random() < 0.5:
-            good = await self._stage_offsets(client, identity, places[0], random, committed)
+            good = await stage_offsets(self, client, identity, places[0], random, committed)
         commit = commit and good
         if not commit and random.random() < 0.2:
             return  # left open: the next initialisation, or the timeout, ends it
         transaction.outcome = Outcome.UNKNOWN if commit else transaction.outcome
-        attempts = [(register, register.attempt(value)) for register, value in committed if commit]
+        if commit:
+            transaction.offsets = [(entry, entry.attempt(value)) for entry, value in committed]
+            self.committing.append(transaction)
         answer = await self.ask(client, kafka_wire.END_TXN, {**identity, "committed": commit})
         if answer.error_code:
             self.refused(
@@ -386,8 +395,7 @@ class KafkaClients:
             return
         self.world.tell(f"transaction {transaction.number} {'committed' if commit else 'aborted'}")
         transaction.outcome = Outcome.COMMITTED if commit else Outcome.ABORTED
-        for register, number in attempts:
-            register.confirm(number)
+        confirm_offsets(transaction)
         producer.ready = good
         if good and random.random() < 0.2:
             topic, index = places[0]
@@ -477,38 +485,6 @@ class KafkaClients:
             base_sequence=producer.sequences.get((topic.number, index), 0),
             transactional=True,
         )
-
-    async def _stage_offsets(
-        self,
-        client: str,
-        identity: dict[str, Any],
-        place: tuple[TopicLife, int],
-        random: Random,
-        committed: list[tuple[Any, int]],
-    ) -> bool:
-        topic, index = place
-        group = f"group of {client}"
-        answer = await self.ask(client, kafka_wire.ADD_OFFSETS, {**identity, "group_id": group})
-        if answer.error_code:
-            self.refused("AddOffsetsToTxn", answer.error_code, 51)
-            return False
-        offset = self.next_number()
-        fields = {
-            **identity,
-            "group_id": group,
-            "generation_id": -1,
-            "member_id": "",
-            "group_instance_id": None,
-            "topics": kafka_wire.committed_topics(topic.name, index, offset),
-        }
-        answer = await self.ask(client, kafka_wire.TXN_OFFSET_COMMIT, fields)
-        code = answer.topics[0].partitions[0].error_code
-        if code:
-            moved = topic.being is not Being.ALIVE
-            self.refused("TxnOffsetCommit", code, *((_UNKNOWN_TOPIC,) if moved else ()))
-            return False
-        committed.append((self.register(group, topic, index), offset))
-        return True
 
     def register(self, group: str, topic: TopicLife, index: int) -> Any:
         key = (group, topic.name, topic.number, index)

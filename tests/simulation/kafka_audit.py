@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tests.simulation import kafka_wire
 from tests.simulation.judge import UNPLACED, Being, Outcome, TopicLife
 from tests.simulation.kafka_admin import DERIVED
+from tests.simulation.kafka_offsets import confirm_offsets
 from tests.simulation.violation import Violation
 
 if TYPE_CHECKING:
@@ -135,6 +136,10 @@ async def _read(
 
 async def _audit_groups(world: World) -> None:
     judge = world.judge
+    for entry in world.kafka.committing if judge.synced else ():
+        if entry.visible and not entry.broken:
+            # Its records were read, whether the client was told or not: so its offsets are real.
+            confirm_offsets(entry)
     by_group: dict[str, list[tuple[TopicLife, int]]] = {}
     for group, name, number, index in [key for key in judge.registers if isinstance(key, tuple)]:
         life = judge.current(name)

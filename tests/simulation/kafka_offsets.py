@@ -6,7 +6,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.simulation import kafka_wire
-from tests.simulation.judge import Being, TopicLife
+from tests.simulation.judge import Being, TopicLife, Transaction
 from tests.simulation.register import Register
 
 if TYPE_CHECKING:
@@ -86,3 +86,45 @@ async def _look_up(
         if register.certain > since and clients.world.random.random() < 0.3:
             # What was under way has been told: it must be on the disk.
             clients.world.crash_soon(1)
+
+
+async def stage_offsets(
+    clients: KafkaClients,
+    client: str,
+    identity: dict[str, Any],
+    place: tuple[TopicLife, int],
+    random: Random,
+    staged: list[tuple[Register, int]],
+) -> bool:
+    """Send offsets of one partition and one or several groups with a transaction."""
+    topic, index = place
+    groups = [f"group of {client}"]
+    if random.random() < 0.4:
+        groups += [f"group {number} of {client}" for number in range(random.choice((2, 6)))]
+    for group in groups:
+        fields = {**identity, "group_id": group}
+        answer = await clients.ask(client, kafka_wire.ADD_OFFSETS, fields)
+        if answer.error_code:
+            clients.refused("AddOffsetsToTxn", answer.error_code, 51)
+            return False
+        offset = clients.next_number()
+        fields |= {
+            "generation_id": -1,
+            "member_id": "",
+            "group_instance_id": None,
+            "topics": kafka_wire.committed_topics(topic.name, index, offset),
+        }
+        answer = await clients.ask(client, kafka_wire.TXN_OFFSET_COMMIT, fields)
+        code = answer.topics[0].partitions[0].error_code
+        if code:
+            moved = topic.being is not Being.ALIVE
+            clients.refused("TxnOffsetCommit", code, *((_UNKNOWN_TOPIC,) if moved else ()))
+            return False
+        staged.append((clients.register(group, topic, index), offset))
+    return True
+
+
+def confirm_offsets(transaction: Transaction) -> None:
+    """Note that the offsets of a committed transaction must be there from now on."""
+    for register, number in transaction.offsets:
+        register.confirm(number)

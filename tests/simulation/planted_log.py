@@ -12,6 +12,7 @@ from tests.simulation.files import SimulatedFiles
 from tests.simulation.planting import Planted, fault, patch
 
 from pentalog import kernels
+from pentalog.broker import offsets
 from pentalog.broker.endings import Endings
 from pentalog.broker.groups import LocalGroups
 from pentalog.broker.log import LocalLog, LocalWait
@@ -330,6 +331,23 @@ def late_writes_admitted(stack: ExitStack) -> None:
         admit(owner, name, who, at, enlists=enlists or (entry is not None and entry.uncertain))
 
     patch(stack, LocalTransactions, "admit", lenient)
+
+
+@_fault("after a restart, offsets of a committed transaction become real while clients are served")
+def offsets_finished_late(stack: ExitStack) -> None:
+    finish = LocalOffsets.finish
+
+    def in_turns(
+        owner: LocalOffsets, producer_id: int, *, commit: bool, at_once: bool = False
+    ) -> Later[None]:
+        return finish(owner, producer_id, commit=commit)
+
+    patch(stack, LocalOffsets, "finish", in_turns)
+
+
+@_fault("offsets of a transaction stay staged in the state file until all are real")
+def offsets_staged_twice(stack: ExitStack) -> None:
+    patch(stack, offsets, "_DELETE_FINISHED", f"{offsets._DELETE_FINISHED} AND 0")
 
 
 @_fault("consumers are not told which transactions were aborted")
