@@ -210,6 +210,9 @@ _SLOW: Final = (0.0, 0.1, 0.5, 0.7)
 _PIPELINED: Final = 6
 """There is one such step for so many others."""
 _ENDINGS: Final = ("kill", "kill", "cut", "cut", "cut", "stop", "stop+cut", "evict")
+_AGING_ENDINGS: Final = ("kill", "kill", "cut", "stop", "stop", "stop")
+"""What recovery wrote of old segments is read after a clean stop."""
+_UNSYNCED_ENDINGS: Final = ("kill", "cut", "cut", "cut", "cut", "stop", "stop+cut", "evict")
 
 
 def plan(seed: int, *, lives: int | None = None, length: int | None = None) -> Plan:
@@ -220,7 +223,7 @@ def plan(seed: int, *, lives: int | None = None, length: int | None = None) -> P
         weights |= _PROTOCOLS[protocol]
     for kind in random.sample(sorted(weights), 5):
         weights[kind] *= random.choice((0, 0, 3, 5))
-    theme = random.choice(_THEMES)
+    theme, endings = random.choice(_THEMES), _ENDINGS
     for kind, factor in theme.items():
         weights[kind] *= factor
     if theme.get("produce", 0) > 2:
@@ -232,8 +235,9 @@ def plan(seed: int, *, lives: int | None = None, length: int | None = None) -> P
         settings = replace(settings, small=False, segment_bytes=1024)
     if theme.get("trim") == 0:
         # So that segments hold old records, a few index entries, and then a young one.
-        settings = replace(settings, aging=0.9, compact=0.0, segment_bytes=8192)
-        settings = replace(settings, index_interval_bytes=1000)
+        settings = replace(settings, aging=0.9, compact=0.0, segment_bytes=16384)
+        settings = replace(settings, index_interval_bytes=4096)
+        endings = _AGING_ENDINGS
     elif theme.get("sleep"):
         # So that there is something to compact, and time for it.
         settings = replace(settings, small=True, segment_bytes=1024, compact=0.9)
@@ -242,6 +246,10 @@ def plan(seed: int, *, lives: int | None = None, length: int | None = None) -> P
     if theme.get("crash"):
         # So that torn batches hold whole ones.
         settings = replace(settings, small=False, hostile=0.7, segment_bytes=16384)
+    if not settings.flush_interval_ms:
+        # So that a cut takes what producers were told, and leaves what they wrote.
+        weights["transaction"] *= 3
+        endings = _UNSYNCED_ENDINGS
     pipelined = Random(f"pipelined {seed}").choice(_PIPELINES)
     if settings.lanes and settings.pipelines:
         # So that something overtakes what is on a lane.
@@ -273,7 +281,7 @@ def plan(seed: int, *, lives: int | None = None, length: int | None = None) -> P
             kind = random.choice(("kill", "cut"))
             recovery.append(Step(number, kind, random.getrandbits(32)))
             number += 1
-        ending = random.choice(_ENDINGS)
+        ending = random.choice(endings)
         planned.append(Life(len(planned), steps, ending, recovery, random.getrandbits(32)))
     return Plan(seed, settings, planned)
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, Final
 from unittest import mock
 
 from tests.simulation.cursus_pipeline import CURSUS_LARGE_BYTES
+from tests.simulation.plan import Settings
 
 from pentalog.broker import aggregates, dead_letters, derived_topics, local_subscription
 from pentalog.broker import log as broker_log
-from pentalog.log import segment, times, windows
+from pentalog.log import segment, store, times, windows
+from pentalog.model.settings import LogSettings
 from pentalog.protocols.blipmq import publishing as blipmq_publishing
 from pentalog.protocols.blipmq import session as blipmq_session
 from pentalog.protocols.cursus import publishing as cursus_publishing
@@ -47,8 +50,22 @@ LANES: Final = (
 """What the broker opens at once, where it opens nearly everything on a lane."""
 
 
+def chosen(settings: Settings) -> Iterator[tuple[Any, str, Any]]:
+    """Return the constants that a world changes."""
+    if settings.short_reads:
+        yield from READS
+    if settings.lanes:
+        yield from LANES
+    # Partitions are recovered before the settings of their topics are known.
+    yield (
+        store,
+        "LogSettings",
+        partial(LogSettings, index_interval_bytes=settings.index_interval_bytes),
+    )
+
+
 @contextlib.contextmanager
-def patched(sizes: Iterable[tuple[Any, str, int]]) -> Iterator[None]:
+def patched(sizes: Iterable[tuple[Any, str, Any]]) -> Iterator[None]:
     """Give constants of the broker other values."""
     with contextlib.ExitStack() as stack:
         for owner, name, size in sizes:

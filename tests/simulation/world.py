@@ -168,8 +168,7 @@ class World:
             mock.patch.object(secrets, "token_bytes", ids.randbytes),
             mock.patch.object(journal, "SIZE_MIN", 20 << 10),
             mock.patch.object(flusher, "_JOURNAL_PAYS_AFTER", self.settings.journal_pays_after),
-            sizes.patched(sizes.READS) if self.settings.short_reads else contextlib.nullcontext(),
-            sizes.patched(sizes.LANES) if self.settings.lanes else contextlib.nullcontext(),
+            sizes.patched(sizes.chosen(self.settings)),
             _logs_of(self),
         ):
             try:
