@@ -187,7 +187,7 @@ class DeadLetters:
             settings = {"max.message.bytes": str(MESSAGE_BYTES_MAX)}
             self._topics.create(TopicSpec(name=name, partitions=1, settings=settings))
         built = batch.build(letters, timestamp_ms=self._runtime.now_ms())
-        appended = self._log.append(Partition(name, 0), memoryview(built))
+        appended = self._log.append(Partition(name, 0), memoryview(built), relayed=True)
         return self._log.settle(appended, Ack.DURABLE)
 
     def _gone(self, window: Window, start: Offset, stop: Offset) -> None:

@@ -451,7 +451,7 @@ class Derivation:
             built += self._batch(section)
         self._writing = True
         self._broker.transactions.admit(self._name, self._who, self._target, enlists=True)
-        appended = self._broker.log.append(self._target, memoryview(built))
+        appended = self._broker.log.append(self._target, memoryview(built), relayed=True)
         # The output first: a place that is known to be reached must not outlive it.
         self._broker.log.settle(appended, Ack.DURABLE).then(partial(self._written, reached))
 

@@ -14,6 +14,8 @@ from pentalog.kernels import Facts
 from pentalog.log.admission import (
     ADMITTED_AT_ONCE_BYTES,
     OverBudget,
+    admit,
+    any_time,
     check_size,
     must_open,
     open_batches,
@@ -71,12 +73,18 @@ class LocalLog:
         parted: bool = False,
         given: bool = False,
         opened: LogSettings | None = None,
+        relayed: bool = False,
     ) -> Appended:
         partition = self._store.get(at)
         if at.topic in INTERNAL:
             raise _own(at)
         if facts is None:
             facts = kernels.check_batches(batches, 0, len(batches))
+        if relayed:
+            opened = partition.settings
+            accepted = any_time(opened)
+            now_ms = self._runtime.now_ms()
+            batches, facts = admit(batches, facts, accepted, now_ms=now_ms, at=partition.name)
         return partition.append(batches, facts, opened)
 
     def admission(

@@ -49,7 +49,12 @@ class Appendable(Readable, Protocol):
     """That, and as much as is written to."""
 
     def append(
-        self, at: Partition, batches: memoryview, facts: Facts | None = None
+        self,
+        at: Partition,
+        batches: memoryview,
+        facts: Facts | None = None,
+        *,
+        relayed: bool = False,
     ) -> Appended: ...
 
     def settle(self, appended: Appended, ack: Ack) -> Later[Appended]: ...
@@ -67,6 +72,7 @@ class Admitting(Appendable, Protocol):
         facts: Facts | None = None,
         *,
         opened: LogSettings | None = None,
+        relayed: bool = False,
     ) -> Appended: ...
 
 

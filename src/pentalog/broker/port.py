@@ -71,6 +71,7 @@ class Log(Protocol):
         parted: bool = False,
         given: bool = False,
         opened: LogSettings | None = None,
+        relayed: bool = False,
     ) -> Appended:
         """Take whole batches in the log's own format, all or none; ordered, never waits.
 
@@ -83,7 +84,8 @@ class Log(Protocol):
         `RecordTooLarge`.  `parted` lets it take them one after the other: others' records may
         come between them, and if one is refused, those before it are there.  `given`: whoever
         calls lets go of the buffer that is behind all of `batches`, and the engine may keep it.
-        `opened`: what `admission` gave back with these batches.
+        `opened`: what `admission` gave back with these batches.  `relayed`: a topic has accepted
+        these records before, so no limit of timestamps applies, even if the clock was set back.
         """
 
     def admission(

@@ -107,6 +107,7 @@ class ClusterLog:
         parted: bool = False,
         given: bool = False,
         opened: LogSettings | None = None,
+        relayed: bool = False,
     ) -> Appended:
         self._topics.leader(at)
         self._topics.check_writable(at.topic)

@@ -130,8 +130,15 @@ class RememberingLog:
         self.marks = log.marks
         self.ends = log.ends
 
-    def append(self, at: Partition, batches: memoryview, facts: Facts | None = None) -> Appended:
-        return self._log.append(at, batches, facts)
+    def append(
+        self,
+        at: Partition,
+        batches: memoryview,
+        facts: Facts | None = None,
+        *,
+        relayed: bool = False,
+    ) -> Appended:
+        return self._log.append(at, batches, facts, relayed=relayed)
 
     def settle(self, appended: Appended, ack: Ack) -> Later[Appended]:
         return self._log.settle(appended, ack)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Final
 
 from pentalog import kernels
@@ -101,6 +102,11 @@ def check_size(facts: Facts, settings: LogSettings, at: str) -> None:
             f"batch of {facts.batch_bytes_max} bytes for {at}; "
             f"max.message.bytes accepts {settings.message_bytes_max}"
         )
+
+
+def any_time(settings: LogSettings) -> LogSettings:
+    """Return settings that accept records of any time."""
+    return replace(settings, timestamp_before_ms_max=_NO_LIMIT, timestamp_after_ms_max=_NO_LIMIT)
 
 
 def must_open(facts: Facts, settings: LogSettings, now_ms: int) -> bool:

@@ -224,6 +224,17 @@ def test_third_attempt_goes_to_the_dead_letters(broker: BlipBroker) -> None:
     assert broker.subscriptions.all()[0].unsettled == 0
 
 
+def test_a_clock_that_was_set_back_keeps_no_dead_letter_back(broker: BlipBroker) -> None:
+    """Found by seed 5004086 of the simulator."""
+    subscription = subscribe(broker)
+    broker.append(AT, b"bad")
+    broker.runtime.wall_step_ms = -7_200_000
+    for _ in range(20):
+        take(broker, subscription, 5)
+        broker.runtime.advance(200)
+    assert [value for value, _ in letters(broker)] == [b"bad"]
+
+
 @pytest.mark.parametrize("topic", ["a/b", "..", "\0\n", "x" * 300], ids=ascii)
 def test_topics_of_any_name_have_dead_letters(broker: BlipBroker, topic: str) -> None:
     broker.topic(topic)
