@@ -12,7 +12,6 @@ from tests.simulation.files import SimulatedFiles
 from tests.simulation.planting import Planted, fault, patch
 
 from pentalog import kernels
-from pentalog.broker import offsets
 from pentalog.broker.endings import Endings
 from pentalog.broker.groups import LocalGroups
 from pentalog.broker.log import LocalLog, LocalWait
@@ -343,11 +342,6 @@ def offsets_finished_late(stack: ExitStack) -> None:
         return finish(owner, producer_id, commit=commit)
 
     patch(stack, LocalOffsets, "finish", in_turns)
-
-
-@_fault("offsets of a transaction stay staged in the state file until all are real")
-def offsets_staged_twice(stack: ExitStack) -> None:
-    patch(stack, offsets, "_DELETE_FINISHED", f"{offsets._DELETE_FINISHED} AND 0")
 
 
 @_fault("consumers are not told which transactions were aborted")
