@@ -184,6 +184,30 @@ def test_a_death_while_offsets_end_over_many_turns(
     assert outcomes == ({None, 2} if commit else {None})
 
 
+def test_a_start_writes_the_offsets_of_a_decided_transaction_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of hundreds of thousands of changes in one turn, each takes memory and time."""
+    bench = TransactionBench(tmp_path)
+    who = bench.identify("x", timeout_ms=60_000)
+    staged = {Partition("t", index): Committed(2) for index in range(100)}
+    bench.transactions.stage("x", who, "g", staged, enlists=True)
+    bench.offsets.commit("g", {T1: Committed(3)})
+    bench.runtime.step()
+    bench.offsets._slices.close()
+    bench.transactions.end("x", who, commit=True, bump=True)
+    bench.runtime.step()
+    bench.die()
+    found = {at: 3 if at == T1 else 2 for at in staged}
+    for life in range(2):
+        bench = TransactionBench(tmp_path)
+        assert bench.state.position - bench.state.durable < 10
+        committed = bench.offsets.committed("g")
+        assert {at: each.offset for at, each in committed.items()} == found, f"life {life}"
+        bench.runtime.step()
+        bench.die()
+
+
 class TurnsThatStop(NamedTuple):
     """A runtime that has no later turns."""
 

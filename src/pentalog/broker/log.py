@@ -8,7 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from pentalog import kernels
-from pentalog.broker.opening import OPENED_AT_ONCE_MAX, Openings, find_in_batch
+from pentalog.broker.opening import (
+    ABORTED_AT_ONCE_MAX,
+    OPENED_AT_ONCE_MAX,
+    Openings,
+    find_in_batch,
+)
 from pentalog.broker.port import Admitted, Opened, Waiting
 from pentalog.kernels import Facts
 from pentalog.log.admission import (
@@ -136,12 +141,17 @@ class LocalLog:
         bytes_max: int,
         horizon: Horizon,
         whole_first: bool = True,
+        aborted_max: int = 0,
     ) -> Later[Slice]:
         partition = self._store.get(at)
         try:
             return Later.now(
                 partition.reading.read(
-                    offset, bytes_max=bytes_max, horizon=horizon, whole_first=whole_first
+                    offset,
+                    bytes_max=bytes_max,
+                    horizon=horizon,
+                    whole_first=whole_first,
+                    aborted_max=aborted_max,
                 )
             )
         except Cold as cold:
@@ -154,6 +164,7 @@ class LocalLog:
                 bytes_max=bytes_max,
                 horizon=horizon,
                 whole_first=whole_first,
+                aborted_max=aborted_max,
             )
             self._warm(cold, partial(again, 1))
             return later
@@ -164,7 +175,9 @@ class LocalLog:
         self, at: Partition, offset: Offset, *, bytes_max: int, horizon: Horizon
     ) -> Later[Opened]:
         bytes_max = min(bytes_max, OPENED_AT_ONCE_MAX)
-        read = self.read(at, offset, bytes_max=bytes_max, horizon=horizon)
+        read = self.read(
+            at, offset, bytes_max=bytes_max, horizon=horizon, aborted_max=ABORTED_AT_ONCE_MAX
+        )
         if read.ready:
             return self._open_slice(at, offset, bytes_max, read.value)
         later: Later[Opened] = Later()
@@ -225,6 +238,7 @@ class LocalLog:
         bytes_max: int,
         horizon: Horizon,
         whole_first: bool,
+        aborted_max: int,
     ) -> None:
         if partition.deleted:
             later.refuse(PartitionNotFound(f"{partition.name} was deleted"))
@@ -236,6 +250,7 @@ class LocalLog:
                     bytes_max=bytes_max,
                     horizon=horizon,
                     whole_first=whole_first,
+                    aborted_max=aborted_max,
                     patient=tries >= _WARM_TRIES or error is not None,
                 )
             )
@@ -249,6 +264,7 @@ class LocalLog:
                 bytes_max=bytes_max,
                 horizon=horizon,
                 whole_first=whole_first,
+                aborted_max=aborted_max,
             )
             self._warm(cold, again)
         except BrokerError as refusal:

@@ -25,6 +25,13 @@ _VALUES: Final = "next_offset, leader_epoch, metadata, committed_ms, expire_ms, 
 _DELETE: Final = "DELETE FROM offsets WHERE grp = ? AND topic = ? AND partition = ?"
 _DELETE_STAGED: Final = "DELETE FROM staged_offsets WHERE grp = ? AND topic = ? AND partition = ?"
 _DELETE_FINISHED: Final = f"{_DELETE_STAGED} AND producer_id = ?"
+_COMMIT_STAGED: Final = (
+    f"INSERT OR REPLACE INTO offsets SELECT grp, topic, partition, {_VALUES}"
+    " FROM staged_offsets AS staged WHERE producer_id = ? AND NOT EXISTS"
+    " (SELECT 1 FROM offsets WHERE offsets.grp = staged.grp AND offsets.topic = staged.topic"
+    " AND offsets.partition = staged.partition AND offsets.sequence >= staged.sequence)"
+)
+"""What `LocalOffsets._finish` does in memory, where the file says what memory does."""
 
 _ByTopic: TypeAlias = dict[str, dict[int, Committed]]
 
@@ -305,7 +312,13 @@ class LocalOffsets:
 
     def finish(self, producer_id: int, *, commit: bool, at_once: bool = False) -> Later[None]:
         if at_once:
-            deque(self._finish(producer_id, commit=commit), maxlen=0)
+            # One change, not two for each offset: there may be hundreds of thousands.
+            groups = tuple(self._staged.get(producer_id, ()))
+            if commit:
+                self._state.write(_COMMIT_STAGED, producer_id)
+            deque(self._finish(producer_id, commit=commit, writes=False), maxlen=0)
+            for group in groups:
+                self._note_change(group)
             return Later.now(None)
         later: Later[None] = Later()
 
@@ -317,8 +330,11 @@ class LocalOffsets:
         self._slices.run(self._finish(producer_id, commit=commit), done)
         return later
 
-    def _finish(self, producer_id: int, *, commit: bool) -> Iterator[None]:
-        """Take one offset after another: a transaction may have staged any number of them."""
+    def _finish(self, producer_id: int, *, commit: bool, writes: bool = True) -> Iterator[None]:
+        """Take one offset after another: a transaction may have staged any number of them.
+
+        Without `writes` the caller has written those that become real.
+        """
         groups = self._staged.get(producer_id, {})
         owner = self._stagers.get(producer_id, "")
         for group in tuple(groups):
@@ -327,7 +343,7 @@ class LocalOffsets:
                 if committed is None:
                     continue  # forgotten meanwhile
                 self._unstage(producer_id, group, at)
-                if commit:
+                if commit and writes:
                     # In the same turn: one that is forgotten later must not return by a crash.
                     self._state.write(_DELETE_FINISHED, group, *at, producer_id)
                 # As in Kafka, what was committed or staged last wins, whichever ends last.
@@ -336,7 +352,10 @@ class LocalOffsets:
                 if commit and newest and not self._is_forgotten(at, committed):
                     if group not in self._committed:
                         self._usage.claim(group, owner)
-                    self._write(group, at, committed)
+                    if writes:
+                        self._write(group, at, committed)
+                    else:
+                        self._set(group, at, committed)
                     if self.topic is not None:
                         self.topic.note(group, at, committed)
                 yield

@@ -35,6 +35,8 @@ LOOKED_AT_MAX: Final = 8_192
 
 They may be so small that 16 MiB hold a quarter of a million.
 """
+ABORTED_AT_ONCE_MAX: Final = 2_048
+"""Aborted transactions whose markers one read brings: of what it does not look at, none is read."""
 OPENED_COST: Final = 4
 """A batch that is opened counts as so many that are skipped."""
 INLINE_BYTES_MAX: Final = 256 << 10

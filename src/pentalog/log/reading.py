@@ -58,8 +58,12 @@ class Reading:
         horizon: Horizon,
         whole_first: bool,
         patient: bool = False,
+        aborted_max: int = 0,
     ) -> Slice:
-        """Whole batches from the one that holds `offset`; raises Cold rather than wait."""
+        """Whole batches from the one that holds `offset`; raises Cold rather than wait.
+
+        With `aborted_max` it ends where more transactions than that have been aborted.
+        """
         self.check_range(offset)
         limit = self.limit(horizon, patient=patient)
         if offset >= limit.offset:
@@ -89,6 +93,13 @@ class Reading:
                 )
                 if end == position:
                     break
+            if aborted_max:
+                marker = self._log.aborted.marker_after(offset, aborted_max)
+                if 0 <= marker < next_offset:
+                    found = segment.find(marker, patient=patient)
+                    # Compacted and damaged stretches may have no batch there.
+                    if found is not None and position < found.position < end:
+                        end, next_offset = found
             self._check_warm(segment, position, end, patient)
             self._hint(next_offset, segment, end)
             self._log.metrics.read_bytes += end - position

@@ -55,6 +55,11 @@ class AbortedTransactions:
         """How many have their marker at or behind `base`."""
         return len(self._last_offsets) - bisect_left(self._last_offsets, base)
 
+    def marker_after(self, offset: int, count: int) -> int:
+        """Offset of the marker that follows the first `count` from `offset` on; -1 if none does."""
+        place = bisect_left(self._last_offsets, offset) + count
+        return self._last_offsets[place] if place < len(self._last_offsets) else -1
+
     def between(self, offset: int, limit: int) -> list[Aborted]:
         """Those with records in `offset..limit`, by first offset."""
         found: list[Aborted] = []

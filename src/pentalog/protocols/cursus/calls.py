@@ -172,7 +172,9 @@ class Call:
         self.keep_place()
 
         def step() -> Iterator[None]:
-            self.attempt(run)
+            # After a hang-up it is answered: what was asked before still leaves.
+            if not self.session.closed:
+                self.attempt(run)
             yield
 
         self.session.context.slices.run(step(), raise_error, unconditional=True)

@@ -76,6 +76,8 @@ class CursusSession:
         self.stream: Stream | None = None
         self.structured_errors = False
         self.ended = False
+        self.closed = False
+        """Nothing leaves any more; after a hang-up (`ended`) earlier answers still do."""
         self._measured = replies if isinstance(replies, Measured) else None
         self._unread_before = False
         self.rooms: dict[Call, Reservation] = {}
@@ -140,7 +142,7 @@ class CursusSession:
         return size if self.ended else used
 
     def close(self) -> None:
-        self.ended = True
+        self.ended = self.closed = True
         self.login.close()
         if self._storing is not None:
             self._storing.abandon()

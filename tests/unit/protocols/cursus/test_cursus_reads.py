@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 from tests.support.cursus_world import Client, CursusBroker, Message, batch, frame, messages_of
 
+from pentalog.broker import opening
+from pentalog.broker.port import Opened
+from pentalog.model.batch import build_marker
+from pentalog.model.later import Later
+from pentalog.model.types import Ack, Partition
 from pentalog.protocols.cursus.messages import HEAD_BYTES_MAX
 from pentalog.protocols.cursus.reads import PENDING_MAX
 
@@ -12,8 +20,9 @@ CONSUME = b"CONSUME topic=orders partition=0 offset=%d member=m wait_ms=5000"
 
 
 @pytest.fixture(autouse=True)
-def topic(client: Client) -> None:
-    client.text("CREATE topic=orders partitions=1")
+def topic(request: pytest.FixtureRequest) -> None:
+    if "client" in request.fixturenames:
+        request.getfixturevalue("client").text("CREATE topic=orders partitions=1")
 
 
 def test_pages_are_made_only_while_there_is_room(broker: CursusBroker, client: Client) -> None:
@@ -65,3 +74,30 @@ def test_names_must_be_text(client: Client, name: str) -> None:
     command = b" ".join(b"%b=%b" % (key.encode(), value) for key, value in words.items())
     (answer,) = client.ask(b"JOIN_GROUP " + command)
     assert answer == f'ERROR: malformed_input reason="{name} is not UTF-8"'.encode()
+
+
+def test_a_read_ends_with_its_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it was to step over may be a whole partition."""
+    monkeypatch.setattr(opening, "LOOKED_AT_MAX", 1)
+    broker = CursusBroker(tmp_path)
+    client = broker.connect()
+    client.text("CREATE topic=hidden partitions=1")
+    for _ in range(10):
+        marker = build_marker(commit=True, producer_id=1, producer_epoch=0, timestamp_ms=1)
+        appended = broker.log.append(Partition("hidden", 0), memoryview(marker))
+        broker.log.settle(appended, Ack.DURABLE)
+    broker.step()
+    opened: list[int] = []
+    open_batches = broker.log.open
+
+    def open_noted(at: Partition, offset: int, **how: Any) -> Later[Opened]:
+        opened.append(offset)
+        return open_batches(at, offset, **how)
+
+    monkeypatch.setattr(broker.log, "open", open_noted)
+    client.feed(frame(b"CONSUME topic=hidden partition=0 offset=0 member=m"))
+    assert opened == [0]
+    client.session.close()
+    broker.step()
+    assert opened == [0]
+    broker.close()
